@@ -1,0 +1,44 @@
+# `make demo` and `make test` set up .venv by themselves; all they need is Python 3.11+ and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+# A CUDA machine installs its own torch build first, see the README.
+TORCH ?= torch==2.13.0
+export HF_HUB_OFFLINE ?= 1
+export TOKENIZERS_PARALLELISM ?= false
+
+.PHONY: setup demo test test-cluster check format bench clean
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install -q --disable-pip-version-check --upgrade pip
+	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
+	$(BIN)/pip install -q --disable-pip-version-check -e ".[test,check,cluster]" -c constraints.txt
+	@touch $(STAMP)
+
+demo: $(STAMP)
+	$(BIN)/python pipelines/visualcse.py demo
+
+test: $(STAMP)
+	$(BIN)/python -m pytest tests -m "not cluster"
+
+test-cluster: $(STAMP)
+	$(BIN)/python -m pytest tests -m cluster
+
+check: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+format: $(STAMP)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(STAMP)
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

@@ -1,0 +1,33 @@
+"""Shared fixtures: where the benchmark data is, and one thread per process so that tests do not fight for cores."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def datasets_folder() -> Path:
+    """The benchmark data: ``MULTICSE_DATASETS``, else ``../shared/datasets`` beside the repository."""
+    return Path(os.environ.get("MULTICSE_DATASETS", ROOT.parent / "shared" / "datasets"))
+
+
+@pytest.fixture(scope="session")
+def datasets() -> Path:
+    folder = datasets_folder()
+    if not folder.is_dir():
+        pytest.skip(f"benchmark data is absent: no folder {folder} (set MULTICSE_DATASETS)")
+    return folder
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)

@@ -43,6 +43,11 @@ class Method(nn.Module):
     turns: tuple[tuple[str, ...], ...]
     sentence_encoder: SentenceEncoder
 
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        """Factor of each of `losses` by name; 1 where nothing is said."""
+        return {}
+
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Features of one stream's batch, axis 0 the sample. Local to the worker; may be chunked and replayed."""
         raise NotImplementedError  # the interface: every method defines it

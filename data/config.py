@@ -1,0 +1,183 @@
+"""What a recipe says about its streams: where the shards are, which views are made, how large a batch is."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
+
+from data import decode, device, views
+from data.batch import Batch
+from data.shards import RawSample
+
+Row = dict[str, Any]
+Tokenize = Callable[[list[str]], dict[str, Tensor]]
+
+
+class StreamConfig(BaseModel):
+    """Fields that every stream has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shards: str
+    """Shard URLs: a path, a folder, a brace range, or several joined by `::`."""
+    batch_size: int = Field(64, gt=0)
+    """Samples of one forward over all workers together (the contrastive batch)."""
+    shuffle: bool = True
+    """Visit shards in a fresh order each pass and shuffle within a window; off: the order of the files."""
+    window: int = Field(1024, gt=0)
+    """Samples that are shuffled together; also what one reading task holds in memory."""
+    on_bad_sample: Literal["raise", "skip"] = "raise"
+    """What an unreadable sample does: stop the run, or be skipped, counted and reported."""
+    max_skipped_share: float = Field(0.01, ge=0, lt=1)
+    """With `skip`: the run stops when more than this share of a pass is lost."""
+    cpus: float = Field(0.25, gt=0)
+    """Logical CPUs of one reading task."""
+
+    @property
+    def texts(self) -> bool:
+        """Whether the stream needs a tokenizer."""
+        return False
+
+    @abstractmethod
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Decode one sample and make its geometric views; raises DecodeError for a bad one."""
+
+    @abstractmethod
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        """Columns of a batch -> tensors, axis 0 the sample, axis 1 the view."""
+
+    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The views that are made in batch on the trainer's device."""
+        return batch
+
+
+class TextStream(StreamConfig):
+    """Sentences, pairs or triples. Every column is one view: ``input_ids`` and ``attention_mask`` (B, V, L)."""
+
+    kind: Literal["text"] = "text"
+    columns: tuple[str, ...] = ("txt",)
+    """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
+    max_length: int = Field(32, gt=2)
+    """Tokens that are kept of a sentence in training."""
+
+    @property
+    def texts(self) -> bool:
+        return True
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        return dict(zip(self._names, decode.text(sample.fields, self.columns, key=sample.key), strict=True))
+
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        if tokenize is None:
+            raise ValueError("a text stream needs a tokenizer")
+        count, n_views = len(rows[self._names[0]]), len(self.columns)
+        flat = [str(rows[name][i]) for i in range(count) for name in self._names]
+        tokens = tokenize(flat)
+        return {name: t.view(count, n_views, -1) for name, t in tokens.items() if name in ("input_ids", "attention_mask")}
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"text{i}" for i in range(len(self.columns))]
+
+
+class LabelledStream(StreamConfig):
+    """A stream whose samples may carry a class."""
+
+    label: str | None = "cls"
+    """Field that holds the integer class; none: the samples have no label."""
+
+    def label_of(self, sample: RawSample) -> Row:
+        return {} if self.label is None else {"label": decode.label(sample.fields, self.label, key=sample.key)}
+
+    def labels(self, rows: dict[str, Any]) -> dict[str, Tensor]:
+        return {} if self.label is None else {"label": torch.as_tensor(np.asarray(rows["label"], dtype=np.int64))}
+
+
+class ImageStream(LabelledStream):
+    """Two random views of every image, SimCLR's (paper 000, section 2.6): ``image`` (B, V, 3, size, size)."""
+
+    kind: Literal["image"] = "image"
+    size: int = Field(224, gt=0)
+    n_views: int = Field(2, gt=0)
+    scale: tuple[float, float] = (0.2, 1.0)
+    flip: float = Field(0.5, ge=0, le=1)
+    jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
+    """Largest change of brightness, contrast, saturation and hue."""
+    jitter_probability: float = Field(0.8, ge=0, le=1)
+    grayscale_probability: float = Field(0.2, ge=0, le=1)
+    mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
+        arrays = views.image_views(picture, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)
+        return {"image": arrays, **self.label_of(sample)}
+
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        return {"image": torch.from_numpy(np.stack(list(rows["image"]))), **self.labels(rows)}
+
+    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        image = batch["image"].flatten(0, 1).float() / 255
+        brightness, contrast, saturation, hue = self.jitter
+        image = device.color_jitter(
+            image,
+            generator,
+            brightness=brightness,
+            contrast=contrast,
+            saturation=saturation,
+            hue=hue,
+            probability=self.jitter_probability,
+        )
+        image = device.random_grayscale(image, generator, probability=self.grayscale_probability)
+        image = device.normalise(image, self.mean, self.std)
+        return batch.replace(image=image.view(batch["image"].shape))
+
+
+class AudioStream(LabelledStream):
+    """One log-mel filter bank per clip (paper 000, section 2.6): ``spectrogram`` (B, 1, frames, bins)."""
+
+    kind: Literal["audio"] = "audio"
+    rate: int = Field(16000, gt=0)
+    """Samples per second that every clip is resampled to."""
+    bins: int = Field(128, gt=0)
+    frames: int = Field(1024, gt=0)
+    """Frames of 10 ms; longer clips are cut, shorter ones padded with silence."""
+    mixup_probability: float = Field(0.0, ge=0, le=1)
+    """The released code mixes half of the clips with another one (0.5); the paper does not (0)."""
+    mask_bins: int = Field(0, ge=0)
+    mask_frames: int = Field(0, ge=0)
+    """SpecAugment: widest band that is masked (released: 48 bins, 192 frames)."""
+
+    @property
+    def samples(self) -> int:
+        """Waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
+        return device.samples_for(self.rate, self.frames)
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
+        wave = decode.audio(data, extension, rate=self.rate, key=sample.key)
+        length = min(len(wave), self.samples)
+        return {"waveform": views.crop_or_pad(wave, self.samples, rng), "length": length, **self.label_of(sample)}
+
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        wave = torch.from_numpy(np.stack(list(rows["waveform"])))
+        return {"waveform": wave, "length": torch.as_tensor(np.asarray(rows["length"])), **self.labels(rows)}
+
+    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        wave, lengths, label = batch["waveform"], batch["length"], batch.tensors.get("label")
+        if self.mixup_probability:
+            wave, label = device.mixup(wave, label, generator, probability=self.mixup_probability, lengths=lengths)
+        spectrogram = device.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)
+        if self.mask_bins or self.mask_frames:
+            spectrogram = device.spec_augment(spectrogram, generator, freq=self.mask_bins, time=self.mask_frames)
+        tensors = {"spectrogram": spectrogram} | ({} if label is None else {"label": label})
+        return Batch(tensors, batch.keys)
+
+
+AnyStream = Annotated[TextStream | ImageStream | AudioStream, Field(discriminator="kind")]

@@ -1,0 +1,221 @@
+"""Which sample is read when: a pure function of (seed, stream, pass, rank, world size). No Ray, no files.
+
+A pass visits every sample of a stream once. Its shards are permuted, laid end to end and cut into one contiguous segment
+per rank; a rank reads its segment in windows of consecutive samples, each shuffled on its own. Passes follow each other
+without a gap, so a rank sees one endless stream, and a position in it (an ordinal) says exactly where a run stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import operator
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, count
+from typing import SupportsIndex
+
+import numpy as np
+
+from data.errors import DataError
+
+Range = tuple[int, int, int]
+"""Consecutive samples of one shard: shard, first index, index after the last."""
+
+
+def seed_of(*parts: SupportsIndex | str) -> int:
+    """A seed in [0, 2**64) that depends on every part, on their order and on their types: ``seed_of(1) != seed_of("1")``.
+
+    The same on every machine and in every process (unlike `hash`): 64 bits of BLAKE2b over the parts' representations.
+    """
+    plain = [part if isinstance(part, str) else operator.index(part) for part in parts]  # numpy integers print otherwise
+    return int.from_bytes(hashlib.blake2b(",".join(map(repr, plain)).encode(), digest_size=8).digest(), "big")
+
+
+def permutation(n: int, seed: int) -> np.ndarray:
+    """A random permutation of ``range(n)``: int64 (n,).
+
+    Sorting raw random words, since numpy keeps its bit generators' streams across versions but not what
+    `Generator.permutation` makes of them; and an order that changes with numpy could not be resumed.
+    """
+    return np.argsort(np.random.PCG64(seed).random_raw(n), kind="stable")
+
+
+@dataclass(frozen=True)
+class Window:
+    """Samples that are read and shuffled together.
+
+    What is to be read is kept as ranges and a seed, so that the plan of a long run stays small; `picks` unfolds it.
+    """
+
+    pass_: int
+    """Pass of the stream, from 0."""
+    number: int
+    """Window of that pass, from 0."""
+    start: int
+    """Ordinal of the first pick in the rank's endless stream."""
+    ranges: tuple[Range, ...]
+    """What the complete window covers, in the order of the pass."""
+    seed: int | None = None
+    """Of the shuffle; none: file order."""
+    cut: int = 0
+    """Leading picks that are left out, because a resumed run has had them."""
+
+    def __len__(self) -> int:
+        return sum(stop - first for _, first, stop in self.ranges) - self.cut
+
+    @property
+    def picks(self) -> tuple[tuple[int, int], ...]:
+        """(shard, index in the shard) of every sample, in the order in which they are handed out."""
+        shards = np.concatenate([np.full(stop - first, shard) for shard, first, stop in self.ranges])
+        indexes = np.concatenate([np.arange(first, stop) for _, first, stop in self.ranges])
+        order = np.arange(len(shards)) if self.seed is None else permutation(len(shards), self.seed)
+        order = order[self.cut :]
+        return tuple(zip(shards[order].tolist(), indexes[order].tolist(), strict=True))
+
+
+def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
+    """First sample of a rank's part of a pass and the sample after its last; sizes differ by at most one.
+
+    Raises:
+        DataError: there are fewer samples than ranks, so that some rank would wait for ever.
+    """
+    if not 0 <= rank < world_size:
+        raise ValueError(f"rank {rank} of {world_size} workers; allowed are 0 to {world_size - 1}")
+    if total < world_size:
+        raise DataError(
+            f"{total} samples cannot feed {world_size} workers: give the stream at least {world_size} samples "
+            f"or use at most {total} workers"
+            if total
+            else "the shards hold no samples; pack them again, or check the URLs"
+        )
+    return total * rank // world_size, total * (rank + 1) // world_size
+
+
+def shard_order(shards: int, *, seed: int, stream: str, pass_: int, shuffle: bool = True) -> list[int]:
+    """The order in which a pass visits the shards; all ranks agree on it."""
+    return permutation(shards, seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else list(range(shards))
+
+
+def pass_windows(
+    counts: Sequence[int],
+    *,
+    seed: int,
+    stream: str,
+    pass_: int,
+    rank: int,
+    world_size: int,
+    window: int,
+    first: int = 0,
+    shuffle: bool = True,
+) -> Iterator[Window]:
+    """Windows of one rank in one pass, from window number `first` on.
+
+    Args:
+        counts: samples of every shard.
+        seed: the run's seed.
+        stream: the stream's name; streams of one run have orders of their own.
+        pass_: which pass, from 0.
+        rank, world_size: which part of the pass.
+        window: samples shuffled together; the last window of a pass may be smaller.
+        first: window to begin with.
+        shuffle: off: shards and samples in file order.
+
+    Raises:
+        DataError: fewer samples than ranks.
+        ValueError: a window, rank or count out of range.
+    """
+    if window < 1:
+        raise ValueError(f"window={window}; it must be at least 1 sample")
+    if any(number < 0 for number in counts):
+        raise ValueError(f"shard counts {list(counts)} must not be negative")
+    order = shard_order(len(counts), seed=seed, stream=stream, pass_=pass_, shuffle=shuffle)
+    ends = list(accumulate((counts[shard] for shard in order), initial=0))  # ends[i]: samples before the i-th shard
+    begin, end = segment(ends[-1], rank, world_size)
+    size = end - begin
+    for number in range(first, -(-size // window)):
+        low, high = begin + number * window, min(begin + (number + 1) * window, end)
+        ranges: list[Range] = []
+        place = bisect_right(ends, low) - 1
+        while low < high:
+            stop = min(high, ends[place + 1])
+            if stop > low:  # an empty shard has no range
+                ranges.append((order[place], low - ends[place], stop - ends[place]))
+            low, place = stop, place + 1
+        seed_here = seed_of(seed, stream, "window", pass_, rank, number) if shuffle else None
+        yield Window(pass_, number, pass_ * size + number * window, tuple(ranges), seed_here)
+
+
+def windows(
+    counts: Sequence[int],
+    *,
+    seed: int,
+    stream: str,
+    rank: int,
+    world_size: int,
+    window: int,
+    start: int = 0,
+    samples: int | None = None,
+    shuffle: bool = True,
+) -> Iterator[Window]:
+    """A rank's endless stream, pass after pass, from ordinal `start` on; found in time that does not depend on `start`.
+
+    Args:
+        start: ordinal of the first sample wanted (what a checkpoint remembers); picks before it are cut off.
+        samples: end with the window in which at least this many samples have been planned; none: never end.
+
+    The other arguments and the errors are those of `pass_windows`.
+    """
+    if start < 0:
+        raise ValueError(f"start={start}; an ordinal is at least 0")
+    begin, end = segment(sum(counts), rank, world_size)
+    size, planned = end - begin, 0
+    if samples is not None and samples <= 0:
+        return
+    for pass_ in count(start // size):
+        skip = max(0, start - pass_ * size)
+        plan = pass_windows(
+            counts,
+            seed=seed,
+            stream=stream,
+            pass_=pass_,
+            rank=rank,
+            world_size=world_size,
+            window=window,
+            first=skip // max(window, 1),
+            shuffle=shuffle,
+        )
+        for whole in plan:
+            cut = max(0, start - whole.start)
+            yield Window(whole.pass_, whole.number, whole.start + cut, whole.ranges, whole.seed, cut)
+            planned += len(whole) - cut
+            if samples is not None and planned >= samples:
+                return
+
+
+def pass_sequence(
+    counts: Sequence[int],
+    *,
+    seed: int,
+    stream: str,
+    pass_: int,
+    rank: int,
+    world_size: int,
+    window: int,
+    shuffle: bool = True,
+) -> np.ndarray:
+    """Everything a rank reads in one pass, in its order: int64 (samples, 2) of shard and index.
+
+    Arguments and errors are those of `pass_windows`.
+    """
+    plan = pass_windows(
+        counts,
+        seed=seed,
+        stream=stream,
+        pass_=pass_,
+        rank=rank,
+        world_size=world_size,
+        window=window,
+        shuffle=shuffle,
+    )
+    return np.array([pick for part in plan for pick in part.picks], dtype=np.int64).reshape(-1, 2)

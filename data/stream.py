@@ -1,0 +1,275 @@
+"""A rank's endless stream of batches: the order of `data/order.py`, executed by Ray Data or in this process."""
+
+from __future__ import annotations
+
+import json
+import queue
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from data.batch import Batch
+from data.config import Row, StreamConfig, Tokenize
+from data.errors import DataError
+from data.order import Window, seed_of, windows
+from data.shards import BadSample, ShardSet, read
+
+BLOCK_ROWS = 128  # rows that travel together: small enough to stream, large enough that Ray's cost per block does not show
+
+
+def window_rows(window: Window, shards: ShardSet, config: StreamConfig, name: str, seed: int) -> Iterator[Row]:
+    """Decoded rows of one window in the order of its picks.
+
+    A bad sample raises a DataError, or (`on_bad_sample="skip"`) is named in the `_skipped` column of the next good row, so
+    that what was lost travels with the data and is counted exactly once.
+    """
+    by_shard: dict[int, list[tuple[int, int]]] = {}
+    for place, (shard, index) in enumerate(window.picks):
+        by_shard.setdefault(int(shard), []).append((int(index), place))
+    raw: list[Any] = [None] * len(window.picks)
+    for shard, wanted in by_shard.items():
+        wanted.sort()
+        found = read(shards.shards[shard], [index for index, _ in wanted])
+        for (_, place), sample in zip(wanted, found, strict=True):
+            raw[place] = sample
+
+    skipped: list[tuple[str, str]] = []
+    pending: Row | None = None  # one row behind, so that bad samples at the end of a window travel with its last good row
+    for place, sample in enumerate(raw):
+        raw[place] = None
+        label = f"{sample.shard}/{sample.key}"
+        try:
+            if isinstance(sample, BadSample):
+                raise DataError(sample.reason)
+            rng = np.random.default_rng(seed_of(seed, name, window.pass_, sample.shard, sample.key))
+            row = config.row(sample, rng)
+        except DataError as error:
+            if config.on_bad_sample == "raise":
+                raise DataError(
+                    f"stream {name!r}, sample {label}: {error}. Repair or remove the sample, or set "
+                    f"streams.{name}.on_bad_sample to 'skip' to leave out and count such samples."
+                ) from error
+            skipped.append((label, str(error)))
+            continue
+        if pending is not None:
+            yield pending
+        pending = row | {
+            "_key": label,
+            "_next": window.start + place + 1,
+            "_skipped": json.dumps(skipped) if skipped else "",
+        }
+        skipped = []
+    if pending is None:
+        return  # the reader sees the gap and counts it
+    if skipped:
+        earlier = json.loads(pending["_skipped"]) if pending["_skipped"] else []
+        pending |= {"_skipped": json.dumps([*earlier, *skipped]), "_next": window.start + len(raw)}
+    yield pending
+
+
+def _columns(rows: list[Row]) -> dict[str, Any]:
+    return {
+        name: np.stack([row[name] for row in rows])
+        if isinstance(rows[0][name], np.ndarray)
+        else np.array([row[name] for row in rows])
+        for name in rows[0]
+    }
+
+
+def _chunks(rows: Iterable[Row], size: int) -> Iterator[dict[str, Any]]:
+    chunk: list[Row] = []
+    for row in rows:
+        chunk.append(row)
+        if len(chunk) == size:
+            yield _columns(chunk)
+            chunk = []
+    if chunk:
+        yield _columns(chunk)
+
+
+def _ray_batches(
+    plan: Iterator[Window], shards: ShardSet, config: StreamConfig, name: str, seed: int, size: int
+) -> Iterator[dict[str, Any]]:
+    """Ray Data executes the plan: one reading task per window, their blocks in the plan's order."""
+    import ray
+    from ray.data.block import BlockAccessor, BlockMetadata
+    from ray.data.datasource import Datasource, ReadTask
+
+    reference = ray.put(shards)
+
+    def task(window: Window) -> ReadTask:
+        def blocks() -> Iterator[Any]:
+            for columns in _chunks(window_rows(window, ray.get(reference), config, name, seed), BLOCK_ROWS):
+                yield BlockAccessor.batch_to_block(columns)
+
+        return ReadTask(
+            blocks, BlockMetadata(num_rows=len(window.picks), size_bytes=None, exec_stats=None, input_files=None)
+        )
+
+    class Windows(Datasource):
+        def get_name(self) -> str:
+            return f"Stream({name})"
+
+        def estimate_inmemory_data_size(self) -> int | None:
+            return None
+
+        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+            return tasks
+
+    tasks = [task(window) for window in plan]
+    context = ray.data.DataContext.get_current()
+    context.execution_options.preserve_order = True
+    context.enable_progress_bars = False
+    dataset = ray.data.read_datasource(Windows(), override_num_blocks=len(tasks), ray_remote_args={"num_cpus": config.cpus})
+    yield from dataset.iter_batches(batch_size=size, batch_format="numpy", prefetch_batches=2, drop_last=True)
+
+
+@dataclass
+class Reader:
+    """Batches of one stream for one rank, from a given position on, with what they cost to wait for.
+
+    Args:
+        config: the stream.
+        name: its name in the recipe.
+        shards: what it reads.
+        seed: the run's seed.
+        rank, world_size: which part of every pass is this reader's.
+        tokenize: for text streams, texts -> token tensors (B, L).
+        start: ordinal in this rank's endless stream to go on from.
+        batches: how many batches will be asked for (a plan for Ray; more is an error).
+        inline: read in this process instead of through Ray Data.
+    """
+
+    config: StreamConfig
+    name: str
+    shards: ShardSet
+    seed: int
+    rank: int
+    world_size: int
+    tokenize: Tokenize | None
+    start: int
+    batches: int
+    inline: bool = False
+    position: int = 0
+    """Ordinal after the last sample that was handed out: where a resumed reader starts."""
+    wait_seconds: float = 0.0
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    """Key and reason of every sample that was left out."""
+
+    def __post_init__(self) -> None:
+        self.position = self.start
+        self._size = self.config.batch_size // self.world_size
+        self._source = self._prefetched(self._batches())
+
+    def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
+        # Skipped samples are replaced by later ones: plan that many more. Ray does not read what nobody asks for.
+        samples = int(self.batches * self._size * (1 + self.config.max_skipped_share)) + self.config.window
+        plan = windows(
+            [shard.samples for shard in self.shards.shards],
+            seed=self.seed,
+            stream=self.name,
+            rank=self.rank,
+            world_size=self.world_size,
+            window=self.config.window,
+            start=self.start,
+            samples=samples,
+            shuffle=self.config.shuffle,
+        )
+        if self.inline:
+            rows = (row for window in plan for row in window_rows(window, self.shards, self.config, self.name, self.seed))
+            source: Iterator[dict[str, Any]] = _chunks(rows, self._size)
+        else:
+            source = _ray_batches(plan, self.shards, self.config, self.name, self.seed, self._size)
+        for columns in source:
+            skipped = [tuple(item) for text in columns["_skipped"] if text for item in json.loads(text)]
+            batch = Batch(self.config.collate(columns, self.tokenize), [str(key) for key in columns["_key"]])
+            yield batch, int(columns["_next"][-1]), skipped
+
+    def _prefetched(self, source: Iterator[Any], depth: int = 2) -> Iterator[Any]:
+        """Two batches ahead in a thread, so that tokenising and stacking overlap with the step."""
+        waiting: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
+        self._stop = threading.Event()
+
+        def put(item: tuple[str, Any]) -> bool:
+            while not self._stop.is_set():
+                try:
+                    waiting.put(item, timeout=0.1)
+                    return True
+                except queue.Full:
+                    continue
+            return False
+
+        def work() -> None:
+            try:
+                for item in source:
+                    if not put(("item", item)):
+                        return
+                put(("end", None))
+            except BaseException as error:
+                put(("error", error))
+            finally:
+                source.close()  # type: ignore[attr-defined]  # a generator: ends Ray's execution
+
+        self._thread = threading.Thread(target=work, name=f"stream-{self.name}", daemon=True)
+        self._thread.start()
+        while True:
+            kind, value = waiting.get()
+            if kind == "error":
+                raise _cause(value)
+            if kind == "end":
+                return
+            yield value
+
+    def __next__(self) -> Batch:
+        began = time.perf_counter()
+        try:
+            batch, position, skipped = next(self._source)
+        except StopIteration:
+            raise DataError(
+                f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows"
+            ) from None
+        self.wait_seconds += time.perf_counter() - began
+        lost = position - self.position - len(batch) - len(skipped)  # windows without one good row bring no row to say so
+        skipped += [(f"stream {self.name}", "in a window without a readable sample")] * lost
+        self.position = position
+        if skipped:
+            self.skipped += skipped
+            self._check_share()
+        return batch
+
+    def _check_share(self) -> None:
+        # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.
+        seen = max(self.position - self.start, self.shards.samples // self.world_size)
+        if len(self.skipped) > self.config.max_skipped_share * seen:
+            key, reason = self.skipped[-1]
+            raise DataError(
+                f"stream {self.name!r}: {len(self.skipped)} of {seen} samples could not be used, more than "
+                f"max_skipped_share={self.config.max_skipped_share:g}; the last was {key}: {reason}. "
+                f"Repair the shards or raise streams.{self.name}.max_skipped_share."
+            )
+
+    def on_device(self, batch: Batch, device: torch.device, step: int) -> Batch:
+        """The batch on `device` with its batched views; their randomness is (seed, stream, rank, step)."""
+        generator = torch.Generator(device).manual_seed(seed_of(self.seed, self.name, self.rank, step) % 2**63)
+        return self.config.on_device(batch.to(device), generator)
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._stop.set() if hasattr(self, "_stop") else None
+        self._source.close()  # type: ignore[attr-defined]
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The DataError that a Ray task raised, instead of Ray's wrapping of it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, DataError):
+            return DataError(str(seen)) if type(seen).__module__.startswith("ray") else seen
+        cause = getattr(seen, "cause", None)
+        seen = cause if isinstance(cause, BaseException) else seen.__cause__
+    return error

@@ -1,0 +1,274 @@
+"""Semantic textual similarity: the cosine of two sentences against a human rating.
+
+Two layouts on disk hold the same pairs:
+
+* SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files a subset;
+* raw TSV (``STS12.raw.tsv``): cased text in one file a set, columns ``dataset subset row score sentence1 sentence2``,
+  tab separated, never quoted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import stats
+
+from evaluation.task import Encoder, EvaluationError, embed
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("dataset", "subset", "row", "score", "sentence1", "sentence2")
+
+# The subsets of each year, as SimCSE's SentEval has them; STS13 is without SMT, whose licence forbids passing it on.
+SUBSETS = {
+    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "sts13": ("FNWN", "headlines", "OnWN"),
+    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+
+RAW_FILES = {
+    **{name: f"{name.upper()}.raw.tsv" for name in SUBSETS},
+    **{f"stsb-{split}": f"STSB.{split}.raw.tsv" for split in ("train", "dev", "test")},
+    "sickr-train": "SICK.train.raw.tsv",
+    "sickr-dev": "SICK.trial.raw.tsv",
+    "sickr": "SICK.test.raw.tsv",
+}
+
+SENTEVAL_FILES = {
+    **{name: f"STS/{name.upper()}-en-test" for name in SUBSETS},  # a folder of input and gold files
+    **{f"stsb-{split}": f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
+    "sickr-train": "SICK/SICK_train.txt",
+    "sickr-dev": "SICK/SICK_trial.txt",
+    "sickr": "SICK/SICK_test_annotated.txt",
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rated sentence pairs; `skipped` counts those that came without a rating and were left out."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    gold: tuple[float, ...]
+    subset: tuple[str, ...]
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+
+class PairTask:
+    """Spearman (headline) and Pearson of cosines with human ratings.
+
+    ``spearman`` and ``pearson`` are over all subsets concatenated ("all", what SimCSE and its followers report),
+    ``spearman_mean`` the plain mean over subsets and ``spearman_wmean`` the mean weighted by their sizes (what the
+    original SentEval reports). All in points. A zero vector has cosine 0 with everything, as in SentEval.
+    """
+
+    primary = "spearman"
+
+    def __init__(self, name: str, pairs: Pairs) -> None:
+        if len(pairs) < 2:
+            raise EvaluationError(
+                f"task {name} has {len(pairs)} rated pairs ({pairs.skipped} more came without a rating); "
+                "a correlation needs at least 2"
+            )
+        self.name = name
+        self.pairs = pairs
+        self.gold = np.asarray(pairs.gold)
+
+    @cached_property
+    def _distinct(self) -> dict[str, int]:
+        return {text: i for i, text in enumerate(dict.fromkeys(self.pairs.first + self.pairs.second))}
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the pairs and ratings. (SentEval's text is tokenised: the same set as raw text has another hash.)"""
+        digest = hashlib.sha256()
+        for row in zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True):
+            digest.update(repr(tuple(map(str, row))).encode())
+        return digest.hexdigest()
+
+    def sentences(self) -> list[str]:
+        """Distinct sentences in order of first appearance."""
+        return list(self._distinct)
+
+    def similarities(self, encoder: Encoder) -> np.ndarray:
+        """Cosine of every pair (N,), float64."""
+        vectors = embed(encoder, self.sentences())
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+        rows = [[self._distinct[text] for text in side] for side in (self.pairs.first, self.pairs.second)]
+        return np.einsum("nd,nd->n", vectors[rows[0]], vectors[rows[1]])
+
+    def score(self, encoder: Encoder) -> dict[str, float]:
+        """The four correlations, in points."""
+        return self.metrics(self.similarities(encoder))
+
+    def metrics(self, similarities: np.ndarray) -> dict[str, float]:
+        """The four correlations of given similarities (N,) with the ratings, in points."""
+        both = {"spearman": spearman(similarities, self.gold), "pearson": pearson(similarities, self.gold)}
+        for metric, value in both.items():
+            if math.isnan(value):
+                # every pair alike: the encoder has collapsed, or all ratings are equal. Nothing is ranked, which is 0.
+                logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
+                both[metric] = 0.0
+        parts = [part for part in self._parts(similarities).values() if not math.isnan(part["spearman"])]
+        values, sizes = [part["spearman"] for part in parts], [part["pairs"] for part in parts]
+        return {
+            **both,
+            "spearman_mean": float(np.mean(values)) if parts else 0.0,
+            "spearman_wmean": float(np.average(values, weights=sizes)) if parts else 0.0,
+        }
+
+    def details(self, encoder: Encoder) -> dict[str, Any]:
+        """Counts of pairs, of pairs skipped for want of a rating, and the correlations of every subset."""
+        parts = self._parts(self.similarities(encoder))
+        subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
+        return {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
+
+    def _parts(self, similarities: np.ndarray) -> dict[str, dict[str, float]]:
+        names = np.asarray(self.pairs.subset)
+        parts = {}
+        for name in dict.fromkeys(self.pairs.subset):
+            x, y = similarities[names == name], self.gold[names == name]
+            parts[name] = {"spearman": spearman(x, y), "pearson": pearson(x, y), "pairs": len(y)}
+        return parts
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Rank correlation of x, y (N,) in points; NaN where it is undefined (fewer than 2 values, or all equal)."""
+    return _points(lambda: stats.spearmanr(x, y).statistic, x, y)
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Linear correlation of x, y (N,) in points; NaN where it is undefined."""
+    return _points(lambda: stats.pearsonr(x, y).statistic, x, y)
+
+
+def _points(correlation: Callable[[], float], x: np.ndarray, y: np.ndarray) -> float:
+    defined = len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
+    return 100 * float(correlation()) if defined else math.nan
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def read_raw(path: Path, subsets: bool = True) -> Pairs:
+    """Pairs of one raw TSV. With `subsets` false the subset column (STS-B's genre and source) is not used for means."""
+    lines = _lines(path)
+    header = next(lines, (0, ""))[1].split("\t")
+    missing = [column for column in COLUMNS[3:] + COLUMNS[1:2] * subsets if column not in header]
+    if missing:
+        raise EvaluationError(
+            f"{path}, line 1: no column {', '.join(map(repr, missing))}; found {', '.join(header)}; "
+            f"a raw TSV begins with a header of the tab-separated columns {' '.join(COLUMNS)}"
+        )
+    rows = []
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) != len(header):
+            raise EvaluationError(
+                f"{path}, line {number}: {len(fields)} tab-separated fields where the header has {len(header)}"
+            )
+        row = dict(zip(header, fields, strict=True))
+        subset = row["subset"] if subsets else "all"
+        rows.append((subset, _gold(row["score"], path, number), row["sentence1"], row["sentence2"]))
+    return _pairs(rows, path)
+
+
+def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
+    """Pairs of one SemEval year: ``STS.input.<subset>.txt`` beside ``STS.gs.<subset>.txt``, line by line."""
+    rows = []
+    for subset in subsets:
+        inputs, golds = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
+        texts, scores = list(_lines(inputs, blank=True)), list(_lines(golds, blank=True))
+        if len(texts) != len(scores):
+            raise EvaluationError(f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; they go in pairs")
+        for (number, text), (_, score) in zip(texts, scores, strict=True):
+            gold = _gold(score, golds, number)
+            sentences = text.split("\t")
+            if len(sentences) < 2:
+                raise EvaluationError(f"{inputs}, line {number}: no tab; a line is sentence, tab, sentence")
+            rows.append((subset, gold, _tokens(sentences[0]), _tokens(sentences[1])))
+    return _pairs(rows, folder)
+
+
+def read_senteval_stsb(path: Path) -> Pairs:
+    """Pairs of ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
+    rows = []
+    for number, line in _lines(path):
+        fields = line.split("\t")
+        if len(fields) < 7:
+            raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 7 are needed")
+        rows.append(("all", _gold(fields[4], path, number), _tokens(fields[5]), _tokens(fields[6])))
+    return _pairs(rows, path)
+
+
+def read_senteval_sick(path: Path) -> Pairs:
+    """Pairs of ``SICK_<split>.txt``: a header, then id, sentence, sentence, relatedness, entailment."""
+    rows = []
+    lines = _lines(path)
+    next(lines, None)
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) < 4:
+            raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 4 are needed")
+        rows.append(("all", _gold(fields[3], path, number), _tokens(fields[1]), _tokens(fields[2])))
+    return _pairs(rows, path)
+
+
+def read(name: str, folder: Path, layout: str) -> Pairs:
+    """Pairs of the STS task `name` from a folder of the given layout, "raw" or "senteval"."""
+    if layout == "raw":
+        return read_raw(folder / RAW_FILES[name], subsets=name in SUBSETS)
+    path = folder / SENTEVAL_FILES[name]
+    if name in SUBSETS:
+        return read_senteval_year(path, SUBSETS[name])
+    return (read_senteval_stsb if name.startswith("stsb") else read_senteval_sick)(path)
+
+
+def _lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """Numbered lines of a UTF-8 file; only line feeds end a line, since sentences hold other Unicode separators."""
+    if not path.is_file():
+        raise EvaluationError(f"no file {path}")
+    try:
+        with path.open(encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                if blank or line.strip():
+                    yield number, line.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise EvaluationError(f"{path} is not UTF-8: {error}") from error
+
+
+def _gold(text: str, path: Path, number: int) -> float | None:
+    """A rating; None where there is none (SemEval 2015 and 2016 rate a part of the published pairs)."""
+    if not text.strip():
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        raise EvaluationError(f"{path}, line {number}: the score {text!r} is not a number") from None
+    return value if math.isfinite(value) else None
+
+
+def _tokens(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _pairs(rows: list[tuple[str, float | None, str, str]], path: Path) -> Pairs:
+    rated = [(subset, gold, first, second) for subset, gold, first, second in rows if gold is not None]
+    if not rated:
+        raise EvaluationError(f"{path} holds no rated pair ({len(rows)} pairs without a score)")
+    subset, gold, first, second = zip(*rated, strict=True)
+    return Pairs(first, second, gold, subset, skipped=len(rows) - len(rated))

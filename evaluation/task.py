@@ -1,0 +1,104 @@
+"""What a task is, what it may ask of an encoder, and the one way to run several tasks."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+class EvaluationError(ValueError):
+    """A task, its data or an encoder's output is unusable; the text names the file, line or sentence and the fix."""
+
+
+class Encoder(Protocol):
+    """Anything that turns items into vectors: a folder, a model in training, a baseline."""
+
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d) of N items, in their order."""
+        ...
+
+
+@runtime_checkable
+class Task(Protocol):
+    """One evaluation: which sentences it needs, and the numbers an encoder gets."""
+
+    name: str
+    primary: str  # the metric that stands for the task in a table, and that selection may use
+
+    def sentences(self) -> list[str]:
+        """The distinct sentences that `score` will ask the encoder for."""
+        ...
+
+    def score(self, encoder: Encoder) -> dict[str, float]:
+        """Metrics by name; correlations in points (100 = perfect)."""
+        ...
+
+    def details(self, encoder: Encoder) -> dict[str, Any]:
+        """What stands beside the metrics in a report: counts, scores of the parts."""
+        ...
+
+
+def embed(encoder: Encoder, sentences: list[str]) -> np.ndarray:
+    """Vectors (N, d), float64, of N distinct sentences, checked.
+
+    Raises EvaluationError when the encoder returns the wrong number of rows or a value that is not finite (a NaN would
+    otherwise turn into a plausible rank).
+    """
+    vectors = np.asarray(encoder.encode(sentences), dtype=np.float64)
+    if vectors.ndim != 2 or len(vectors) != len(sentences):
+        raise EvaluationError(
+            f"the encoder gave an array of shape {vectors.shape} for {len(sentences):,} sentences; "
+            "encode must return one row per sentence, (N, d)"
+        )
+    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
+    if len(bad):
+        text = sentences[bad[0]]
+        raise EvaluationError(
+            f"{len(bad):,} of {len(sentences):,} embeddings hold NaN or infinity, the first for the "
+            f"sentence {shorten(text)!r}; the model has diverged or overflows (try --device cpu or fp32)"
+        )
+    return vectors
+
+
+class Encoded:
+    """Texts that were encoded already, as an encoder: looks rows up, and asks `encoder` for what it does not hold."""
+
+    def __init__(self, encoder: Encoder, texts: Iterable[str]) -> None:
+        self.encoder = encoder
+        distinct = list(dict.fromkeys(texts))
+        self.row = {text: i for i, text in enumerate(distinct)}
+        self.vectors = embed(encoder, distinct) if distinct else np.zeros((0, 0))
+
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d) of N items."""
+        if modality != "text" or any(item not in self.row for item in items):
+            return self.encoder.encode(items, modality)
+        return self.vectors[[self.row[item] for item in items]]
+
+
+def encode_once(tasks: Sequence[Task], encoder: Encoder) -> Encoded:
+    """The sentences of all tasks, each distinct one encoded once, in one call (STS-B repeats much of STS12-16).
+
+    One call also makes evaluation inside training one collective per evaluation, however many tasks there are.
+    """
+    return Encoded(encoder, (sentence for task in tasks for sentence in task.sentences()))
+
+
+def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, float]]:
+    """Metrics by task name: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``."""
+    encoded = encode_once(tasks, encoder)
+    return {task.name: task.score(encoded) for task in tasks}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'sts12'?``, or a full stop when nothing known is near."""
+    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else "."
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    """The beginning of a text, for a message."""
+    return text if len(text) <= limit else text[: limit - 1] + "…"

@@ -1,0 +1,102 @@
+"""What every pipeline script does with its recipes: choose one, change fields, run it, show what came of it."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import logging
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import tyro
+
+from data.errors import DataError
+from trainers.engine import NonFiniteLoss
+from trainers.recipe import Recipe, RecipeError
+
+OFFLINE = "runs/offline"
+"""Shards that are made from what the installed packages bring along, for recipes that need no download."""
+
+Recipes = Mapping[str, Callable[[], Recipe]]
+
+
+def parse(recipes: Recipes, description: str, arguments: list[str], default: str = "demo") -> Recipe:
+    """The recipe named by the first argument (or ``--recipe FILE.json``) with the fields that the rest change.
+
+    Raises RecipeError for a name that is none, with the nearest ones. Unknown options end the program (tyro says how).
+    """
+    arguments = list(arguments)
+    if "--recipe" in arguments:
+        place = arguments.index("--recipe")
+        given = arguments[place + 1 : place + 2]
+        if not given or not (given[0] in recipes or Path(given[0]).is_file()):
+            raise RecipeError(f"--recipe takes a file that a run wrote (recipe.json) or one of: {', '.join(recipes)}")
+        del arguments[place : place + 2]
+        base = recipes[given[0]]() if given[0] in recipes else Recipe.from_json(Path(given[0]).read_text())
+    else:
+        name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else default
+        if name not in recipes:
+            near = difflib.get_close_matches(name, recipes, n=1)
+            hint = f"did you mean {near[0]!r}? " if near else ""
+            raise RecipeError(f"no recipe {name!r}; {hint}There are: {', '.join(recipes)}")
+        base = recipes[name]()
+    text = (
+        f"{description}\n\nRecipes: {', '.join(recipes)} (the first argument; without one: {default}). "
+        f"The options below show the values of {base.name!r}; each can be changed by its dotted name."
+    )
+    return tyro.cli(
+        Recipe,
+        default=base,
+        args=arguments,
+        description=text,
+        config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
+    )
+
+
+def prepare(recipe: Recipe) -> None:
+    """Make the offline shards that the recipe reads, if it reads any."""
+    from data.synth import write_demo_shards
+
+    kinds = [name for name, stream in recipe.streams.items() if stream.shards.startswith(OFFLINE)]
+    if kinds:
+        write_demo_shards(Path(OFFLINE), kinds)
+
+
+def main(recipes: Recipes, description: str | None, default: str = "demo") -> dict[str, Any]:
+    """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1."""
+    from trainers.launch import fit
+
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        recipe = parse(recipes, description or "", sys.argv[1:], default)
+        prepare(recipe)
+        summary = fit(recipe)
+    except (RecipeError, DataError, NonFiniteLoss, ValueError) as error:
+        sys.exit(f"error: {error}")
+    print(report(summary))
+    return summary
+
+
+def report(summary: dict[str, Any]) -> str:
+    """Before and after, as a table, and where everything is."""
+    lines = []
+    rows = [(task, metrics) for task, metrics in summary["after"].items()]
+    if rows:
+        lines += ["", f"{'task':<14}{'metric':<12}{'before':>8}{'after':>8}{'change':>8}"]
+    for task, metrics in rows:
+        for metric in ("spearman", "alignment", "uniformity", "accuracy"):
+            if metric in metrics:
+                before, after = summary["before"][task][metric], metrics[metric]
+                lines.append(f"{task:<14}{metric:<12}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
+    chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
+    lines += [
+        "",
+        f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
+        f"model   {summary['export']}   (SentenceTransformer('{summary['export']}'))",
+        f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
+    ]
+    if summary["skipped"]:
+        lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
+    return "\n".join(lines)

@@ -1,0 +1,181 @@
+"""The order of samples against what it promises, and against a naive version that builds whole passes in memory."""
+
+from __future__ import annotations
+
+import itertools
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from data.errors import DataError
+from data.order import Window, pass_sequence, permutation, seed_of, segment, windows
+
+COUNTS = [7, 0, 13, 1, 29, 4]
+
+
+def naive_stream(counts: list[int], rank: int, world: int, window: int, passes: int, seed: int = 3) -> list[tuple[int, ...]]:
+    """The rank's stream as (pass, shard, index), by building every pass whole."""
+    stream: list[tuple[int, ...]] = []
+    for pass_ in range(passes):
+        shards = permutation(len(counts), seed_of(seed, "text", "shards", pass_))
+        samples = [(pass_, int(s), i) for s in shards for i in range(counts[s])]
+        mine = samples[len(samples) * rank // world : len(samples) * (rank + 1) // world]
+        for number, low in enumerate(range(0, len(mine), window)):
+            part = mine[low : low + window]
+            stream += [part[i] for i in permutation(len(part), seed_of(seed, "text", "window", pass_, rank, number))]
+    return stream
+
+
+def flat(plan: list[Window]) -> list[tuple[int, ...]]:
+    return [(w.pass_, *pick) for w in plan for pick in w.picks]
+
+
+def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples: int = 150, **more: object) -> list[Window]:
+    settings = {"counts": COUNTS, "seed": 3, "stream": "text", **more}
+    return list(windows(rank=rank, world_size=world, window=window, start=start, samples=samples, **settings))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("world", "window"), [(1, 8), (2, 5), (3, 1), (5, 100)])
+def test_equals_the_naive_version(world: int, window: int) -> None:
+    for rank in range(world):
+        got = flat(plan(rank, world, window, samples=100))
+        assert len(got) >= 100
+        assert got == naive_stream(COUNTS, rank, world, window, passes=world * 3 + 1)[: len(got)]
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 7, 54])
+def test_a_pass_is_every_sample_once(world: int) -> None:
+    parts = [
+        pass_sequence(COUNTS, seed=1, stream="a", pass_=2, rank=rank, world_size=world, window=6) for rank in range(world)
+    ]
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    everything = sorted(map(tuple, np.concatenate(parts).tolist()))
+    assert everything == [(s, i) for s, n in enumerate(COUNTS) for i in range(n)]
+
+
+@pytest.mark.parametrize("start", [0, 1, 7, 8, 26, 27, 53, 54, 55, 1000])
+def test_a_resumed_stream_goes_on_exactly(start: int) -> None:
+    whole, resumed = plan(1, 2, 8, samples=1200), plan(1, 2, 8, start=start, samples=60)
+    expected = flat(whole)[start:]
+    assert flat(resumed) == expected[: len(flat(resumed))]
+    ordinal = start
+    for part in resumed:  # ordinals stay those of the endless stream, and lengths are those of the picks
+        assert part.start == ordinal and len(part) == len(part.picks)
+        ordinal += len(part)
+    assert ordinal >= start + 60
+
+
+def test_resuming_late_costs_nothing() -> None:
+    began = time.perf_counter()
+    part = next(windows([10**6] * 100, seed=0, stream="a", rank=3, world_size=8, window=1024, start=10**12 + 5))
+    assert part.start == 10**12 + 5 and part.pass_ == 10**12 // 12_500_000
+    assert time.perf_counter() - began < 1
+
+
+def test_a_million_samples_are_planned_fast() -> None:
+    began = time.perf_counter()
+    plan = list(windows([10_000] * 100, seed=0, stream="a", rank=0, world_size=1, window=1024, samples=10**6))
+    assert sum(len(part.picks) for part in plan) == 10**6
+    assert time.perf_counter() - began < 5
+
+
+def test_passes_streams_seeds_and_ranks_differ() -> None:
+    base = {"seed": 0, "stream": "a", "pass_": 0, "rank": 0, "world_size": 2, "window": 16}
+    orders = [
+        pass_sequence([40] * 5, **(base | change)).tolist()  # type: ignore[arg-type]
+        for change in ({}, {"pass_": 1}, {"stream": "b"}, {"seed": 1}, {"rank": 1}, {"world_size": 3}, {"shuffle": False})
+    ]
+    assert all(a != b for a, b in itertools.combinations(orders, 2))
+
+
+def test_a_window_shuffles_only_its_own_samples() -> None:
+    kept, mixed = plan(shuffle=False, counts=[100], samples=96), plan(counts=[100], samples=96)
+    assert flat(kept) == [(0, 0, i) for i in range(96)]
+    for a, b in zip(kept, mixed, strict=True):
+        assert sorted(a.picks) == sorted(b.picks) and a.picks != b.picks
+
+
+def test_permutations_are_uniform() -> None:
+    seen = np.array([permutation(4, seed_of("uniform", i)) for i in range(4000)])
+    counts = np.array([[(seen[:, place] == value).sum() for value in range(4)] for place in range(4)])
+    assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000 * 0.75)  # 5 standard deviations
+
+
+GOLDEN_PERMUTATION = [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
+GOLDEN_SEED = 1243134299395967995
+GOLDEN_PICKS = ((4, 5), (4, 4), (4, 2), (4, 6), (4, 3), (4, 7))
+
+
+def test_golden_values() -> None:
+    """A run must be resumable with other versions of Python and numpy."""
+    assert permutation(10, 7).tolist() == GOLDEN_PERMUTATION
+    assert seed_of(0, "text", 1) == GOLDEN_SEED
+    assert plan(1, 2, 6, samples=6)[0].picks == GOLDEN_PICKS
+
+
+def test_seeds_tell_parts_types_and_order_apart() -> None:
+    parts: list[tuple[int | str, ...]] = [
+        (1,),
+        ("1",),
+        (1, 2),
+        (2, 1),
+        (12,),
+        ("1,2",),
+        ("1", "2"),
+        ("a'", "b"),
+        ("a", "'b"),
+    ]
+    assert len({seed_of(*p) for p in parts}) == len(parts)
+    assert seed_of(np.int64(5), "a") == seed_of(5, "a")
+    assert 0 <= seed_of("x") < 2**64
+    with pytest.raises(TypeError):
+        seed_of(1.5)  # type: ignore[arg-type]
+
+
+def test_the_same_in_another_process() -> None:
+    code = (
+        "from data.order import *; plan = windows([5, 6], seed=1, stream='s', rank=0, world_size=1, window=4, samples=22); "
+        "print(seed_of(1, 'x'), [w.picks for w in plan])"
+    )
+    out = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONHASHSEED": "7", "PYTHONPATH": ":".join(sys.path)},
+    )
+    here = [w.picks for w in windows([5, 6], seed=1, stream="s", rank=0, world_size=1, window=4, samples=22)]
+    assert out.stdout.strip() == f"{seed_of(1, 'x')} {here}"
+
+
+def test_needs_neither_ray_nor_torch() -> None:
+    code = "import sys, data.order; print([m for m in ('ray', 'torch', 'webdataset') if m in sys.modules])"
+    out = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={"PYTHONPATH": ":".join(sys.path)}
+    )
+    assert out.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"counts": [2, 1], "world": 4}, "3 samples cannot feed 4 workers.*at least 4 samples or use at most 3 workers"),
+        ({"counts": [0, 0]}, "hold no samples"),
+        ({"counts": []}, "hold no samples"),
+        ({"window": 0}, "window=0"),
+        ({"start": -1}, "start=-1"),
+        ({"rank": 2, "world": 2}, "rank 2 of 2"),
+    ],
+)
+def test_bad_settings(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan(**settings)  # type: ignore[arg-type]
+
+
+def test_segments_are_data_errors_when_empty() -> None:
+    with pytest.raises(DataError):
+        segment(1, 0, 2)
+    assert [segment(10, r, 3) for r in range(3)] == [(0, 3), (3, 6), (6, 10)]

@@ -1,0 +1,145 @@
+"""The loop: repeatable, resumable in the middle of a pass, the same with several workers, loud when it fails."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from trainers.engine import Engine, LocalHost, NonFiniteLoss, load_method, schedule_factor
+from trainers.recipe import OptimConfig, Recipe
+
+
+class Memory:
+    """A log that remembers."""
+
+    def __init__(self) -> None:
+        self.values: dict[int, dict[str, float]] = {}
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        self.values.setdefault(step, {}).update(values)
+
+    def progress(self, line: dict[str, Any]) -> None:
+        assert line["step"] <= line["steps"]
+
+    def resume(self, step: int, folder: Path | None) -> None: ...
+
+    def store(self, folder: Path) -> None: ...
+
+    def losses(self) -> dict[int, dict[str, float]]:
+        return {
+            step: {name: v for name, v in values.items() if name.startswith(("train/", "eval/"))}
+            for step, values in self.values.items()
+        }
+
+
+def run(recipe: Recipe) -> tuple[Memory, dict[str, Any], Engine]:
+    memory = Memory()
+    host = LocalHost(Path(recipe.run.output))
+    host.device = torch.device("cpu")
+    engine = Engine(recipe, host, memory)
+    return memory, engine.run(), engine
+
+
+def test_two_runs_give_bit_identical_losses(recipe: Recipe, tmp_path: Path) -> None:
+    first, result, _ = run(recipe)
+    second, again, _ = run(recipe.replace("run.output", str(tmp_path / "second")))
+    assert first.losses() == second.losses() and len(first.losses()) == 7
+    assert result["after"] == again["after"] and result["before"] == again["before"]
+    other, _, _ = run(recipe.replace("run.output", str(tmp_path / "third")).replace("run.seed", 7))
+    assert other.losses()[1]["train/text"] != first.losses()[1]["train/text"]
+
+
+def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path) -> None:
+    """Stopped at step 3, in the middle of a pass of every stream, with two optimizers' moments."""
+    whole, _, engine = run(recipe)
+    half = recipe.replace("run.output", str(tmp_path / "half"))
+    memory = Memory()
+    host = LocalHost(Path(half.run.output))
+    host.device = torch.device("cpu")
+    first = Engine(half, host, memory)
+    report, seen = first._report, []
+
+    def stop_after_three(window: Any, readers: Any) -> None:
+        report(window, readers)
+        seen.append(first.step)
+        if first.step == 4:
+            raise KeyboardInterrupt
+
+    first._report = stop_after_three  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    resumed, _, after = run(half)
+    assert sorted(resumed.values) == [4, 5, 6]  # from the checkpoint of step 3 on
+    for step in (4, 5, 6):
+        assert resumed.losses()[step] == whole.losses()[step]
+    for name, tensor in engine.method.state_dict().items():
+        assert torch.equal(tensor, after.method.state_dict()[name]), name
+
+
+def test_the_best_step_is_what_is_kept(recipe: Recipe) -> None:
+    memory, result, engine = run(recipe.replace("evaluation.every", 1))
+    scores = {
+        step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if "eval/lee-dev/spearman" in values
+    }
+    assert result["best_score"] == max(scores.values()) == scores[result["best_step"]]
+    loaded = load_method(Path(recipe.run.output) / "checkpoint")
+    for name, tensor in engine.method.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+
+
+def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:
+    frozen = recipe
+    for turn in ("text", "image", "audio"):
+        frozen = frozen.replace(f"optim.{turn}.lr", 0.0)
+    _, result, _ = run(frozen.replace("evaluation.every", 1).replace("evaluation.patience", 2))
+    assert result["steps"] == 2 and result["best_step"] == 0
+
+
+def test_accumulation_equals_the_mean_gradient_of_its_parts(recipe: Recipe, tmp_path: Path) -> None:
+    memory, _, _ = run(recipe.replace("run.accumulation", 2).replace("run.max_steps", 2))
+    single, _, _ = run(recipe.replace("run.output", str(tmp_path / "b")).replace("run.max_steps", 2))
+    # The first accumulated step sees the first two batches of the single run.
+    assert memory.values[1]["train/text"] != single.values[1]["train/text"]
+    assert math.isfinite(memory.values[2]["train/text"])
+
+
+def test_a_non_finite_loss_names_turn_stream_and_samples(recipe: Recipe) -> None:
+    broken = recipe.replace("optim.image.lr", 1e30).replace("optim.image.clip", None)
+    with pytest.raises(NonFiniteLoss, match=r"turn '\w+'.*stream '\w+': .*train-000000.*optim\.\w+\.lr"):
+        run(broken)
+
+
+def test_unknown_parameter_group_is_named(recipe: Recipe) -> None:
+    with pytest.raises(ValueError, match=r"optim.text.groups names \['embedings'\]"):
+        run(recipe.replace("optim.text.groups", {"embedings": {"lr": 1e-5}}))
+
+
+@pytest.mark.parametrize("precision", ["bf16"])
+def test_mixed_precision_trains(recipe: Recipe, precision: str) -> None:
+    memory, _, _ = run(recipe.replace("run.precision", precision))
+    assert all(math.isfinite(v) for values in memory.losses().values() for v in values.values())
+
+
+def test_resume_refuses_nothing_but_a_checkpoint(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="no checkpoint"):
+        load_method(tmp_path)
+    shutil.rmtree(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("kind", "step", "expected"),
+    [("linear", 0, 1.0), ("linear", 50, 0.5), ("cosine", 50, 0.5), ("cosine", 25, 0.8535534), ("constant", 99, 1.0)],
+)
+def test_schedules(kind: str, step: int, expected: float) -> None:
+    assert schedule_factor(OptimConfig(), kind, step, 100) == pytest.approx(expected)
+
+
+def test_warm_up_rises_to_one() -> None:
+    config = OptimConfig(warmup=0.1)
+    factors = [schedule_factor(config, "linear", step, 100) for step in range(100)]
+    assert factors[:3] == pytest.approx([0.1, 0.2, 0.3]) and factors[9] == 1.0 == max(factors) and factors[99] > 0

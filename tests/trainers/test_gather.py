@@ -1,0 +1,169 @@
+"""One global batch, cut for 1, 2 and 4 workers, gives the same losses, gradients and parameters.
+
+Plain gloo processes under DDP, float64, dropout off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import tiny_encoder
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from data.batch import Batch
+from trainers import losses
+from trainers.gather import gather, offset, rank, world_size
+from trainers.method import Method
+from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
+from trainers.simcse import SimCSEConfig
+from trainers.visualcse import VisualCSEConfig
+
+ROWS = 64
+IMAGE = ImageConfig(image_size=8, patch_size=4)
+AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
+
+FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "info_nce": lambda z, y: losses.info_nce(z[:, 0], gather(z)[:, 1], 0.05, offset(len(z))),
+    "simcse": lambda z, y: losses.simcse(z[:, 0], gather(z[:, 1]), offset=offset(len(z))),
+    "simcse_hard": lambda z, y: losses.simcse(
+        z[:, 0], gather(z)[:, 1], gather(z)[:, 2], hard_negative_log_weight=0.7, offset=offset(len(z))
+    ),
+    "simclr": lambda z, y: losses.simclr(z[:, 0], gather(z[:, 1]), offset=offset(len(z))),
+    "supcon_eq4": lambda z, y: losses.supcon_eq4(z[:, 0], gather(z)[:, 1], gather(y), offset=offset(len(z))),
+    "supcon_released": lambda z, y: losses.supcon_released(z[:, 0], gather(z)[:, 1], gather(y), offset=offset(len(z))),
+    "supcon": lambda z, y: losses.supcon(z, gather(z), gather(y), offset=offset(len(z))),
+    "nt_xent": lambda z, y: losses.nt_xent(z, gather(z), offset=offset(len(z))),
+}
+
+METHODS = {
+    "simcse": SimCSEConfig(),
+    "simcse-supervised": SimCSEConfig(supervised=True, hard_negative_log_weight=0.5),
+    "visualcse": VisualCSEConfig(image=IMAGE),
+    "visualcse-paper": VisualCSEConfig(image=IMAGE, variant="paper"),
+    "visualcse-released": VisualCSEConfig(image=IMAGE, variant="released"),
+    "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
+}
+
+
+class Projected(nn.Module):
+    """The formulas on a learned projection of given rows, so that there are gradients for DDP to average."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(6, 5).double()
+        nn.init.normal_(self.linear.weight, generator=torch.Generator().manual_seed(3))
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, name: str, x: Tensor, y: Tensor) -> Tensor:
+        return FORMULAS[name](torch.tanh(self.linear(x)), y)
+
+
+def _share(x: Tensor) -> Tensor:
+    n = len(x) // world_size()
+    return x[offset(n) :][:n]
+
+
+def _mean_over_workers(loss: Tensor) -> Tensor:
+    total = loss.detach().clone()
+    if world_size() > 1:
+        dist.all_reduce(total)
+    return total / world_size()
+
+
+def _formulas() -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(ROWS, 3, 6, generator=generator, dtype=torch.float64)
+    y = torch.randint(0, 9, (ROWS,), generator=generator)
+    module = Projected()
+    model = DistributedDataParallel(module) if world_size() > 1 else module
+    results: dict[str, Tensor] = {}
+    for name in FORMULAS:
+        module.zero_grad()
+        loss = model(name, _share(x), _share(y))
+        loss.backward()
+        results[f"{name}/loss"] = _mean_over_workers(loss)
+        results |= {f"{name}/{part}": p.grad.clone() for part, p in module.named_parameters() if p.grad is not None}
+    return results
+
+
+def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
+    everything = {
+        "text": tiny_encoder.text_batch(ROWS, views=3 if supervised else 1),
+        "image": tiny_encoder.image_batch(ROWS),
+        "audio": tiny_encoder.audio_batch(ROWS),
+    }
+    wanted = {name for turn in method.turns for name in turn}
+    return {
+        name: Batch({k: _share(t.double() if t.is_floating_point() else t) for k, t in batch.tensors.items()})
+        for name, batch in everything.items()
+        if name in wanted
+    }
+
+
+def _train(name: str) -> dict[str, Tensor]:
+    """Two steps of all turns, as the engine does them: one DDP call, clipping and AdamW per turn."""
+    config = METHODS[name]
+    encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout=0.0))
+    method = config.build(encoder).double().train()
+    batches = _batches(method, supervised="supervised" in name)
+    model: nn.Module = method
+    if world_size() > 1:
+        model = DistributedDataParallel(method, find_unused_parameters=len(method.turns) > 1, broadcast_buffers=False)
+    optimizers = [torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0) for _ in method.turns]
+    results: dict[str, Tensor] = {}
+    for step in range(2):
+        for turn, optimizer in zip(method.turns, optimizers, strict=True):
+            out = model({stream: batches[stream] for stream in turn})
+            sum(method.loss_weights.get(key, 1.0) * loss for key, loss in out.losses.items()).backward()
+            results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
+            grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
+            results |= {f"{name}/{step}/{turn}/grad/{part}": grad.clone() for part, grad in grads.items()}
+            nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+    return results | {f"{name}/weights/{part}": p.detach().clone() for part, p in method.named_parameters()}
+
+
+def _everything() -> dict[str, Tensor]:
+    results = _formulas()
+    for name in METHODS:
+        results |= _train(name)
+    return results
+
+
+def _worker(number: int, world: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=world)
+    assert (rank(), world_size()) == (number, world)
+    save_file(_everything(), f"{folder}/{number}.safetensors")
+    dist.destroy_process_group()
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, Tensor]:
+    return _everything()
+
+
+@pytest.mark.parametrize("world", [2, 4])
+def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
+    mp.spawn(_worker, args=(world, str(tmp_path)), nprocs=world)
+    ranks = [load_file(tmp_path / f"{number}.safetensors") for number in range(world)]
+    assert ranks[0].keys() == alone.keys()
+    for name, value in alone.items():
+        gap = (ranks[0][name] - value).abs().max().item()
+        assert gap <= 1e-10, f"{name} is off by {gap}"
+        for other in ranks[1:]:
+            assert torch.equal(other[name], ranks[0][name]), f"{name} differs between workers"
+
+
+def test_one_process_needs_no_torch_distributed() -> None:
+    x = torch.ones(2, 3, requires_grad=True)
+    assert gather(x) is x
+    assert (rank(), world_size(), offset(5)) == (0, 1, 0)

@@ -1,0 +1,183 @@
+"""The formulas against golden values (computed independently in numpy) and against loops that spell them out."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from trainers import losses
+
+A = torch.tensor([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]], dtype=torch.float64)
+B = torch.tensor([[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]], dtype=torch.float64)
+C = torch.tensor([[0, 0, 1], [1, 0, 0], [0, 1, 0], [0.6, 0, 0.8]], dtype=torch.float64)
+AB = torch.stack([A, B], dim=1)
+LABELS = torch.tensor([7, 3, 7, 5])
+
+
+@pytest.mark.parametrize(
+    ("value", "golden"),
+    [
+        pytest.param(lambda: losses.simcse(A, B, temperature=0.05), 3.420067, id="simcse"),
+        pytest.param(lambda: losses.simcse(A, B, C, 0.05), 5.445073, id="simcse-hard"),
+        pytest.param(lambda: losses.simcse(A, B, C, 0.05, math.log(2)), 5.449801, id="simcse-hard-weight-2"),
+        pytest.param(lambda: losses.simclr(A, B), 2.487157, id="simclr"),
+        pytest.param(lambda: losses.supcon_eq4(A, B, LABELS), -0.269702, id="supcon-paper"),
+        pytest.param(lambda: losses.supcon_released(A, B, LABELS), 4.772871, id="supcon-released"),
+        pytest.param(lambda: losses.supcon(AB, AB, LABELS), 4.416462, id="supcon-khosla"),
+        pytest.param(lambda: losses.nt_xent(AB, AB), 2.702177, id="nt-xent"),
+        pytest.param(lambda: losses.alignment(A, B), 0.58, id="alignment"),
+        pytest.param(lambda: losses.uniformity(A), -1.976761, id="uniformity"),
+    ],
+)
+def test_golden_values(value: Callable[[], Tensor], golden: float) -> None:
+    assert value().item() == pytest.approx(golden, abs=1e-6)
+
+
+def test_released_targets_are_ranks_of_labels() -> None:
+    assert losses.released_targets(LABELS).tolist() == [2, 0, 2, 1]
+
+
+def test_uniformity_of_paper_000_lacks_the_log() -> None:
+    """[DISAGREE 1.1]"""
+    assert losses.uniformity(A, log=False).item() == pytest.approx(math.exp(-1.976761), abs=1e-6)
+
+
+def test_supcon_variants_differ() -> None:
+    """[DISAGREE 2.3] The text, the released code and the repaired loss are three different numbers."""
+    values = [
+        losses.supcon_eq4(A, B, LABELS).item(),
+        losses.supcon_released(A, B, LABELS).item(),
+        losses.supcon(AB, AB, LABELS).item(),
+    ]
+    assert min(abs(a - b) for i, a in enumerate(values) for b in values[:i]) > 0.3
+
+
+def _image_batches(batches: int, size: int = 48, classes: int = 60, per_class: int = 500) -> Tensor:
+    """Labels of random batches from the paper's image set: 60 classes of 500."""
+    rng = np.random.default_rng(0)
+    everything = np.repeat(np.arange(classes), per_class)
+    return torch.from_numpy(np.stack([rng.choice(everything, size, replace=False) for _ in range(batches)]))
+
+
+def test_released_supcon_trains_towards_unrelated_images() -> None:
+    """[DISAGREE 2.3] At batch 48 of 60 classes the target is the anchor's own second view in 1 of 48 cases."""
+    batches = _image_batches(2000)
+    targets = torch.stack([losses.released_targets(labels) for labels in batches])
+    own_view = (targets == torch.arange(48)).double().mean().item()
+    same_class = (batches.gather(1, targets) == batches).double().mean().item()
+    distinct = (targets.amax(1) + 1).double().mean().item()
+    assert own_view == pytest.approx(1 / 48, abs=0.002)
+    assert same_class == pytest.approx(0.037, abs=0.003)
+    assert distinct == pytest.approx(33.2, abs=0.2)
+
+
+def test_same_class_images_are_common_in_a_batch() -> None:
+    """[DISAGREE 2.4] 54.6 % of anchors have another image of their class, so a correct SupCon is not SimCLR."""
+    batches = _image_batches(2000)
+    partners = (batches[:, :, None] == batches[:, None, :]).sum(2) - 1
+    assert (partners > 0).double().mean().item() == pytest.approx(0.546, abs=0.01)
+    assert partners.double().mean().item() == pytest.approx(0.78, abs=0.02)
+
+    torch.manual_seed(0)
+    image = torch.randn(48, 1, 32, dtype=torch.float64)
+    views = image + 0.3 * torch.randn(48, 2, 32, dtype=torch.float64)
+    assert losses.supcon(views, views, batches[0]) - losses.nt_xent(views, views) > 1
+
+
+def test_supcon_with_one_sample_per_class_is_nt_xent() -> None:
+    labels = torch.tensor([9, 2, 5, 4])
+    torch.testing.assert_close(losses.supcon(AB, AB, labels), losses.nt_xent(AB, AB), rtol=0, atol=1e-12)
+
+
+def test_supcon_eq4_refuses_a_batch_of_one_class() -> None:
+    with pytest.raises(ValueError, match="all 4 samples of the batch have label 7"):
+        losses.supcon_eq4(A, B, torch.full((4,), 7))
+
+
+def _cos(a: Tensor, b: Tensor) -> float:
+    return (a @ b / (a.norm() * b.norm())).item()
+
+
+def _naive_simcse(z1: Tensor, z2: Tensor, z3: Tensor | None, t: float, log_weight: float) -> float:
+    total = 0.0
+    for i in range(len(z1)):
+        below = sum(math.exp(_cos(z1[i], z) / t) for z in z2)
+        if z3 is not None:
+            own = math.exp(log_weight)
+            below += sum((own if i == j else 1) * math.exp(_cos(z1[i], z) / t) for j, z in enumerate(z3))
+        total -= math.log(math.exp(_cos(z1[i], z2[i]) / t) / below)
+    return total / len(z1)
+
+
+def _naive_eq4(v1: Tensor, v2: Tensor, y: Tensor, t: float) -> float:
+    total = 0.0
+    for i in range(len(v1)):
+        above = sum(math.exp(_cos(v1[i], v2[j]) / t) for j in range(len(v2)) if y[i] == y[j])
+        below = sum(math.exp(_cos(v1[i], v2[j]) / t) for j in range(len(v2)) if y[i] != y[j])
+        total -= math.log(above / below)
+    return total / len(v1)
+
+
+def _naive_supcon(views: Tensor, y: Tensor, t: float) -> float:
+    rows = [(views[i, v], int(y[i])) for i in range(len(views)) for v in range(views.shape[1])]
+    total = 0.0
+    for i, (anchor, label) in enumerate(rows):
+        others = [(z, k) for j, (z, k) in enumerate(rows) if j != i]
+        below = sum(math.exp(_cos(anchor, z) / t) for z, _ in others)
+        terms = [math.log(math.exp(_cos(anchor, z) / t) / below) for z, k in others if k == label]
+        total -= sum(terms) / len(terms)
+    return total / len(rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_against_loops(seed: int) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(7, 3, 5, dtype=torch.float64, generator=generator) * 3  # not unit: formulas normalise
+    y = torch.randint(0, 3, (7,), generator=generator)
+    z1, z2, z3 = z.unbind(1)
+    assert losses.simcse(z1, z2, None, 0.2).item() == pytest.approx(_naive_simcse(z1, z2, None, 0.2, 0), rel=1e-10)
+    assert losses.simcse(z1, z2, z3, 0.2, 0.7).item() == pytest.approx(_naive_simcse(z1, z2, z3, 0.2, 0.7), rel=1e-10)
+    assert losses.simclr(z1, z2, 0.3).item() == pytest.approx(_naive_simcse(z1, z2, None, 0.3, 0), rel=1e-10)
+    assert losses.supcon_eq4(z1, z2, y, 0.3).item() == pytest.approx(_naive_eq4(z1, z2, y, 0.3), rel=1e-10)
+    assert losses.supcon(z, z, y, 0.3).item() == pytest.approx(_naive_supcon(z, y, 0.3), rel=1e-10)
+    assert losses.nt_xent(z, z, 0.3).item() == pytest.approx(_naive_supcon(z, torch.arange(7), 0.3), rel=1e-10)
+    unit = z1 / z1.norm(dim=1, keepdim=True)
+    pairs = [math.exp(-2 * (unit[i] - unit[j]).square().sum().item()) for i in range(7) for j in range(i)]
+    assert losses.uniformity(z1).item() == pytest.approx(math.log(sum(pairs) / len(pairs)), rel=1e-10)
+
+
+def test_gradients() -> None:
+    torch.manual_seed(0)
+    z1, z2, z3 = (torch.randn(4, 3, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    views = torch.randn(4, 2, 3, dtype=torch.float64, requires_grad=True)
+    cases: list[tuple[Any, tuple[Tensor, ...]]] = [
+        (lambda a, b, c: losses.simcse(a, b, c, 0.2, 0.7), (z1, z2, z3)),
+        (lambda a, b: losses.supcon_eq4(a, b, LABELS, 0.3), (z1, z2)),
+        (lambda a, b: losses.supcon_released(a, b, LABELS, 0.3), (z1, z2)),
+        (lambda v: losses.supcon(v, v, LABELS, 0.3), (views,)),
+        (losses.uniformity, (z1,)),
+        (losses.alignment, (z1, z2)),
+    ]
+    for formula, inputs in cases:
+        assert torch.autograd.gradcheck(formula, inputs)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
+    """Under autocast and from half inputs: the same number as float32 from the rounded inputs."""
+    z1, z2 = torch.randn(2, 16, 8, generator=torch.Generator().manual_seed(0)).to(dtype)
+    views = torch.stack([z1, z2], dim=1)
+    y = torch.arange(16) % 5
+    with torch.autocast("cpu", torch.bfloat16):
+        half = [losses.simcse(z1, z2), losses.supcon(views, views, y), losses.supcon_eq4(z1, z2, y)]
+    z1, z2, views = z1.float(), z2.float(), views.float()
+    full = [losses.simcse(z1, z2), losses.supcon(views, views, y), losses.supcon_eq4(z1, z2, y)]
+    for a, b in zip(half, full, strict=True):
+        assert a.dtype == torch.float32
+        torch.testing.assert_close(a, b, rtol=0, atol=0)

@@ -1,0 +1,300 @@
+"""SimCSE, VisualCSE, AudioCSE: what goes through which module to which loss, and where the variants differ."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import tiny_encoder
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
+
+from data.batch import Batch
+from trainers import losses
+from trainers.audiocse import AudioCSEConfig
+from trainers.config import Variant
+from trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingCSEConfig
+from trainers.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
+from trainers.simcse import SimCSE, SimCSEConfig
+from trainers.visualcse import VisualCSEConfig
+
+IMAGE = ImageConfig(image_size=8, patch_size=4)
+AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
+VARIANTS: tuple[Variant, ...] = ("paper", "released", "fixed")
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+def simcse(dropout: float = 0.0, **settings: object) -> SimCSE:
+    encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
+    return SimCSEConfig.model_validate(settings).build(encoder)
+
+
+def nonling(config: VisualCSEConfig | AudioCSEConfig | NonLingCSEConfig, dropout: float = 0.0) -> NonLingCSE:
+    return config.build(tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout)))
+
+
+# ---------------------------------------------------------------------------------------------------------- SimCSE
+
+
+def test_unsupervised_simcse_encodes_each_text_twice() -> None:
+    method = simcse(dropout=0.1).train()
+    batch = tiny_encoder.text_batch(5)
+    views = method.encode("text", batch)["views"]
+    assert views.shape == (5, 2, 16)
+    assert (views[:, 0] - views[:, 1]).abs().amax(1).min() > 1e-4  # every pair differs, by dropout
+    still = method.eval().encode("text", batch)["views"]
+    close(still[:, 0], still[:, 1])
+    # one forward, rows interleaved x1, x1, x2, x2: the same generator state gives the same masks
+    torch.manual_seed(4)
+    views = method.train().encode("text", batch)["views"]
+    torch.manual_seed(4)
+    ids, mask = (batch[name][:, 0].repeat_interleave(2, 0) for name in ("input_ids", "attention_mask"))
+    rows = method.sentence_encoder.model(ids, mask).last_hidden_state[:, 0]
+    close(views.flatten(0, 1), method.sentence_encoder.project(rows))
+
+
+def test_supervised_simcse_uses_the_own_contradiction() -> None:
+    method = simcse(supervised=True, hard_negative_log_weight=0.7)
+    batch = tiny_encoder.text_batch(6, views=3)
+    z = method.encode("text", batch)["views"]
+    out = method({"text": batch})
+    close(out.losses["text"], losses.simcse(z[:, 0], z[:, 1], z[:, 2], 0.05, 0.7))
+    pair = Batch({name: t[:, :2] for name, t in batch.tensors.items()})
+    close(method({"text": pair}).losses["text"], losses.simcse(z[:, 0], z[:, 1]))
+
+
+def test_mlp_serves_training_only_when_unsupervised() -> None:
+    """Unsupervised, raw CLS is evaluated; supervised, CLS then mlp."""
+    tokens = {name: t[:, 0] for name, t in tiny_encoder.text_batch(4).tensors.items()}
+    unsupervised, supervised = simcse().eval(), simcse(supervised=True).eval()
+    cls = unsupervised.sentence_encoder.model(**tokens).last_hidden_state[:, 0]
+    close(unsupervised.sentence_encoder(tokens), cls)
+    head = supervised.sentence_encoder.head
+    assert head is not None
+    close(supervised.sentence_encoder(tokens), torch.tanh(cls @ head.linear.weight.T + head.linear.bias))
+    assert head.linear.weight.std().item() == pytest.approx(0.02, rel=0.15)
+    assert head.linear.bias.abs().sum() == 0
+    assert simcse(head="none").sentence_encoder.head is None
+
+
+@pytest.mark.parametrize(("supervised", "views"), [(False, 2), (False, 3), (True, 1), (True, 4)])
+def test_number_of_texts_must_fit_the_supervision(supervised: bool, views: int) -> None:
+    with pytest.raises(ValueError, match=rf"method.supervised is {supervised}.* has {views} texts a sample"):
+        simcse(supervised=supervised)({"text": tiny_encoder.text_batch(4, views)})
+
+
+def test_simcse_learns() -> None:
+    """The loss of a fixed batch falls: gradients reach the encoder through the whole method."""
+    method = simcse(supervised=True).train()
+    optimizer = torch.optim.AdamW(method.parameters(), lr=5e-3)
+    batch = {"text": tiny_encoder.text_batch(16, views=2)}
+    history = []
+    for _ in range(30):
+        loss = method(batch).losses["text"]
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        history.append(loss.item())
+    assert history[-1] < history[0] / 2
+
+
+# ------------------------------------------------------------------------------------------------------ NonLing-CSE
+
+
+@pytest.mark.parametrize("supervised", [False, True])
+def test_order_of_heads(supervised: bool) -> None:
+    """Unsupervised CLS -> image_mlp; supervised CLS -> mlp (the text's) -> image_mlp."""
+    method = nonling(VisualCSEConfig(text=SimCSEConfig(supervised=supervised), image=IMAGE))
+    batch = tiny_encoder.image_batch(3)
+    encoder = method.sentence_encoder
+    tokens = method.patches["image"](batch["image"].flatten(0, 1))
+    cls = encoder.model.encoder(tokens).last_hidden_state[:, 0]
+    assert encoder.head is not None
+    expected = method.heads["image"](encoder.head(cls) if supervised else cls)
+    close(method.encode("image", batch)["views"].flatten(0, 1), expected)
+
+
+def test_images_share_the_layers_but_not_the_embeddings_of_the_text() -> None:
+    method = nonling(VisualCSEConfig(image=IMAGE))
+    method({"image": tiny_encoder.image_batch(8)}).losses["image"].backward()
+    touched = {name for name, p in method.named_parameters() if p.grad is not None}
+    layers = {n for n, _ in method.named_parameters() if n.startswith("sentence_encoder.model.encoder.")}
+    own = {n for n, _ in method.named_parameters() if n.startswith(("patches.image.", "heads.image."))}
+    assert touched == layers | own and layers and own
+
+
+def test_loss_of_each_variant() -> None:
+    """[DISAGREE 2.3] paper: eq. 4; released: ranks of labels as columns; fixed: Khosla's SupCon. Three numbers."""
+    batch = tiny_encoder.image_batch(12)
+    found = {}
+    for variant in VARIANTS:
+        method = nonling(VisualCSEConfig(image=IMAGE, variant=variant))
+        z, y = method.encode("image", batch)["views"], batch["label"]
+        expected = {
+            "paper": lambda z=z, y=y: losses.supcon_eq4(z[:, 0], z[:, 1], y, 0.07),
+            "released": lambda z=z, y=y: losses.supcon_released(z[:, 0], z[:, 1], y, 0.07),
+            "fixed": lambda z=z, y=y: losses.supcon(z, z, y, 0.07),
+        }[variant]()
+        found[variant] = method({"image": batch}).losses["image"]
+        close(found[variant], expected)
+    assert len({round(loss.item(), 3) for loss in found.values()}) == 3
+    for variant in VARIANTS:  # SimCLR is the same in all, and needs no labels
+        method = nonling(VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"}), variant=variant))
+        unlabelled = Batch({"image": batch["image"]})
+        z = method.encode("image", unlabelled)["views"]
+        close(method({"image": unlabelled}).losses["image"], losses.simclr(z[:, 0], z[:, 1], 0.07))
+
+
+def test_supcon_without_labels_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"method.image.loss is 'supcon'.*streams.image.label.*'simclr'"):
+        nonling(VisualCSEConfig(image=IMAGE))({"image": Batch({"image": torch.zeros(2, 2, 3, 8, 8)})})
+
+
+def test_turns() -> None:
+    """[DISAGREE 2.6] Algorithm 1 has the text first, the released code the images; eq. 1 sums (2.5)."""
+    assert VisualCSEConfig().streams() == (("image",), ("text",))
+    assert VisualCSEConfig(variant="released").streams() == (("image",), ("text",))
+    assert VisualCSEConfig(variant="paper").streams() == (("text",), ("image",))
+    assert AudioCSEConfig().streams() == (("audio",), ("text",))
+    assert NonLingCSEConfig().streams() == (("image",), ("audio",), ("text",))
+    assert NonLingCSEConfig(summed=True).streams() == (("image", "audio", "text"),)
+    method = nonling(VisualCSEConfig(image=IMAGE, summed=True))
+    batches = {"image": tiny_encoder.image_batch(6), "text": tiny_encoder.text_batch(4)}
+    assert list(method(batches).losses) == ["image", "text"]
+    assert method.loss_weights == {"image": 0.05}
+
+
+def _change_after_one_step(summed: bool, weight: float) -> Tensor:
+    torch.manual_seed(0)
+    image = IMAGE.model_copy(update={"weight": weight})
+    method = nonling(VisualCSEConfig(image=image, summed=summed)).double()
+    batches = {
+        "image": Batch(
+            {k: t.double() if t.is_floating_point() else t for k, t in tiny_encoder.image_batch(6).tensors.items()}
+        ),
+        "text": tiny_encoder.text_batch(4),
+    }
+    before = torch.cat([p.detach().flatten() for p in method.sentence_encoder.model.encoder.parameters()])
+    for turn in method.turns:
+        optimizer = torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0, eps=1e-30)
+        out = method({name: batches[name] for name in turn}).losses
+        sum(method.loss_weights.get(name, 1.0) * loss for name, loss in out.items()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = torch.cat([p.detach().flatten() for p in method.sentence_encoder.model.encoder.parameters()])
+    return after - before
+
+
+def test_weight_is_inert_with_its_own_adam() -> None:
+    """[DISAGREE 2.5] Two optimizers: 400 times the weight makes the same step. One summed loss: it does not."""
+    separate = [_change_after_one_step(summed=False, weight=w) for w in (0.05, 20.0)]
+    summed = [_change_after_one_step(summed=True, weight=w) for w in (0.05, 20.0)]
+    # Not all: biases of keys have no gradient but rounding, which Adam blows up to a step of either sign.
+    assert ((separate[0] - separate[1]).abs() > 1e-6).double().mean() < 0.01
+    assert ((summed[0] - summed[1]).abs() > 1e-6).double().mean() > 0.1  # the rest keep their sign
+
+
+def test_audio_views_are_one_spectrogram_under_two_dropout_masks() -> None:
+    method = nonling(AudioCSEConfig(audio=AUDIO), dropout=0.1)
+    batch = tiny_encoder.audio_batch(5)
+    views = method.train().encode("audio", batch)["views"]
+    assert views.shape == (5, 2, 16)
+    assert (views[:, 0] - views[:, 1]).abs().amax(1).min() > 1e-5
+    views = method.eval().encode("audio", batch)["views"]
+    close(views[:, 0], views[:, 1])
+
+
+def test_configs_are_complete_and_closed() -> None:
+    for config in (SimCSEConfig(), VisualCSEConfig(), AudioCSEConfig(), NonLingCSEConfig()):
+        assert type(config).model_validate_json(config.model_dump_json()) == config
+        with pytest.raises(ValidationError):
+            type(config).model_validate({"learning_rate": 1})
+    with pytest.raises(ValidationError):
+        VisualCSEConfig.model_validate({"audio": AUDIO})
+
+
+# ---------------------------------------------------------------------------------------------------------- patches
+
+
+def test_image_patches_are_vit_embeddings(tmp_path: Path) -> None:
+    patches = ImagePatches(32, image_size=32, patch_size=8)
+    images = torch.randn(2, 3, 32, 32)
+    out = patches(images)
+    assert out.shape == (2, 17, 32)
+    e = patches.embeddings
+    weight = e.patch_embeddings.projection.weight
+    tile = (images[0, :, 8:16, 16:24] * weight[5]).sum() + e.patch_embeddings.projection.bias[5]  # row 1, column 2
+    close(out[0, 1 + 1 * 4 + 2, 5], tile + e.position_embeddings[0, 7, 5])
+    close(out[1, 0], e.cls_token[0, 0] + e.position_embeddings[0, 0])
+    close(patches.train()(images), out)  # no dropout
+    assert all(p.requires_grad for p in patches.parameters())
+
+    config = ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32,
+                       patch_size=8, hidden_dropout_prob=0.5)  # fmt: skip
+    vit = ViTModel(config).eval()
+    vit.save_pretrained(tmp_path)
+    close(ImagePatches(32, 32, 8, str(tmp_path)).train()(images), vit.embeddings(images))
+
+
+def test_patches_are_checked_early(tmp_path: Path) -> None:
+    """[DISAGREE 2.1] ViT-large (1024) for every RoBERTa, as released, cannot run; the repair picks by hidden size."""
+    ViTConfig(hidden_size=64, image_size=32, patch_size=8).save_pretrained(tmp_path)  # no weights: only this is read
+    config = VisualCSEConfig(image=ImageConfig(path=str(tmp_path), image_size=32, patch_size=8))
+    config.check(hidden_size=64)
+    with pytest.raises(ValueError, match=r"hidden size 64, the text encoder has 16.*Choose a ViT of hidden size 16"):
+        config.check(hidden_size=16)
+    other = VisualCSEConfig(image=ImageConfig(path=str(tmp_path)))
+    with pytest.raises(ValueError, match=r"images of 32 px in patches of 8, the recipe says image_size 224"):
+        other.check(hidden_size=64)
+    assert VIT_OF_SIZE[768].startswith("google/vit-base") and VIT_OF_SIZE[1024].startswith("google/vit-large")
+    with pytest.raises(ValueError, match="'auto' knows a ViT for hidden sizes 768, 1024, and the encoder has 16"):
+        VisualCSEConfig(image=ImageConfig(path="auto")).check(hidden_size=16)
+    with pytest.raises(ValueError, match="patch_size: 5 does not divide image_size 8"):
+        VisualCSEConfig(image=ImageConfig(image_size=8, patch_size=5)).check(hidden_size=16)
+    with pytest.raises(ValueError, match=r"method.image.path: .*nowhere.* cannot be read"):
+        VisualCSEConfig(image=ImageConfig(path=str(tmp_path / "nowhere"))).check(hidden_size=16)
+    with pytest.raises(ValueError, match=r"patch_size: 24 is larger than the spectrogram \(100 frames x 8 bins\)"):
+        AudioCSEConfig(variant="released", audio=AudioConfig(frames=100, bins=8)).check(hidden_size=16)
+    with pytest.raises(ValueError, match=r"stream's images are \(4, 4\), the patch embedding takes \(8, 8\)"):
+        nonling(VisualCSEConfig(image=IMAGE))({"image": tiny_encoder.image_batch(2, size=4)})
+    with pytest.raises(ValueError, match=r"stream's spectrograms are \(9, 8\)"):
+        nonling(AudioCSEConfig(audio=AUDIO))({"audio": tiny_encoder.audio_batch(2, frames=9)})
+
+
+def test_audio_patches_of_each_variant() -> None:
+    """[DISAGREE 2.2] released: 24 x 24, no positions, no statistics (210 patches); else SSAST: 16 x 16 with both (512)."""
+    spectrogram = torch.randn(1, 1024, 128)
+    released = AudioConfig().patches(8, "released")
+    assert released(spectrogram).shape == (1, 211, 8)
+    assert isinstance(released, AudioPatches) and released.positions is None and released.statistics is None
+    tile = spectrogram[0, 48:72, 24:48].T  # mel bins are the rows: patch row 1, column 2 of 42
+    expected = (tile * released.projection.weight[3, 0]).sum() + released.projection.bias[3]  # type: ignore[index]
+    close(released(spectrogram)[0, 1 + 42 + 2, 3], expected)
+    for variant in ("paper", "fixed"):
+        patches = AudioConfig().patches(8, variant)
+        assert isinstance(patches, AudioPatches) and patches.positions is not None
+        assert patches(spectrogram).shape == (1, 513, 8)
+        centred = (spectrogram - -4.2677393) / (2 * 4.5689974)
+        tile = (centred[0, 32:48, 16:32].T * patches.projection.weight[3, 0]).sum() + patches.projection.bias[3]  # type: ignore[index]
+        close(patches(spectrogram)[0, 1 + 64 + 2, 3], tile + patches.positions[0, 1 + 64 + 2, 3])
+        assert patches.cls_token.std().item() == pytest.approx(0.02, abs=0.02)
+
+
+def test_audio_patches_from_an_ast_folder(tmp_path: Path) -> None:
+    config = ASTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, patch_size=4,
+                       max_length=12, num_mel_bins=8, frequency_stride=2, time_stride=4)  # fmt: skip
+    ast = ASTModel(config).eval()
+    for p in ast.embeddings.parameters():
+        torch.nn.init.normal_(p)
+    ast.save_pretrained(tmp_path)
+    x = torch.randn(2, 12, 8)
+    theirs = ast.embeddings(x)
+    ours = AudioPatches(8, 12, 8, 4, path=str(tmp_path))(x)
+    close(ours, theirs[:, [0, *range(2, theirs.shape[1])]])  # all but the distillation token
+    with pytest.raises(ValueError, match=r"hidden size 8, the text encoder has 16.*Choose an AST"):
+        AudioCSEConfig(audio=AudioConfig(path=str(tmp_path), frames=12, bins=8, patch_size=4)).check(16)

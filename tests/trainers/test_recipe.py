@@ -1,0 +1,82 @@
+"""Recipes: one way to change a value, complete in JSON, equal identities for equal experiments."""
+
+from __future__ import annotations
+
+import pytest
+
+from pipelines import audiocse, nonlingcse, simcse, visualcse
+from trainers.recipe import Recipe, RecipeError
+
+ALL = {
+    f"{module.__name__}:{name}": make
+    for module in (simcse, visualcse, audiocse, nonlingcse)
+    for name, make in module.RECIPES.items()
+}
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
+def test_every_recipe_survives_json_and_has_an_optimizer_per_turn(make) -> None:  # type: ignore[no-untyped-def]
+    recipe = make()
+    assert Recipe.from_json(recipe.to_json()) == recipe
+    assert set(recipe.optim) == set(recipe.turns)
+    assert set(recipe.streams) == {name for streams in recipe.turns.values() for name in streams}
+
+
+def test_names_and_outputs_are_distinct() -> None:
+    recipes = [make() for make in ALL.values()]
+    assert len({r.name for r in recipes}) == len({r.run.output for r in recipes}) == len(recipes)
+
+
+def test_replace_changes_one_field_and_leaves_the_original() -> None:
+    recipe = visualcse.bert_base()
+    changed = recipe.replace("optim.text.lr", 1e-5)
+    assert changed.optim["text"].lr == 1e-5 and recipe.optim["text"].lr == 3e-5
+    before, after = recipe.flat(), changed.flat()
+    assert {path for path in before if before[path] != after[path]} == {"optim.text.lr"}
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        ("optim.text.learning_rate", 1, ["optim.text.learning_rate", "did you mean", "optim.text.lr"]),
+        ("optim.txt.lr", 1, ["optim.txt.lr", "did you mean", "optim.text.lr"]),
+        ("optim.text.lr", "fast", ["optim.text.lr", "number", "'fast'"]),
+        ("optim.text.lr", -1, ["optim.text.lr", "greater than or equal to 0", "-1"]),
+        ("run.precision", "fp8", ["run.precision", "'fp32'", "'fp8'"]),
+        ("method.image.loss", "triplet", ["method", "image.loss", "'supcon'", "'triplet'"]),
+        ("streams.image.flip", 2, ["streams.image", "flip", "less than or equal to 1"]),
+    ],
+)
+def test_replace_says_what_is_wrong(path: str, value: object, words: list[str]) -> None:
+    with pytest.raises(RecipeError) as error:
+        visualcse.bert_base().replace(path, value)
+    for word in words:
+        assert word in str(error.value)
+
+
+def test_unknown_fields_in_json_are_refused() -> None:
+    text = visualcse.bert_base().to_json().replace('"max_steps"', '"most_steps"')
+    with pytest.raises(RecipeError, match=r"run.most_steps: there is no such setting"):
+        Recipe.from_json(text)
+
+
+def test_identity_is_the_experiment_not_where_it_runs() -> None:
+    recipe = visualcse.bert_base()
+    same = recipe.replace("run.output", "/elsewhere").replace("run.tracking_uri", "http://x").replace("streams.text.cpus", 1)
+    assert same.identity() == recipe.identity()
+    assert recipe.replace("run.seed", 1).identity() != recipe.identity()
+    assert recipe.replace("method.image.weight", 0.1).identity() != recipe.identity()
+
+
+def test_steps_count_the_leading_stream() -> None:
+    recipe = visualcse.bert_base()
+    assert recipe.steps(1_000_001) == 15_626  # the released training log
+    assert recipe.replace("run.epochs", 3).steps(1_000_001) == 46_878
+    assert recipe.replace("run.accumulation", 2).steps(1_000_001) == 7_813
+    assert recipe.replace("run.max_steps", 10).steps(1_000_001) == 10
+
+
+def test_order_of_turns_follows_the_variant() -> None:
+    assert list(visualcse.bert_base().turns) == ["image", "text"]  # [DISAGREE 2.6] released code
+    assert list(visualcse.bert_base().replace("method.variant", "paper").turns) == ["text", "image"]
+    assert list(visualcse.bert_base().replace("method.summed", True).turns) == ["image+text"]

@@ -1,0 +1,37 @@
+"""What every method's settings have in common."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import BaseModel, ConfigDict
+
+if TYPE_CHECKING:
+    from trainers.encoders import TextEncoder
+    from trainers.method import Method
+
+Variant = Literal["paper", "released", "fixed"]
+
+
+class MethodConfig(BaseModel):
+    """Settings of a method. Subclasses narrow `name` to a literal, which tells them apart in a saved recipe.
+
+    variant: ``paper`` is the text, ``released`` the authors' code with its defects, ``fixed`` what the paper meant,
+    repaired. Where they differ: docs/errata.md.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str
+    variant: Variant = "fixed"
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        """The turns of a step: each names the streams that share one backward; known without building a model."""
+        raise NotImplementedError  # the interface: every config defines it
+
+    def check(self, hidden_size: int) -> None:
+        """Raise ValueError when an encoder of this hidden size cannot be trained so; reads configuration files only."""
+
+    def build(self, encoder: TextEncoder) -> Method:
+        """The method around `encoder`, which it trains."""
+        raise NotImplementedError  # the interface: every config defines it

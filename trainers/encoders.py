@@ -1,0 +1,344 @@
+"""The text encoder that everything is about: a Hugging Face transformer, a pooling, perhaps a head."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, get_args
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
+
+from trainers.heads import Head
+
+Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "avg_top2", "avg_first_last"]
+
+# Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
+STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
+
+# What the same dropout is called in different configurations.
+HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+
+
+class EncoderOutput(NamedTuple):
+    """pooled (B, d) before any head; tokens (B, L, d) of the last layer; layers: embeddings and every layer's tokens,
+    empty unless asked for; mask (B, L), 1 where a token counts."""
+
+    pooled: Tensor
+    tokens: Tensor
+    layers: tuple[Tensor, ...]
+    mask: Tensor
+
+
+class TextEncoder(nn.Module):
+    """Sentences to vectors: transformer -> pooling -> head, if there is one -> unit length, if asked for.
+
+    pooling, on the states of the last layer unless said otherwise:
+
+    ========================  ===========================================================================
+    ``cls``                   first token, then the head (Linear + tanh; a saved model's pooler)
+    ``cls_before_pooler``     first token
+    ``mean``, ``max``         over the tokens that are not padding
+    ``avg_top2``              mean over tokens of the mean of the last two layers
+    ``avg_first_last``        mean over tokens of the mean of embedding output and last layer (the published
+                              SimCSE numbers; later SimCSE code takes the first layer for the first)
+    ========================  ===========================================================================
+
+    ``head_only_trains`` keeps the head out of what is evaluated and saved (SimCSE's ``mlp_only_train``).
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        tokenizer: Any,
+        pooling: Pooling = "mean",
+        head: Head | None = None,
+        normalise: bool = False,
+        limit: int | None = None,
+    ) -> None:
+        super().__init__()
+        if pooling not in get_args(Pooling):
+            raise ValueError(f"encoder.pooling: {pooling!r} is not known; allowed: {', '.join(get_args(Pooling))}")
+        self.model: Any = model
+        self.tokenizer, self.normalise = tokenizer, normalise
+        self.pooling: Pooling = pooling
+        self.config: PretrainedConfig = model.config
+        self.head = head
+        self.head_only_trains = False
+        self.head_is_pooler = False
+        """The head is the pooler of a Hugging Face folder, perhaps of BERT's next-sentence task."""
+        self.limit = min(limit or 10**9, _token_limit(self.config, tokenizer))
+        """Most tokens of one text, special tokens among them."""
+        self.tokenizer.model_max_length = self.limit
+        self.tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
+
+    @classmethod
+    def from_pretrained(
+        cls,
+        path: str,
+        pooling: Pooling | None = None,
+        hidden_dropout: float | None = None,
+        attention_dropout: float | None = None,
+    ) -> TextEncoder:
+        """A Hugging Face or sentence-transformers folder, or a name on the hub, in float32, from safetensors only.
+
+        Without `pooling`, a sentence-transformers folder says it, and anything else gets ``mean``. With
+        ``cls`` the head is the model's pooler if it has one. Raises ValueError when the folder is absent, has no
+        safetensors, or has sentence-transformers modules that this class is not.
+        """
+        saved = _read_modules(Path(path))
+        folder = str(saved.get("model", path))
+        _check_folder(path, Path(folder))
+        try:
+            config = AutoConfig.from_pretrained(folder)
+            _set_dropouts(config, hidden_dropout, attention_dropout)
+            pooling = pooling or saved.get("pooling") or "mean"
+            head = saved.get("head")
+            with_pooler = pooling == "cls" and head is None and _has_pooler(config)
+            options = {"add_pooling_layer": with_pooler} if _has_pooler(config) else {}
+            model, report = AutoModel.from_pretrained(
+                folder,
+                config=config,
+                use_safetensors=True,
+                dtype=torch.float32,
+                output_loading_info=True,
+                **options,
+            )
+            tokenizer = AutoTokenizer.from_pretrained(folder)
+        except OSError as error:
+            raise ValueError(
+                f"encoder.path: {path!r} cannot be loaded. Give a folder with config.json, model.safetensors and a "
+                f"tokenizer, or the name of such a model on the Hugging Face hub. ({error})"
+            ) from error
+        absent = sorted(report["missing_keys"])
+        if other := [name for name in absent if not name.startswith("pooler.")]:
+            raise ValueError(
+                f"encoder.path: {path!r} lacks {len(other)} weights of a {config.model_type!r} model, such as {other[0]!r}; "
+                "they would be random. Is config.json that of these weights?"
+            )
+        if with_pooler:
+            if not absent:
+                head = Head(config.hidden_size)
+                head.linear.load_state_dict(model.pooler.dense.state_dict())
+            model.pooler = None
+        # A head belongs to the pooling it was trained on.
+        head = head if pooling in ("cls", saved.get("pooling")) else None
+        encoder = cls(model, tokenizer, pooling, head, bool(saved.get("normalise")), saved.get("limit"))
+        encoder.head_is_pooler = with_pooler
+        return encoder
+
+    @classmethod
+    def from_config(cls, config: PretrainedConfig, tokenizer: Any, pooling: Pooling = "mean") -> TextEncoder:
+        """The same with random weights: for pretraining and tests."""
+        options = {"add_pooling_layer": False} if _has_pooler(config) else {}
+        return cls(AutoModel.from_config(config, dtype=torch.float32, **options), tokenizer, pooling)
+
+    @property
+    def hidden_size(self) -> int:
+        """Width of the transformer."""
+        return self.config.hidden_size
+
+    def add_head(self, only_trains: bool) -> None:
+        """Put a fresh `Head` behind the pooling, or keep that of a saved sentence encoder. See `head_only_trains`.
+
+        A Hugging Face folder's own pooler is not kept: SimCSE builds BERT without it.
+        """
+        if self.head is None or self.head_is_pooler:
+            self.head, self.head_is_pooler = Head(self.hidden_size), False
+        self.head_only_trains = only_trains
+        if not only_trains and self.pooling == "cls_before_pooler":
+            self.pooling = "cls"
+
+    def project(self, pooled: Tensor) -> Tensor:
+        """The head's output (B, d) in training; `pooled` itself where there is no head."""
+        return pooled if self.head is None else self.head(pooled)
+
+    def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
+        return dict(
+            self.tokenizer(
+                texts,
+                padding=True,
+                truncation=True,
+                max_length=min(max_length or self.limit, self.limit),
+                return_tensors="pt",
+                return_token_type_ids=False,
+            )
+        )
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """The vectors (B, d) of tokenised texts: what is evaluated, and what the saved folder gives."""
+        vectors = self.outputs(batch["input_ids"], batch["attention_mask"]).pooled
+        vectors = vectors if self.head_only_trains else self.project(vectors)
+        return F.normalize(vectors, dim=-1) if self.normalise else vectors
+
+    def outputs(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        *,
+        inputs_embeds: Tensor | None = None,
+        patches: Tensor | None = None,
+        layers: bool = False,
+    ) -> EncoderOutput:
+        """Everything the transformer says about one of three inputs.
+
+        input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
+        stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
+        attention_mask (B, L) goes with the first two. `layers` asks for the states of all layers.
+
+        Raises ValueError for patches when the model's type is not in `STACKS`.
+        """
+        layers = layers or self.pooling in ("avg_top2", "avg_first_last")
+        if patches is not None:
+            states = [patches]
+            for layer in self._layers():
+                states.append(layer(states[-1], None))
+            tokens, hidden = states[-1], tuple(states)
+            mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)
+        else:
+            text = {"input_ids": input_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
+            out = self.model(**text, attention_mask=attention_mask, output_hidden_states=layers)
+            tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
+            mask = tokens.new_ones(tokens.shape[:2]).long() if attention_mask is None else attention_mask
+        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else (), mask)
+
+    def _layers(self) -> nn.ModuleList:
+        kind = self.config.model_type
+        if kind not in STACKS:
+            raise ValueError(
+                f"encoder.path: a {kind!r} model cannot take image or audio patches; supported: {', '.join(STACKS)}"
+            )
+        return getattr(self.model, STACKS[kind]).layer
+
+    def save(self, folder: str) -> None:
+        """Write a folder that ``SentenceTransformer(folder)`` and ``AutoModel.from_pretrained(folder)`` load.
+
+        With pooling ``cls`` and a head, the head is saved as the model's pooler too, where its type has one, so that
+        ``pooler_output`` is the sentence vector (the released SimCSE's convention).
+        """
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import modules as st
+
+        head = None if self.head_only_trains else self.head
+        weights = {name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()}
+        if head is not None and self.pooling == "cls" and _has_pooler(self.config) and _is_bert_pooler(head):
+            weights |= {f"pooler.dense.{name}": t.detach().cpu() for name, t in head.linear.state_dict().items()}
+        averaged = {"avg_top2": (-2, -1), "avg_first_last": (0, -1)}.get(self.pooling, ())
+        self.config.output_hidden_states = bool(averaged)  # sentence-transformers asks the configuration for the layers
+
+        self.model.save_pretrained(folder, state_dict=weights)
+        self.tokenizer.save_pretrained(folder)
+        parts: list[nn.Module] = [st.Transformer(folder)]
+        if averaged:
+            depth = self.config.num_hidden_layers
+            share = torch.zeros(depth + 1)
+            share[list(averaged)] = 1
+            parts += [st.WeightedLayerPooling(self.hidden_size, depth, 0, nn.Parameter(share))]
+        mode = {"max": "max", "cls": "cls", "cls_before_pooler": "cls"}.get(self.pooling, "mean")
+        parts += [st.Pooling(self.hidden_size, mode)]
+        if head is not None:
+            weight, bias = (t.detach().cpu().clone() for t in (head.linear.weight, head.linear.bias))
+            parts += [st.Dense(weight.shape[1], weight.shape[0], True, head.activation, weight, bias)]
+        if self.normalise:
+            parts += [st.Normalize()]
+        SentenceTransformer(modules=parts, device="cpu").save(folder, create_model_card=False)
+        # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
+        self.model.save_pretrained(folder, state_dict=weights)
+
+
+def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
+    """Token states (B, L, d), or those of all layers, to one vector per row (B, d); mask (B, L)."""
+    if pooling in ("cls", "cls_before_pooler"):
+        return tokens[:, 0]
+    if pooling == "max":
+        return tokens.masked_fill(mask[..., None] == 0, -torch.inf).amax(1)
+    if pooling == "avg_top2":
+        tokens = (layers[-1] + layers[-2]) / 2
+    elif pooling == "avg_first_last":
+        tokens = (layers[0] + layers[-1]) / 2
+    weight = mask[..., None].to(tokens.dtype)
+    return (tokens * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
+
+
+def _has_pooler(config: PretrainedConfig) -> bool:
+    """Whether the model type comes with an optional pooler, as BERT does and DistilBERT does not."""
+    kind = MODEL_MAPPING.get(type(config), None)
+    return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+
+
+def _is_bert_pooler(head: Head) -> bool:
+    return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
+
+
+def _token_limit(config: PretrainedConfig, tokenizer: Any) -> int:
+    """RoBERTa counts its positions from behind the padding index, so it has 512 of its 514."""
+    positions = getattr(config, "max_position_embeddings", None) or 10**9
+    if config.model_type in ("roberta", "xlm-roberta"):
+        positions -= (config.pad_token_id or 0) + 1
+    return min(positions, tokenizer.model_max_length)
+
+
+def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:
+    settings = {"hidden_dropout": (hidden, HIDDEN_DROPOUTS), "attention_dropout": (attention, ATTENTION_DROPOUTS)}
+    for setting, (value, names) in settings.items():
+        if value is None:
+            continue
+        name = next((name for name in names if hasattr(config, name)), None)
+        if name is None:
+            raise ValueError(f"encoder.{setting}: a {config.model_type!r} model has no such setting; leave it out")
+        setattr(config, name, value)
+
+
+def _check_folder(path: str, folder: Path) -> None:
+    """Refuse what would need unpickling, before anything is loaded."""
+    if folder.is_dir() and not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
+        raise ValueError(
+            f"encoder.path: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. "
+            "If you trust them, convert them once where they came from: "
+            "AutoModel.from_pretrained(path, use_safetensors=False).save_pretrained(new_path), likewise the tokenizer."
+        )
+
+
+def _read_modules(folder: Path) -> dict[str, Any]:
+    """What a sentence-transformers folder says: model (its folder), limit, pooling, head, normalise. Else nothing."""
+    if not (folder / "modules.json").is_file():
+        return {}
+    from sentence_transformers.sentence_transformer import modules as st
+
+    found: dict[str, Any] = {}
+    entries = json.loads((folder / "modules.json").read_text())
+    kinds = [entry["type"].rsplit(".", 1)[-1] for entry in entries]
+    layered = "WeightedLayerPooling" in kinds
+    for kind, entry in zip(kinds, entries, strict=True):
+        place = folder / entry["path"]
+        if kind == "Transformer":
+            found["model"] = place
+            settings = place / "sentence_bert_config.json"
+            found["limit"] = json.loads(settings.read_text()).get("max_seq_length") if settings.is_file() else None
+        elif kind == "WeightedLayerPooling":
+            layers = st.WeightedLayerPooling.load(str(place)).layer_weights.nonzero().flatten().tolist()
+            found["pooling"] = "avg_first_last" if layers[0] == 0 else "avg_top2"
+        elif kind == "Pooling":
+            mode = st.Pooling.load(str(place)).pooling_mode
+            if mode not in ("cls", "mean", "max"):
+                raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: cls, mean, max")
+            found["pooling"] = found["pooling"] if layered else "cls_before_pooler" if mode == "cls" else mode
+        elif kind == "Dense" and "head" not in found:
+            dense = st.Dense.load(str(place))
+            found["head"] = head = Head(dense.in_features, dense.out_features, dense.activation_function)
+            head.linear.load_state_dict(dense.linear.state_dict())
+            found["pooling"] = "cls" if found["pooling"] == "cls_before_pooler" else found["pooling"]
+        elif kind == "Normalize":
+            found["normalise"] = True
+        else:
+            raise ValueError(
+                f"encoder.path: {str(folder)!r} has a module {entry['type']!r}; supported: Transformer, Pooling, "
+                "WeightedLayerPooling, one Dense, Normalize"
+            )
+    return found

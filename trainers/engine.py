@@ -1,0 +1,474 @@
+"""The one training loop: turns, precision, clipping, schedules, evaluation, checkpoint and resume, for every method."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from data.order import seed_of
+from data.shards import ShardSet
+from data.stream import Reader
+from evaluation.encoders import ModuleEncoder
+from evaluation.registry import make_tasks
+from evaluation.sharded import ShardedEncoder
+from evaluation.task import Task, evaluate
+from trainers.encoders import TextEncoder
+from trainers.method import Method, StepOutput
+from trainers.recipe import OptimConfig, Recipe
+
+log = logging.getLogger(__name__)
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Host(Protocol):
+    """Where the loop runs: inside a Ray Train worker or plainly in this process."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    inline: bool
+
+    def checkpoint(self) -> contextlib.AbstractContextManager[Path | None]:
+        """The folder to resume from, if any."""
+        ...
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        """Keep a checkpoint; called by every rank, with a folder on rank 0 only."""
+        ...
+
+
+class Log(Protocol):
+    """What the loop tells about itself (rank 0)."""
+
+    def metrics(self, step: int, values: dict[str, float]) -> None: ...
+
+    def progress(self, line: dict[str, Any]) -> None: ...
+
+    def resume(self, step: int, folder: Path | None) -> None: ...
+
+    def store(self, folder: Path) -> None: ...
+
+
+class NonFiniteLoss(ArithmeticError):
+    """A loss became NaN or infinite."""
+
+
+def build_method(recipe: Recipe) -> Method:
+    """The recipe's method on its encoder, initialised from the recipe's seed."""
+    torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
+    settings = recipe.encoder
+    encoder = TextEncoder.from_pretrained(
+        settings.path,
+        pooling=settings.pooling,
+        hidden_dropout=settings.hidden_dropout,
+        attention_dropout=settings.attention_dropout,
+    )
+    return recipe.method.build(encoder)
+
+
+def load_method(checkpoint: Path | str) -> Method:
+    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint."""
+    folder = Path(checkpoint)
+    if not (folder / "recipe.json").is_file():
+        raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
+    method = build_method(Recipe.from_json((folder / "recipe.json").read_text()))
+    best = folder / "best.safetensors"
+    _load_weights(method, best if best.exists() else folder / "method.safetensors")
+    return method.eval()
+
+
+def _weights(method: nn.Module) -> dict[str, Tensor]:
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+
+
+def _load_weights(method: nn.Module, file: Path) -> None:
+    method.load_state_dict(load_file(file))
+
+
+def schedule_factor(config: OptimConfig, kind: str, step: int, steps: int) -> float:
+    """Factor on the learning rate at `step` of `steps`: linear warm-up, then linear, cosine or constant."""
+    warm = config.warmup * steps
+    if step < warm:
+        return (step + 1) / math.ceil(warm)
+    share = (step - warm) / max(1.0, steps - warm)
+    return {"linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[kind]
+
+
+class TurnOptimizer:
+    """AdamW, schedule, scaler and clipping of one turn."""
+
+    def __init__(self, method: Method, turn: str, config: OptimConfig, steps: int, precision: str) -> None:
+        groups = method.param_groups(turn)
+        if unknown := set(config.groups) - set(groups):
+            raise ValueError(f"optim.{turn}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
+        settings = []
+        kinds = []
+        for name, params in groups.items():
+            own = config.groups.get(name)
+            lr = config.lr if own is None or own.lr is None else own.lr
+            decay = config.weight_decay if own is None or own.weight_decay is None else own.weight_decay
+            if name == "biases_and_norms" and (own is None or own.weight_decay is None):
+                decay = 0.0
+            kinds.append(config.schedule if own is None or own.schedule is None else own.schedule)
+            settings.append({"params": params, "lr": lr, "weight_decay": decay})
+        self.config = config
+        self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps)
+        factors = [lambda step, kind=kind: schedule_factor(config, kind, step, steps) for kind in kinds]
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
+        self.scaler = torch.amp.GradScaler(enabled=precision == "fp16")
+
+    def backward(self, loss: Tensor) -> None:
+        self.scaler.scale(loss).backward()
+
+    def step(self) -> float:
+        """Clip, update, advance the schedule. Returns the gradient's norm before clipping."""
+        self.scaler.unscale_(self.optimizer)
+        params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
+        norm = torch.nn.utils.clip_grad_norm_(params, self.config.clip or math.inf)
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.schedule.step()
+        return float(norm)
+
+    def state_dict(self) -> dict[str, Any]:
+        parts = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
+        return {name: part.state_dict() for name, part in parts.items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.optimizer.load_state_dict(state["optimizer"])
+        self.schedule.load_state_dict(state["schedule"])
+        self.scaler.load_state_dict(state["scaler"])
+
+
+class Engine:
+    """One run of a recipe on one rank."""
+
+    def __init__(self, recipe: Recipe, host: Host, log: Log) -> None:
+        run = recipe.run
+        self.recipe, self.host, self.log = recipe, host, log
+        if host.device.type == "cpu":
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
+        self.method = build_method(recipe).to(host.device)
+        self.turns = recipe.turns
+        parallel = host.world_size > 1
+        # One call per turn. With several turns each leaves the other's parameters unused.
+        self.model: nn.Module = (
+            DistributedDataParallel(
+                self.method,
+                device_ids=[host.device] if host.device.type == "cuda" else None,
+                broadcast_buffers=False,
+                find_unused_parameters=len(self.turns) > 1,
+            )
+            if parallel
+            else self.method
+        )
+        self.shards = {name: ShardSet.open(stream.shards) for name, stream in recipe.streams.items()}
+        self.steps = recipe.steps(self.shards[recipe.lead].samples)
+        self.optimizers = {
+            turn: TurnOptimizer(self.method, turn, recipe.optim[turn], self.steps, run.precision) for turn in self.turns
+        }
+        encoder = self.method.sentence_encoder
+        self.encoder = ShardedEncoder(ModuleEncoder(encoder.tokenize, encoder, host.device, module=self.method))
+        evaluation = recipe.evaluation
+        development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
+        self.development: list[Task] = make_tasks(development, evaluation.data)
+        self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
+        self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
+        self.best: dict[str, Tensor] | None = None
+        self.before: dict[str, dict[str, float]] = {}
+        self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
+        self.positions = dict.fromkeys(recipe.streams, 0)
+        self.seconds = 0.0
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end. Returns scores before and after, the best step, times and what was skipped."""
+        with self.host.checkpoint() as folder:
+            if folder is not None:
+                self._load(folder)
+            self.log.resume(self.step, folder)
+        if self.step == 0:
+            self.before = evaluate(self.final, self.encoder)
+            self._log_scores("before", self.before)
+            self._evaluate()
+        readers = self._readers()
+        began = time.perf_counter() - self.seconds
+        window = _Window(readers, self.step)
+        stop = self.step >= self.steps
+        while not stop:
+            window.add(self._one_step(readers))
+            self.step += 1
+            self.method.after_step(self.step)
+            self.seconds = time.perf_counter() - began
+            last = self.step == self.steps
+            if self.step % self.recipe.run.log_every == 0 or last:
+                self._report(window, readers)
+                window = _Window(readers, self.step)
+            stop = last
+            evaluated = self.step % self.recipe.evaluation.every == 0 or last
+            if evaluated:
+                improved = self._evaluate()
+                patience = self.recipe.evaluation.patience
+                stop = stop or (patience is not None and not improved and self.bad_rounds >= patience)
+            every = self.recipe.run.checkpoint_every
+            if stop or (evaluated if every is None else self.step % every == 0):
+                self._save(readers)
+        for reader in readers.values():
+            reader.close()
+        return self._finish()
+
+    def _one_step(self, readers: dict[str, Reader]) -> dict[str, float]:
+        """All turns once. Its random numbers depend on (seed, rank, step) alone, so that a resumed run repeats them."""
+        recipe, host, values = self.recipe, self.host, {}
+        self.model.train()
+        torch.manual_seed(seed_of(recipe.run.seed, "step", host.rank, self.step) % 2**63)
+        micro = recipe.run.accumulation
+        for turn, streams in self.turns.items():
+            optimizer = self.optimizers[turn]
+            for part in range(micro):
+                batches = {
+                    name: readers[name].on_device(next(readers[name]), host.device, self.step * micro + part)
+                    for name in streams
+                }
+                wait = part < micro - 1 and isinstance(self.model, DistributedDataParallel)
+                with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]
+                    with self._autocast():
+                        output: StepOutput = self.model(batches)
+                    weights = self.method.loss_weights
+                    loss = torch.stack([weights.get(n, 1.0) * v.float() for n, v in output.losses.items()]).sum()
+                    self._check(loss, turn, output, batches)
+                    optimizer.backward(loss / micro)
+                for name, value in {**output.losses, **output.metrics}.items():
+                    values[f"train/{name}"] = values.get(f"train/{name}", 0.0) + float(value.detach()) / micro
+            values[f"train/grad_norm/{turn}"] = optimizer.step()
+        return values
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = PRECISIONS.get(self.recipe.run.precision)
+        return torch.autocast(self.host.device.type, dtype) if dtype else contextlib.nullcontext()
+
+    def _check(self, loss: Tensor, turn: str, output: StepOutput, batches: dict[str, Any]) -> None:
+        if bool(torch.isfinite(loss)):
+            return
+        bad = {name: value.item() for name, value in output.losses.items() if not bool(torch.isfinite(value))}
+        keys = "; ".join(f"stream {name!r}: {', '.join(batch.keys[:8])}" for name, batch in batches.items())
+        raise NonFiniteLoss(
+            f"step {self.step}, turn {turn!r}: loss {bad or loss.item()} is not finite. "
+            f"Samples of the batch (first 8): {keys}. "
+            f"Lower optim.{turn}.lr, set optim.{turn}.clip, or use run.precision fp32 or bf16."
+        )
+
+    def _readers(self) -> dict[str, Reader]:
+        recipe, host = self.recipe, self.host
+        tokenizer = self.method.sentence_encoder.tokenize
+
+        def tokenize_for(name: str) -> Callable[[list[str]], dict[str, Tensor]] | None:
+            config: Any = recipe.streams[name]
+            return (lambda texts: tokenizer(texts, max_length=config.max_length)) if config.texts else None  # type: ignore[call-arg]
+
+        return {
+            name: Reader(
+                config,
+                name,
+                self.shards[name],
+                seed=recipe.run.seed,
+                rank=host.rank,
+                world_size=host.world_size,
+                tokenize=tokenize_for(name),
+                start=self.positions[name],
+                batches=(self.steps - self.step) * recipe.run.accumulation,
+                inline=host.inline,
+            )
+            for name, config in recipe.streams.items()
+            if any(name in streams for streams in self.turns.values())
+        }
+
+    # ------------------------------------------------------------------ evaluation
+
+    def _evaluate(self) -> bool:
+        """Score the development tasks; remember the best weights. True when this step is the best so far."""
+        scores = evaluate(self.development, self.encoder)
+        self._log_scores("eval", scores)
+        if not scores or self.recipe.evaluation.select is None:
+            self.best = None
+            return True
+        task = self.development[0]
+        score = scores[task.name][task.primary]
+        if score > self.best_score:
+            self.best_score, self.best_step, self.bad_rounds = score, self.step, 0
+            self.best = _weights(self.method)
+            return True
+        self.bad_rounds += 1
+        return False
+
+    def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
+        if self.host.rank == 0 and scores:
+            flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
+            self.log.metrics(self.step, flat)
+
+    def _finish(self) -> dict[str, Any]:
+        if self.best is not None:
+            self.method.load_state_dict(self.best)
+        after = evaluate(self.final, self.encoder)
+        self._log_scores("final", after)
+        skipped: list[dict[str, list[tuple[str, str]]]] = [self.skipped]
+        if self.host.world_size > 1:
+            skipped = [{} for _ in range(self.host.world_size)]
+            dist.all_gather_object(skipped, self.skipped)
+        return {
+            "before": self.before,
+            "after": after,
+            "steps": self.step,
+            "best_step": self.best_step,
+            "best_score": self.best_score if math.isfinite(self.best_score) else None,
+            "train_seconds": self.seconds,
+            "skipped": {name: [item for part in skipped for item in part[name]] for name in self.skipped},
+        }
+
+    # ------------------------------------------------------------------ log
+
+    def _report(self, window: _Window, readers: dict[str, Reader]) -> None:
+        values = _mean_over_ranks(window.means(), self.host)
+        for name, reader in readers.items():
+            self.skipped[name] += reader.skipped
+            reader.skipped = []
+            values[f"data/{name}/skipped"] = float(len(self.skipped[name]))
+        for turn, optimizer in self.optimizers.items():
+            values[f"train/lr/{turn}"] = optimizer.schedule.get_last_lr()[0]
+        batches = sum(self.recipe.streams[name].batch_size for streams in self.turns.values() for name in streams)
+        speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
+        values |= window.wait_shares(readers) | {"time/samples_per_second": speed, "time/seconds": self.seconds}
+        if self.host.rank == 0:
+            self.log.metrics(self.step, values)
+            left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
+            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
+
+    # ------------------------------------------------------------------ checkpoint
+
+    def _save(self, readers: dict[str, Reader]) -> None:
+        positions: list[Any] = [{name: reader.position for name, reader in readers.items()}]
+        if self.host.world_size > 1:
+            mine = positions[0]
+            positions = [None] * self.host.world_size
+            dist.all_gather_object(positions, mine)
+        metrics = {
+            "step": float(self.step),
+            "score": self.best_score if math.isfinite(self.best_score) else float(self.step),
+        }
+        if self.host.rank != 0:
+            self.host.save(None, metrics)
+            return
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            save_file(_weights(self.method), folder / "method.safetensors")
+            if self.best is not None:
+                save_file(self.best, folder / "best.safetensors")
+            state = {
+                "step": self.step,
+                "best": [self.best_score, self.best_step, self.bad_rounds],
+                "seconds": self.seconds,
+                "before": self.before,
+                "positions": positions,
+                "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
+                "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
+            }
+            torch.save(state, folder / "state.pt")
+            (folder / "recipe.json").write_text(self.recipe.to_json())
+            self.log.store(folder)
+            self.host.save(folder, metrics)
+
+    def _load(self, folder: Path) -> None:
+        state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        _load_weights(self.method, folder / "method.safetensors")
+        if (folder / "best.safetensors").exists():
+            self.best = load_file(folder / "best.safetensors")
+        self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
+        self.best_score, self.best_step, self.bad_rounds = state["best"]
+        if self.host.rank == 0:
+            self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
+        for turn, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][turn])
+        positions, world = state["positions"], self.host.world_size
+        if len(positions) == world:
+            self.positions |= positions[self.host.rank]
+        else:
+            log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
+            self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}
+
+
+class _Window:
+    """Means and times since the last report."""
+
+    def __init__(self, readers: dict[str, Reader], first: int) -> None:
+        self.began, self.first, self.steps = time.perf_counter(), first, 0
+        self.sums: dict[str, float] = {}
+        self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
+
+    def add(self, values: dict[str, float]) -> None:
+        self.steps += 1
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def elapsed(self) -> float:
+        return max(1e-9, time.perf_counter() - self.began)
+
+    def means(self) -> dict[str, float]:
+        return {name: value / self.steps for name, value in self.sums.items()}
+
+    def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
+        return {
+            f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
+            for name, reader in readers.items()
+        }
+
+
+def _mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
+    if host.world_size == 1:
+        return values
+    tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
+    dist.all_reduce(tensor)
+    return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
+
+
+class LocalHost:
+    """The loop in this process (`run.workers=0`): streams are read inline, checkpoints are plain folders."""
+
+    rank, world_size, inline = 0, 1, True
+
+    def __init__(self, output: Path) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.folder = output / "checkpoint"
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[Path | None]:
+        yield self.folder if self.folder.exists() else None
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        if folder is None:
+            return
+        fresh = self.folder.with_suffix(".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(folder, fresh)
+        old = self.folder.with_suffix(".old")
+        if self.folder.exists():
+            self.folder.rename(old)
+        fresh.rename(self.folder)
+        shutil.rmtree(old, ignore_errors=True)

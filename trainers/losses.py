@@ -1,0 +1,156 @@
+"""The formulas: pure functions of tensors that know nothing of models, streams or processes.
+
+Every loss is the mean over the *local* rows (N of them); what they are compared with are the rows of *all* workers
+(M of them), and ``offset`` is where the local rows begin among those. In one process N = M and ``offset`` = 0. The mean
+over workers of these losses is the loss of the whole batch when every worker holds equally many rows.
+
+Half-precision inputs are computed in float32 with autocast off; float64 stays float64.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+P = ParamSpec("P")
+
+
+def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Run a formula in float32 (or the float64 it is given) whatever autocast says: similarities over a temperature of
+    .05 reach ±20, where bfloat16 has steps of .125."""
+
+    def full(value: object) -> object:
+        return value.float() if isinstance(value, Tensor) and value.dtype in (torch.float16, torch.bfloat16) else value
+
+    @functools.wraps(formula)
+    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu")
+        with torch.autocast(device, enabled=False):
+            return formula(*map(full, args), **{name: full(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
+
+    return wrapped
+
+
+@full_precision
+def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
+    """cos(a_i, b_j) as a matrix (N, M), from a (N, d) and b (M, d)."""
+    return F.normalize(a, dim=-1) @ F.normalize(b, dim=-1).T
+
+
+@full_precision
+def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, offset: int = 0) -> Tensor:
+    """-log( e^s_it / sum_j e^s_ij ) with s = cos / temperature and t = i + offset, mean over i.
+
+    anchors (N, d), candidates (M, d) of which row i + offset is the positive of anchor i and all others are negatives.
+    """
+    logits = cosine_similarity(anchors, candidates) / temperature
+    return F.cross_entropy(logits, torch.arange(len(anchors), device=logits.device) + offset)
+
+
+@full_precision
+def simcse(
+    z1: Tensor,
+    z2: Tensor,
+    z3: Tensor | None = None,
+    temperature: float = 0.05,
+    hard_negative_log_weight: float = 0.0,
+    offset: int = 0,
+) -> Tensor:
+    """SimCSE, one direction (z1 -> z2); NonLing-CSE eq. 2 without and eq. 3 with hard negatives.
+
+    z1 (N, d) local first views; z2 (M, d) second views and z3 (M, d) hard negatives of all workers. The log weight is
+    added to the logit of an anchor's *own* hard negative only (0 is weight 1), as the released SimCSE does.
+    """
+    own = torch.arange(len(z1), device=z1.device)
+    logits = cosine_similarity(z1, z2) / temperature
+    if z3 is not None:
+        hard = cosine_similarity(z1, z3) / temperature
+        weight = torch.zeros_like(hard).index_put((own, own + offset), hard.new_tensor(hard_negative_log_weight))
+        logits = torch.cat([logits, hard + weight], dim=1)
+    return F.cross_entropy(logits, own + offset)
+
+
+def simclr(view1: Tensor, view2: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
+    """NonLing-CSE eq. 5 and 7: view1 (N, d) local against view2 (M, d) of all workers, one direction."""
+    return info_nce(view1, view2, temperature, offset)
+
+
+@full_precision
+def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
+    """NonLing-CSE eq. 4 and 6 as printed: -log( sum_{j of i's class} e^s_ij / sum_{j of other classes} e^s_ij ).
+
+    view1 (N, d) local; view2 (M, d) and labels (M,) of all workers. Positives (i itself among them) are summed inside
+    one log and are absent from the denominator, so the loss can be negative.
+
+    Raises ValueError when the batch has one class only: the denominator is then empty.
+    """
+    if (labels == labels[0]).all():
+        raise ValueError(
+            f"supcon_eq4: all {len(labels)} samples of the batch have label {labels[0].item()}, and equation 4 divides "
+            "by the samples of other classes. Use a larger batch, shuffle the stream, or choose variant 'fixed'."
+        )
+    same = labels[offset : offset + len(view1), None] == labels
+    logits = cosine_similarity(view1, view2) / temperature
+    positives = logits.masked_fill(~same, -torch.inf).logsumexp(1)
+    return (logits.masked_fill(same, -torch.inf).logsumexp(1) - positives).mean()
+
+
+@full_precision
+def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
+    """Supervised contrastive loss (Khosla et al. 2020, eq. 2): mean over positives of the log-probability.
+
+    anchors (N, V, d) local samples with V views each, candidates (M, V, d) and labels (M,) of all workers. Every view
+    of every sample is an anchor; its positives are the other views of its sample and all views of its class, and only
+    the anchor itself is left out of the denominator.
+    """
+    views = anchors.shape[1]
+    logits = cosine_similarity(anchors.flatten(0, 1), candidates.flatten(0, 1)) / temperature
+    row = torch.arange(len(logits), device=logits.device)
+    itself = row[:, None] + offset * views == torch.arange(logits.shape[1], device=logits.device)
+    row_labels = labels.repeat_interleave(views)
+    positive = (row_labels[row + offset * views, None] == row_labels) & ~itself
+    log_prob = logits - logits.masked_fill(itself, -torch.inf).logsumexp(1, keepdim=True)
+    return -((log_prob * positive).sum(1) / positive.sum(1)).mean()
+
+
+def nt_xent(anchors: Tensor, candidates: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
+    """NT-Xent (Chen et al. 2020, eq. 1): `supcon` in which every sample is a class of its own. Shapes as there."""
+    return supcon(anchors, candidates, torch.arange(len(candidates), device=anchors.device), temperature, offset)
+
+
+def released_targets(labels: Tensor) -> Tensor:
+    """Rank of each label (M,) among the sorted distinct labels of the batch: [7, 3, 7, 5] -> [2, 0, 2, 1]."""
+    return torch.unique(labels, return_inverse=True)[1]
+
+
+@full_precision
+def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
+    """What the released NonLing-CSE calls SupCon. DEFECTIVE, kept only to reproduce the published numbers.
+
+    The rank of an anchor's label is used as the *column* of its positive (`released_targets`), so the target is an
+    unrelated sample nearly always. view1 (N, d) local; view2 (M, d) and labels (M,) of all workers.
+    """
+    targets = released_targets(labels)[offset : offset + len(view1)]
+    return F.cross_entropy(cosine_similarity(view1, view2) / temperature, targets)
+
+
+@full_precision
+def alignment(x: Tensor, y: Tensor) -> Tensor:
+    """mean ||x_i - y_i||^2 of positive pairs x, y (N, d) on the unit sphere (Wang & Isola 2020). Lower is better."""
+    return (F.normalize(x, dim=-1) - F.normalize(y, dim=-1)).square().sum(-1).mean()
+
+
+@full_precision
+def uniformity(x: Tensor, log: bool = True) -> Tensor:
+    """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d) on the unit sphere (Wang & Isola 2020). Lower is better.
+
+    NonLing-CSE prints it without the logarithm: ``log=False``.
+    """
+    potentials = -2 * torch.pdist(F.normalize(x, dim=-1)).square()
+    value = potentials.logsumexp(0) - torch.log(potentials.new_tensor(float(len(potentials))))
+    return value if log else value.exp()

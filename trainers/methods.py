@@ -1,0 +1,11 @@
+"""Every method by the name that a recipe gives it."""
+
+from __future__ import annotations
+
+from trainers.audiocse import AudioCSEConfig
+from trainers.nonling import NonLingCSEConfig
+from trainers.pretrain import MaskedLMConfig
+from trainers.simcse import SimCSEConfig
+from trainers.visualcse import VisualCSEConfig
+
+AnyMethod = SimCSEConfig | VisualCSEConfig | AudioCSEConfig | NonLingCSEConfig | MaskedLMConfig

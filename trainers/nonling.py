@@ -1,0 +1,175 @@
+"""NonLing-CSE (Jian et al., NeurIPS 2022): SimCSE, and in every step a contrastive turn on images or sounds that have
+nothing to do with the sentences, through the same transformer layers. Only the text encoder is kept.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from data.batch import Batch
+from trainers import losses
+from trainers.config import MethodConfig, Variant
+from trainers.encoders import TextEncoder
+from trainers.gather import gather, offset
+from trainers.heads import Head
+from trainers.method import StepOutput
+from trainers.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
+from trainers.simcse import SimCSE, SimCSEConfig
+
+
+class NonLingStreamConfig(BaseModel):
+    """How one stream of images or sounds is learned from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    loss: Literal["supcon", "simclr"] = "supcon"
+    """`supcon` uses the labels (the variant says how), `simclr` does not."""
+    temperature: float = Field(0.07, gt=0)
+    weight: float = Field(0.05, ge=0)
+    """Factor of the loss. Nearly inert when the turn has its own AdamW, which is scale-invariant [DISAGREE 2.5]."""
+    path: str | None = None
+    """Folder or hub name of pretrained patch embeddings (a ViT; an AST for sounds); none: fresh weights."""
+
+
+class ImageConfig(NonLingStreamConfig):
+    """Images (B, 1 or 2, 3, image_size, image_size)."""
+
+    image_size: int = Field(224, gt=0)
+    patch_size: int = Field(16, gt=0)
+
+    def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
+        return ImagePatches(hidden_size, self.image_size, self.patch_size, self.path)
+
+    def check(self, hidden_size: int, variant: Variant) -> None:
+        check_image_patches(hidden_size, self.image_size, self.patch_size, self.path)
+
+
+class AudioConfig(NonLingStreamConfig):
+    """Spectrograms (B, 1 or 2, frames, bins).
+
+    [DISAGREE 2.2] `released` has patches of 24, fresh weights whatever the path, no positions and no statistics.
+    """
+
+    weight: float = Field(0.01, ge=0)
+    frames: int = Field(1024, gt=0)
+    bins: int = Field(128, gt=0)
+    patch_size: int | None = Field(None, gt=0)
+    """None: 24 in the variant `released`, else 16 (SSAST)."""
+    mean: float = -4.2677393
+    std: float = Field(4.5689974, gt=0)
+    """Of the log-mel values (those of LibriSpeech): the input is (x - mean) / (2 std), but in `released` x itself."""
+
+    def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
+        released = variant == "released"
+        return AudioPatches(
+            hidden_size,
+            self.frames,
+            self.bins,
+            self._patch_size(variant),
+            positions=not released,
+            statistics=None if released else (self.mean, self.std),
+            path=None if released else self.path,
+        )
+
+    def check(self, hidden_size: int, variant: Variant) -> None:
+        check_audio_patches(hidden_size, self.frames, self.bins, self._patch_size(variant), self.path)
+
+    def _patch_size(self, variant: Variant) -> int:
+        return self.patch_size or (24 if variant == "released" else 16)
+
+
+class NonLingSettings(MethodConfig):
+    """What VisualCSE, AudioCSE and both together have in common."""
+
+    text: SimCSEConfig = SimCSEConfig()
+    image: ImageConfig | None = None
+    audio: AudioConfig | None = None
+    summed: bool = False
+    """On: one turn and one optimizer for the weighted sum of all losses (eq. 1). Off: a turn each (Algorithm 1)."""
+
+    @property
+    def nonling(self) -> dict[str, ImageConfig | AudioConfig]:
+        """The streams beside the text."""
+        both = {"image": self.image, "audio": self.audio}
+        return {name: stream for name, stream in both.items() if stream is not None}
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        if self.summed:
+            return ((*self.nonling, "text"),)
+        nonling = tuple((name,) for name in self.nonling)
+        # [DISAGREE 2.6] Algorithm 1 begins with the text, the released code with the images.
+        return (("text",), *nonling) if self.variant == "paper" else (*nonling, ("text",))
+
+    def check(self, hidden_size: int) -> None:
+        for stream in self.nonling.values():
+            stream.check(hidden_size, self.variant)
+
+    def build(self, encoder: TextEncoder) -> NonLingCSE:
+        return NonLingCSE(encoder, self)
+
+
+class NonLingCSEConfig(NonLingSettings):
+    """Images and sounds together."""
+
+    name: Literal["nonling"] = "nonling"
+    image: ImageConfig | None = ImageConfig()
+    audio: AudioConfig | None = AudioConfig()
+
+
+class NonLingCSE(SimCSE):
+    """Streams ``text`` and ``image`` and/or ``audio``; those two with ``label`` (B,) when their loss is ``supcon``."""
+
+    FIELDS = {"image": "image", "audio": "spectrogram"}
+
+    def __init__(self, encoder: TextEncoder, config: NonLingSettings) -> None:
+        super().__init__(encoder, config.text)
+        config.check(encoder.hidden_size)
+        self.config = config
+        self.turns = config.streams()
+        self.patches = nn.ModuleDict(
+            {name: stream.patches(encoder.hidden_size, config.variant) for name, stream in config.nonling.items()}
+        )
+        self.heads = nn.ModuleDict({name: Head(encoder.hidden_size) for name in config.nonling})  # `image_mlp`
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {name: stream.weight for name, stream in self.config.nonling.items()}
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        if stream == "text":
+            return super().encode(stream, batch)
+        views = batch[self.FIELDS[stream]]
+        views = views.expand(-1, 2, *views.shape[2:]) if views.shape[1] == 1 else views  # they differ by dropout only
+        tokens = self.sentence_encoder.outputs(patches=self.patches[stream](views.flatten(0, 1))).tokens
+        cls = tokens[:, 0]
+        if self.text.supervised:  # CLS -> mlp, shared with the text -> image_mlp
+            cls = self.sentence_encoder.project(cls)
+        return {"views": self.heads[stream](cls).unflatten(0, views.shape[:2])}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        # In the order of the turn, which is the same on every worker: the losses gather.
+        out: dict[str, Tensor] = {}
+        for name, feature in features.items():
+            if name == "text":
+                out |= super().losses(features, batches).losses
+            else:
+                out[name] = self._nonling_loss(name, feature["views"], batches[name])
+        return StepOutput(out)
+
+    def _nonling_loss(self, name: str, z: Tensor, batch: Batch) -> Tensor:
+        config, z_all, first = self.config.nonling[name], gather(z), offset(len(z))
+        if config.loss == "simclr":
+            return losses.simclr(z[:, 0], z_all[:, 1], config.temperature, first)  # eq. 5, 7
+        if "label" not in batch:
+            raise ValueError(
+                f"method.{name}.loss is 'supcon', and the samples of the {name} stream have no label. "
+                f"Name their field in streams.{name}.label, or set method.{name}.loss to 'simclr'."
+            )
+        labels = gather(batch["label"])
+        if self.config.variant == "fixed":
+            return losses.supcon(z, z_all, labels, config.temperature, first)
+        formula = losses.supcon_eq4 if self.config.variant == "paper" else losses.supcon_released  # [DISAGREE 2.3]
+        return formula(z[:, 0], z_all[:, 1], labels, config.temperature, first)

@@ -1,0 +1,132 @@
+"""Masked-language-model pretraining (Devlin et al., 2019) of a small encoder: for languages that have no BERT."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor, nn
+
+from data.batch import Batch
+from trainers.config import MethodConfig
+from trainers.encoders import TextEncoder
+from trainers.method import Method, StepOutput
+
+
+class FreshEncoder(BaseModel):
+    """The BERT and the WordPiece tokenizer that are made before training; what `pipelines/pretrain.py` starts from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(8000, ge=100)
+    width: int = Field(192, gt=0)
+    layers: int = Field(3, gt=0)
+    heads: int = Field(6, gt=0)
+    intermediate: int = Field(384, gt=0)
+    positions: int = Field(256, ge=16)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    lowercase: bool = True
+    vectors: str | None = None
+    """Word vectors in word2vec text format (gensim reads it): word pieces start from them; none: from noise."""
+    branch_scale: float = Field(0.1, gt=0, le=1)
+    """Factor on the initial output weights of attention and feed-forward: near 0 the stack begins as the identity."""
+
+
+class MaskedLMConfig(MethodConfig):
+    """Settings of masked-language-model pretraining."""
+
+    name: Literal["mlm"] = "mlm"
+    mask_probability: float = Field(0.15, gt=0, lt=1)
+    fresh: FreshEncoder | None = None
+    """What is made at `encoder.path` when there is nothing there."""
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("text",),)
+
+    def build(self, encoder: TextEncoder) -> MaskedLM:
+        return MaskedLM(encoder, self)
+
+
+class MaskedLM(Method):
+    """One stream ``text`` with ``input_ids`` and ``attention_mask`` (B, 1, L)."""
+
+    turns = (("text",),)
+    sentence_encoder: TextEncoder
+
+    def __init__(self, encoder: TextEncoder, config: MaskedLMConfig) -> None:
+        super().__init__()
+        width = encoder.hidden_size
+        self.sentence_encoder, self.settings = encoder, config
+        self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        self.bias = nn.Parameter(torch.zeros(len(encoder.tokenizer)))
+        nn.init.eye_(self.transform[0].weight)
+        nn.init.zeros_(self.transform[0].bias)
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """``loss`` and ``correct`` (B,): sums over a sentence's chosen tokens; ``chosen`` (B,): how many there are."""
+        ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+        tokenizer = self.sentence_encoder.tokenizer
+        masked, chosen = mask_tokens(
+            ids, self.settings.mask_probability, tokenizer.mask_token_id, len(tokenizer), tokenizer.all_special_ids
+        )
+        states = self.sentence_encoder.outputs(masked, mask).tokens[chosen]
+        words = self.sentence_encoder.model.get_input_embeddings().weight  # type: ignore[operator]
+        logits = F.linear(self.transform(states), words, self.bias).float()  # output weights tied to the input's
+        rows = chosen.nonzero()[:, 0]
+        loss = F.cross_entropy(logits, ids[chosen], reduction="none")
+        correct = (logits.argmax(-1) == ids[chosen]).float()
+        zeros = loss.new_zeros(len(ids))
+        return {
+            "loss": zeros.index_add(0, rows, loss),
+            "correct": zeros.index_add(0, rows, correct),
+            "chosen": chosen.sum(1).to(loss.dtype),
+        }
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        sums = features["text"]
+        count = sums["chosen"].sum().clamp_min(1)
+        return StepOutput({"mlm": sums["loss"].sum() / count}, {"masked_accuracy": 100 * sums["correct"].sum() / count})
+
+
+def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, special: list[int]) -> tuple[Tensor, Tensor]:
+    """Tokens (B, L) with a share replaced, and which were chosen (B, L): 80 % by [MASK], 10 % by a random token, 10 % kept.
+
+    Randomness is torch's global generator, which the engine seeds for every step.
+    """
+    ordinary = ~torch.isin(ids, torch.tensor(special, device=ids.device))
+    chosen = (torch.rand(ids.shape, device=ids.device) < probability) & ordinary
+    fate = torch.rand(ids.shape, device=ids.device)
+    masked = torch.where(chosen & (fate < 0.8), mask_id, ids)
+    random = torch.randint(vocab_size, ids.shape, device=ids.device)
+    return torch.where(chosen & (fate >= 0.9), random, masked), chosen
+
+
+def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = True, positions: int = 256) -> Any:
+    """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    names = list(special.values())
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, min_frequency=2, special_tokens=names, limit_alphabet=1000, show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    ends = [("[CLS]", names.index("[CLS]")), ("[SEP]", names.index("[SEP]"))]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **special)

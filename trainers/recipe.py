@@ -1,0 +1,221 @@
+"""A recipe: everything that decides what a run does. Made by plain functions in `pipelines/`, never by hand-edited files."""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from data.config import AnyStream
+from trainers.config import MethodConfig
+from trainers.method import turn_name
+from trainers.methods import AnyMethod
+
+
+class Settings(BaseModel):
+    """A frozen part of a recipe; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class EncoderConfig(Settings):
+    """The sentence encoder a run starts from."""
+
+    path: str
+    """A Hugging Face or sentence-transformers folder, or a hub name."""
+    pooling: Literal["cls", "cls_before_pooler", "mean", "max", "avg_top2", "avg_first_last"] | None = None
+    """How token vectors become a sentence vector; none: as the folder says, else mean."""
+    hidden_dropout: float | None = Field(None, ge=0, lt=1)
+    attention_dropout: float | None = Field(None, ge=0, lt=1)
+
+
+class GroupOverride(Settings):
+    """What one parameter group has differently."""
+
+    lr: float | None = Field(None, ge=0)
+    weight_decay: float | None = Field(None, ge=0)
+    schedule: Literal["linear", "cosine", "constant"] | None = None
+
+
+class OptimConfig(Settings):
+    """AdamW and the schedule of one turn."""
+
+    lr: float = Field(3e-5, ge=0)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    schedule: Literal["linear", "cosine", "constant"] = "linear"
+    warmup: float = Field(0.0, ge=0, lt=1)
+    """Share of all steps in which the rate rises linearly from 0."""
+    clip: float | None = Field(1.0, gt=0)
+    """Largest norm of the gradient over all parameters of the turn; none: not clipped."""
+    groups: dict[str, GroupOverride] = {}
+    """Overrides per parameter group of the method."""
+
+
+class EvaluationConfig(Settings):
+    """What is measured, and on what a checkpoint is chosen."""
+
+    data: str | None = None
+    """A SentEval `downstream` folder or a folder of raw TSVs; none: only what needs no data (Lee)."""
+    select: str | None = "stsb-dev"
+    """The development task whose primary metric chooses the checkpoint; none: the last step is kept."""
+    watch: tuple[str, ...] = ()
+    """Further development tasks that are measured and logged at every evaluation."""
+    final: tuple[str, ...] = ()
+    """Tasks measured once before and once after training, with the chosen checkpoint."""
+    every: int = Field(125, gt=0)
+    """Steps between evaluations."""
+    patience: int | None = Field(None, gt=0)
+    """Stop after this many evaluations without a better score; none: never."""
+
+
+class RunConfig(Settings):
+    """How a run is carried out."""
+
+    output: str = "runs"
+    """Folder of checkpoints, journal and export."""
+    seed: int = 42
+    epochs: float = Field(1, gt=0)
+    """Passes over the leading stream."""
+    max_steps: int | None = Field(None, gt=0)
+    """At most this many steps, whatever the epochs say."""
+    accumulation: int = Field(1, gt=0)
+    """Batches per optimizer step, turn by turn."""
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    checkpoint_every: int | None = Field(None, gt=0)
+    """Steps between checkpoints; none: at every evaluation."""
+    log_every: int = Field(10, gt=0)
+    """Steps between lines of the log and of the tracker."""
+    workers: int = Field(1, ge=0)
+    """Training processes; 0: everything in this process, for a debugger."""
+    cpus_per_worker: float = Field(1.0, gt=0)
+    gpus_per_worker: float = Field(0, ge=0)
+    threads: int | None = Field(None, gt=0)
+    """Torch threads of a CPU worker; none: the machine's cores shared among its workers."""
+    storage: str | None = None
+    """Where checkpoints go, any pyarrow URL (s3://…); none: the output folder. Needed with several nodes."""
+    max_failures: int = 0
+    """Restarts from the last checkpoint after a worker is lost."""
+    tracking_uri: str | None = None
+    """MLflow; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
+    experiment: str | None = None
+    """MLflow experiment; none: the recipe's paper."""
+    register_as: str | None = None
+    """Registered model of MLflow that the export becomes a version of."""
+    verbose: bool = False
+    """Let Ray and the libraries talk."""
+
+
+_NOT_IDENTITY = (
+    *("output", "workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures", "tracking_uri"),
+    *("experiment", "register_as", "verbose", "log_every", "checkpoint_every"),
+)
+
+
+class RecipeError(ValueError):
+    """A recipe that cannot run; the text names the setting, what was given and what is allowed."""
+
+
+class Recipe(Settings):
+    """A complete run. Two recipes with equal `identity()` are the same experiment."""
+
+    name: str
+    """`paper/row`, for example `visualcse/bert-base`."""
+    method: Annotated[AnyMethod, Field(discriminator="name")]
+    encoder: EncoderConfig
+    streams: dict[str, AnyStream]
+    optim: dict[str, OptimConfig]
+    """One optimizer per turn, by the turn's name (`text`, `image`, `image+text`)."""
+    lead: str = "text"
+    """The stream whose passes are the epochs."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    run: RunConfig = RunConfig()
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The recipe that `to_json` wrote. Raises RecipeError for unknown fields and wrong values."""
+        try:
+            return cls.model_validate_json(text)
+        except ValidationError as error:
+            raise RecipeError(_readable(error)) from None
+
+    def to_json(self) -> str:
+        """The whole recipe, indented."""
+        return self.model_dump_json(indent=2)
+
+    def flat(self) -> dict[str, Any]:
+        """Every field by its dotted path: ``{"optim.text.lr": 3e-05, ...}``."""
+        out: dict[str, Any] = {}
+
+        def visit(prefix: str, value: Any) -> None:
+            if isinstance(value, dict) and value:
+                for key, item in value.items():
+                    visit(f"{prefix}.{key}" if prefix else key, item)
+            else:
+                out[prefix] = value
+
+        visit("", self.model_dump(mode="json"))
+        return out
+
+    def replace(self, path: str, value: Any) -> Self:
+        """The recipe with the field at a dotted path changed: ``recipe.replace("optim.text.lr", 1e-5)``.
+
+        Raises RecipeError for a path that does not exist (with the nearest ones) and for a value that is not allowed.
+        """
+        known = list(self.flat())
+        content = self.model_dump()
+        *parents, last = path.split(".")
+        node: Any = content
+        for part in parents:
+            node = node.get(part) if isinstance(node, dict) else None
+        if not isinstance(node, dict) or last not in node:
+            near = difflib.get_close_matches(path, known, n=3, cutoff=0.4)
+            raise RecipeError(
+                f"recipe {self.name!r} has no setting {path!r}; did you mean {' or '.join(near) or 'one of --help'}?"
+            )
+        node[last] = value
+        try:
+            return type(self).model_validate(content)
+        except ValidationError as error:
+            raise RecipeError(_readable(error)) from None
+
+    def identity(self) -> str:
+        """A hash of all that decides the result: neither output, URIs nor resources. 12 hex digits."""
+        content = self.model_dump(mode="json")
+        for name in _NOT_IDENTITY:
+            content["run"].pop(name)
+        for stream in content["streams"].values():
+            stream.pop("cpus")
+        return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    @property
+    def paper(self) -> str:
+        """The first half of the name."""
+        return self.name.split("/")[0]
+
+    @property
+    def turns(self) -> dict[str, tuple[str, ...]]:
+        """Name of each turn -> its streams, in order."""
+        config: MethodConfig = self.method
+        return {turn_name(streams): streams for streams in config.streams()}
+
+    def steps(self, samples: int) -> int:
+        """Steps of the run when the leading stream has `samples` samples."""
+        batch = self.streams[self.lead].batch_size * self.run.accumulation
+        steps = math.ceil(math.ceil(samples / batch) * self.run.epochs)
+        return min(steps, self.run.max_steps or steps)
+
+
+def _readable(error: ValidationError) -> str:
+    lines = []
+    for item in error.errors():
+        path = ".".join(str(part) for part in item["loc"])
+        given = "" if item["type"] in ("missing", "extra_forbidden") else f", given {item['input']!r}"
+        message = "there is no such setting" if item["type"] == "extra_forbidden" else item["msg"]
+        lines.append(f"{path}: {message}{given}")
+    return "; ".join(lines)

@@ -1,0 +1,80 @@
+"""SimCSE (Gao et al., EMNLP 2021): a sentence is its own positive under another dropout mask. Every table's baseline.
+
+The optional masked-language-model term of the released code (off by default there) is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from data.batch import Batch
+from trainers import losses
+from trainers.config import MethodConfig
+from trainers.encoders import TextEncoder
+from trainers.gather import gather, offset
+from trainers.method import Method, StepOutput
+
+
+class SimCSEConfig(MethodConfig):
+    """Settings of SimCSE, and of the text turn of everything built on it."""
+
+    name: Literal["simcse"] = "simcse"
+    supervised: bool = False
+    """Off: one text a sample, encoded twice. On: (premise, entailment) or (premise, entailment, contradiction)."""
+    temperature: float = Field(0.05, gt=0)
+    head: Literal["mlp", "none"] = "mlp"
+    """`mlp`: Linear + tanh behind the pooling; unsupervised it serves training only, supervised it stays."""
+    hard_negative_log_weight: float = 0.0
+    """Added to the logit of a sample's own contradiction: the logarithm of its weight."""
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("text",),)
+
+    def build(self, encoder: TextEncoder) -> SimCSE:
+        return SimCSE(encoder, self)
+
+
+class SimCSE(Method):
+    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L) with V = 1 unsupervised, 2 or 3 supervised."""
+
+    turns: tuple[tuple[str, ...], ...] = (("text",),)
+    sentence_encoder: TextEncoder
+
+    def __init__(self, encoder: TextEncoder, config: SimCSEConfig) -> None:
+        super().__init__()
+        self.sentence_encoder = encoder
+        self.text = config
+        if config.head == "mlp":
+            encoder.add_head(only_trains=not config.supervised)
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """``views`` (B, V, d). All views go through one forward, rows interleaved: x1, x1, x2, x2, ..."""
+        ids, mask = (self._views(batch[name]) for name in ("input_ids", "attention_mask"))
+        pooled = self.sentence_encoder.outputs(ids.flatten(0, 1), mask.flatten(0, 1)).pooled
+        return {"views": self.sentence_encoder.project(pooled).unflatten(0, ids.shape[:2])}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        z = features["text"]["views"]
+        z_all = gather(z)
+        loss = losses.simcse(
+            z[:, 0],
+            z_all[:, 1],
+            z_all[:, 2] if z.shape[1] == 3 else None,
+            self.text.temperature,
+            self.text.hard_negative_log_weight,
+            offset(len(z)),
+        )
+        return StepOutput({"text": loss})
+
+    def _views(self, tokens: Tensor) -> Tensor:
+        given = tokens.shape[1]
+        if given not in ((2, 3) if self.text.supervised else (1,)):
+            raise ValueError(
+                f"method.supervised is {self.text.supervised}, and the text stream has {given} texts a sample. "
+                "Unsupervised takes 1 text; supervised 2 (pair) or 3 (with a contradiction). "
+                "Change streams.text.columns or method.supervised."
+            )
+        return tokens.expand(-1, 2, -1) if given == 1 else tokens

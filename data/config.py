@@ -4,19 +4,24 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import BaseModel, ConfigDict, Field
-from torch import Tensor
 
-from data import decode, device, views
-from data.batch import Batch
+from data import decode, views
 from data.shards import RawSample
 
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from data.batch import Batch
+
+# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
+
 Row = dict[str, Any]
-Tokenize = Callable[[list[str]], dict[str, Tensor]]
+Tokenize = Callable[[list[str]], "dict[str, Tensor]"]
 
 
 class StreamConfig(BaseModel):
@@ -96,7 +101,9 @@ class LabelledStream(StreamConfig):
         return {} if self.label is None else {"label": decode.label(sample.fields, self.label, key=sample.key)}
 
     def labels(self, rows: dict[str, Any]) -> dict[str, Tensor]:
-        return {} if self.label is None else {"label": torch.as_tensor(np.asarray(rows["label"], dtype=np.int64))}
+        import torch
+
+        return {} if self.label is None else {"label": torch.from_numpy(np.array(rows["label"], dtype=np.int64))}
 
 
 class ImageStream(LabelledStream):
@@ -120,9 +127,13 @@ class ImageStream(LabelledStream):
         return {"image": arrays, **self.label_of(sample)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        import torch
+
         return {"image": torch.from_numpy(np.stack(list(rows["image"]))), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        from data import device
+
         image = batch["image"].flatten(0, 1).float() / 255
         brightness, contrast, saturation, hue = self.jitter
         image = device.color_jitter(
@@ -157,7 +168,7 @@ class AudioStream(LabelledStream):
     @property
     def samples(self) -> int:
         """Waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
-        return device.samples_for(self.rate, self.frames)
+        return (self.frames - 1) * (self.rate // 100) + self.rate * 25 // 1000
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
@@ -166,10 +177,15 @@ class AudioStream(LabelledStream):
         return {"waveform": views.crop_or_pad(wave, self.samples, rng), "length": length, **self.label_of(sample)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        import torch
+
         wave = torch.from_numpy(np.stack(list(rows["waveform"])))
-        return {"waveform": wave, "length": torch.as_tensor(np.asarray(rows["length"])), **self.labels(rows)}
+        return {"waveform": wave, "length": torch.from_numpy(np.array(rows["length"])), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        from data import device
+        from data.batch import Batch
+
         wave, lengths, label = batch["waveform"], batch["length"], batch.tensors.get("label")
         if self.mixup_probability:
             wave, label = device.mixup(wave, label, generator, probability=self.mixup_probability, lengths=lengths)

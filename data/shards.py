@@ -145,9 +145,9 @@ def expand(urls: str | Sequence[str]) -> list[str]:
     """Shard URLs, one by one and in order; local ones as absolute paths.
 
     Args:
-        urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and `?` in the
-            last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. A cache of fsspec goes before
-            what it caches: `simplecache::s3://bucket/x-{00..09}.tar`.
+        urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
+            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. A cache of
+            fsspec goes before what it caches: `simplecache::s3://bucket/x-{00..09}.tar`.
 
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
@@ -307,8 +307,8 @@ def _check_complete(folder: str, manifest: Manifest, found: list[str]) -> None:
     missing = sorted(name for name, shard in manifest.shards.items() if shard.url not in present)
     if missing:
         raise DataError(
-            f"{folder}: {MANIFEST} lists {len(manifest.shards)} shards, but {', '.join(missing[:3])}"
-            f"{' and others' if len(missing) > 3 else ''} cannot be found; copy the whole folder, or name the shards you want"
+            f"{folder}: {MANIFEST} lists {len(manifest.shards)} shards, but {_brief(missing)} cannot be found; "
+            "copy the whole folder, or name the shards you want"
         )
 
 
@@ -353,7 +353,7 @@ def scan(url: str) -> Shard:
 
 
 def index_of(url: str) -> Index:
-    """Positions, offsets and damage of a shard, from its headers; kept in this process for as long as the file does not change.
+    """Positions, offsets and damage of a shard, from its headers; remembered until the file changes.
 
     Raises:
         DataError: it cannot be opened, is compressed or no tar file.
@@ -377,7 +377,8 @@ def _index(url: str, checksum: str) -> Index:
         file.seek(0)
         if file.read(2) == b"\x1f\x8b":
             raise DataError(
-                f"shard {url} is compressed; shards are plain .tar files: gunzip it (pictures and sounds are compressed already)"
+                f"shard {url} is compressed; shards are plain .tar files: gunzip it "
+                "(its pictures and sounds are compressed already)"
             )
         file.seek(0)
         try:
@@ -393,7 +394,7 @@ def _index(url: str, checksum: str) -> Index:
                 break
             if member is None:
                 break
-            archive.members.clear()  # type: ignore[attr-defined]  # would keep every header
+            archive.members.clear()  # type: ignore[attr-defined]  # it would keep every header
             if not member.isreg() or (parts := _key_and_field(member.name)) is None:
                 continue
             key, name = parts
@@ -401,9 +402,11 @@ def _index(url: str, checksum: str) -> Index:
                 keys.append(key)
                 members.append(())
             position = len(keys) - 1
+            if not _is_utf8(member.name):
+                faults[position] = "its name is not UTF-8"
             if name in (other for other, _, _ in members[-1]):
                 faults[position] = f"the field {name!r} occurs twice in one sample"
-            if member.sparse is not None:  # type: ignore[attr-defined]
+            if member.sparse is not None:
                 faults[position] = f"the field {name!r} is stored as a sparse file"
             if member.offset_data + member.size > size:
                 faults[position] = f"the shard is truncated within the field {name!r}"
@@ -416,13 +419,18 @@ def _index(url: str, checksum: str) -> Index:
     return Index(keys, members, faults, tail, size)
 
 
+def _is_utf8(name: str) -> bool:
+    return not any("\ud800" <= letter <= "\udfff" for letter in name)  # how tarfile keeps bytes that are not
+
+
 def _key_and_field(name: str) -> tuple[str, str] | None:
     """WebDataset's rule: the key ends at the first dot of the file's name. None: hidden, or without extension."""
     folder, _, base = name.removeprefix("./").rpartition("/")
     stem, dot, extension = base.partition(".")
     if not stem or not dot or not extension:
         return None
-    return (f"{folder}/{stem}" if folder else stem), extension.lower()
+    key = f"{folder}/{stem}" if folder else stem
+    return key.encode("utf-8", "backslashreplace").decode(), extension.lower()
 
 
 def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:

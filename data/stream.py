@@ -6,90 +6,18 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 import torch
 
 from data.batch import Batch
-from data.config import Row, StreamConfig, Tokenize
+from data.config import StreamConfig, Tokenize
 from data.errors import DataError
 from data.order import Window, seed_of, windows
-from data.shards import BadSample, ShardSet, read
-
-BLOCK_ROWS = 128  # rows that travel together: small enough to stream, large enough that Ray's cost per block does not show
-
-
-def window_rows(window: Window, shards: ShardSet, config: StreamConfig, name: str, seed: int) -> Iterator[Row]:
-    """Decoded rows of one window in the order of its picks.
-
-    A bad sample raises a DataError, or (`on_bad_sample="skip"`) is named in the `_skipped` column of the next good row, so
-    that what was lost travels with the data and is counted exactly once.
-    """
-    by_shard: dict[int, list[tuple[int, int]]] = {}
-    for place, (shard, index) in enumerate(window.picks):
-        by_shard.setdefault(int(shard), []).append((int(index), place))
-    raw: list[Any] = [None] * len(window.picks)
-    for shard, wanted in by_shard.items():
-        wanted.sort()
-        found = read(shards.shards[shard], [index for index, _ in wanted])
-        for (_, place), sample in zip(wanted, found, strict=True):
-            raw[place] = sample
-
-    skipped: list[tuple[str, str]] = []
-    pending: Row | None = None  # one row behind, so that bad samples at the end of a window travel with its last good row
-    for place, sample in enumerate(raw):
-        raw[place] = None
-        label = f"{sample.shard}/{sample.key}"
-        try:
-            if isinstance(sample, BadSample):
-                raise DataError(sample.reason)
-            rng = np.random.default_rng(seed_of(seed, name, window.pass_, sample.shard, sample.key))
-            row = config.row(sample, rng)
-        except DataError as error:
-            if config.on_bad_sample == "raise":
-                raise DataError(
-                    f"stream {name!r}, sample {label}: {error}. Repair or remove the sample, or set "
-                    f"streams.{name}.on_bad_sample to 'skip' to leave out and count such samples."
-                ) from error
-            skipped.append((label, str(error)))
-            continue
-        if pending is not None:
-            yield pending
-        pending = row | {
-            "_key": label,
-            "_next": window.start + place + 1,
-            "_skipped": json.dumps(skipped) if skipped else "",
-        }
-        skipped = []
-    if pending is None:
-        return  # the reader sees the gap and counts it
-    if skipped:
-        earlier = json.loads(pending["_skipped"]) if pending["_skipped"] else []
-        pending |= {"_skipped": json.dumps([*earlier, *skipped]), "_next": window.start + len(raw)}
-    yield pending
-
-
-def _columns(rows: list[Row]) -> dict[str, Any]:
-    return {
-        name: np.stack([row[name] for row in rows])
-        if isinstance(rows[0][name], np.ndarray)
-        else np.array([row[name] for row in rows])
-        for name in rows[0]
-    }
-
-
-def _chunks(rows: Iterable[Row], size: int) -> Iterator[dict[str, Any]]:
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield _columns(chunk)
-            chunk = []
-    if chunk:
-        yield _columns(chunk)
+from data.shards import ShardSet
+from data.window import BLOCK_ROWS, Skipped, column_chunks, decoded, window_rows
 
 
 def _ray_batches(
@@ -104,7 +32,7 @@ def _ray_batches(
 
     def task(window: Window) -> ReadTask:
         def blocks() -> Iterator[Any]:
-            for columns in _chunks(window_rows(window, ray.get(reference), config, name, seed), BLOCK_ROWS):
+            for columns in column_chunks(window_rows(window, ray.get(reference), config, name, seed), BLOCK_ROWS):
                 yield BlockAccessor.batch_to_block(columns)
 
         return ReadTask(
@@ -125,7 +53,7 @@ def _ray_batches(
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-    dataset = ray.data.read_datasource(Windows(), override_num_blocks=len(tasks), ray_remote_args={"num_cpus": config.cpus})
+    dataset = ray.data.read_datasource(Windows(), override_num_blocks=len(tasks), num_cpus=config.cpus)
     yield from dataset.iter_batches(batch_size=size, batch_format="numpy", prefetch_batches=2, drop_last=True)
 
 
@@ -158,7 +86,7 @@ class Reader:
     position: int = 0
     """Ordinal after the last sample that was handed out: where a resumed reader starts."""
     wait_seconds: float = 0.0
-    skipped: list[tuple[str, str]] = field(default_factory=list)
+    skipped: list[Skipped] = field(default_factory=list)
     """Key and reason of every sample that was left out."""
 
     def __post_init__(self) -> None:
@@ -166,29 +94,33 @@ class Reader:
         self._size = self.config.batch_size // self.world_size
         self._source = self._prefetched(self._batches())
 
-    def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
+    def _batches(self) -> Iterator[tuple[Batch, int, list[Skipped]]]:
         # Skipped samples are replaced by later ones: plan that many more. Ray does not read what nobody asks for.
-        samples = int(self.batches * self._size * (1 + self.config.max_skipped_share)) + self.config.window
-        plan = windows(
-            [shard.samples for shard in self.shards.shards],
-            seed=self.seed,
-            stream=self.name,
-            rank=self.rank,
-            world_size=self.world_size,
-            window=self.config.window,
-            start=self.start,
-            samples=samples,
-            shuffle=self.config.shuffle,
+        plan = self._plan(
+            self.start, int(self.batches * self._size * (1 + self.config.max_skipped_share)) + self.config.window
         )
         if self.inline:
             rows = (row for window in plan for row in window_rows(window, self.shards, self.config, self.name, self.seed))
-            source: Iterator[dict[str, Any]] = _chunks(rows, self._size)
+            source: Iterator[dict[str, Any]] = column_chunks(rows, self._size)
         else:
             source = _ray_batches(plan, self.shards, self.config, self.name, self.seed, self._size)
         for columns in source:
             skipped = [tuple(item) for text in columns["_skipped"] if text for item in json.loads(text)]
             batch = Batch(self.config.collate(columns, self.tokenize), [str(key) for key in columns["_key"]])
             yield batch, int(columns["_next"][-1]), skipped
+
+    def _plan(self, start: int, samples: int) -> Iterator[Window]:
+        return windows(
+            [shard.samples for shard in self.shards.shards],
+            seed=self.seed,
+            stream=self.name,
+            rank=self.rank,
+            world_size=self.world_size,
+            window=self.config.window,
+            start=start,
+            samples=samples,
+            shuffle=self.config.shuffle,
+        )
 
     def _prefetched(self, source: Iterator[Any], depth: int = 2) -> Iterator[Any]:
         """Two batches ahead in a thread, so that tokenising and stacking overlap with the step."""
@@ -234,13 +166,22 @@ class Reader:
                 f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows"
             ) from None
         self.wait_seconds += time.perf_counter() - began
-        lost = position - self.position - len(batch) - len(skipped)  # windows without one good row bring no row to say so
-        skipped += [(f"stream {self.name}", "in a window without a readable sample")] * lost
+        if position - self.position > len(batch) + len(skipped):
+            skipped += self._lost_windows(self.position, position)
         self.position = position
         if skipped:
             self.skipped += skipped
             self._check_share()
         return batch
+
+    def _lost_windows(self, start: int, end: int) -> list[Skipped]:
+        """What was skipped in windows without one good row, which brought no row to say so: read once more."""
+        lost: list[Skipped] = []
+        for window in self._plan(start, end - start):
+            items = list(decoded(window, self.shards, self.config, self.name, self.seed))
+            bad = [item for item in items if isinstance(item, tuple)]
+            lost += bad if len(bad) == len(items) else []
+        return lost
 
     def _check_share(self) -> None:
         # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.

@@ -19,7 +19,9 @@ def average(results: Results) -> float | None:
 
 def task_table(results: Results) -> str:
     """One row a task, one column a metric: everything about one model."""
-    metrics = list(dict.fromkeys(m for r in results.values() for m, v in r.items() if isinstance(v, float)))
+    metrics = list(
+        dict.fromkeys(m for r in results.values() for m, v in r.items() if isinstance(v, float) and m != "threshold")
+    )
     counts = [m for m in ("pairs", "skipped") if any(m in r for r in results.values())]
     rows = [[task, *(_cell(r.get(m)) for m in metrics + counts)] for task, r in results.items()]
     return layout([["task", *metrics, *counts], *rows])

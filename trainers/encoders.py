@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
 from torch import Tensor, nn
 from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
 
@@ -91,8 +93,9 @@ class TextEncoder(nn.Module):
         ``cls`` the head is the model's pooler if it has one. Raises ValueError when the folder is absent, has no
         safetensors, or has sentence-transformers modules that this class is not.
         """
-        saved = _read_modules(Path(path))
-        folder = str(saved.get("model", path))
+        local = _local_folder(path)
+        saved = _read_modules(local)
+        folder = str(saved.get("model", local))
         _check_folder(path, Path(folder))
         try:
             config = AutoConfig.from_pretrained(folder)
@@ -111,10 +114,7 @@ class TextEncoder(nn.Module):
             )
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except OSError as error:
-            raise ValueError(
-                f"encoder.path: {path!r} cannot be loaded. Give a folder with config.json, model.safetensors and a "
-                f"tokenizer, or the name of such a model on the Hugging Face hub. ({error})"
-            ) from error
+            raise _cannot_load(path, error) from error
         absent = sorted(report["missing_keys"])
         if other := [name for name in absent if not name.startswith("pooler.")]:
             raise ValueError(
@@ -293,6 +293,23 @@ def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: flo
         if name is None:
             raise ValueError(f"encoder.{setting}: a {config.model_type!r} model has no such setting; leave it out")
         setattr(config, name, value)
+
+
+def _local_folder(path: str) -> Path:
+    """`path` if it is a folder, else what the hub (or its cache) has under that name; never pickled weights."""
+    if Path(path).is_dir():
+        return Path(path)
+    try:
+        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+    except (OSError, HFValidationError) as error:
+        raise _cannot_load(path, error) from error
+
+
+def _cannot_load(path: str, error: Exception) -> ValueError:
+    return ValueError(
+        f"encoder.path: {path!r} cannot be loaded. Give a folder with config.json, model.safetensors and a tokenizer, or "
+        f"the name of such a model on the Hugging Face hub. ({error})"
+    )
 
 
 def _check_folder(path: str, folder: Path) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -29,9 +30,9 @@ def test_missing_results_are_dashes_and_average_needs_all_seven() -> None:
 
 
 def test_task_table_shows_every_metric() -> None:
-    results = {
+    results: dict[str, dict[str, Any]] = {
         "sts12": {"spearman": 72.366, "pearson": 81.0, "pairs": 3108, "skipped": 0, "subsets": {}},
-        "stsb-dev-geometry": {"alignment": 0.25, "uniformity": -2.5},
+        "stsb-dev-geometry": {"alignment": 0.25, "uniformity": -2.5, "positives": 9, "threshold": 4.0},
     }
     lines = task_table(results).splitlines()
     assert lines[0].split() == ["task", "spearman", "pearson", "alignment", "uniformity", "pairs", "skipped"]

@@ -103,6 +103,7 @@ def test_cut_texts_are_counted_once_and_logged(bert: Path, caplog: pytest.LogCap
     fits, too_long = " ".join(["dog"] * 22), " ".join(["cat"] * 23)  # 24 positions, two of them special
     encoder = load_encoder(bert, device="cpu")
     assert encoder.limit == 24
+    caplog.clear()
     encoder.encode([fits, "a dog"])
     assert (encoder.cut, caplog.text) == (0, "")
     for _ in range(2):
@@ -205,9 +206,9 @@ def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path)
 
 
 def test_bad_models(bert: Path, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match="no model folder .*missing"):
+    with pytest.raises(EvaluationError, match=r"no model folder .*missing"):
         load_encoder(tmp_path / "missing")
-    with pytest.raises(EvaluationError, match="neither modules.json nor config.json"):
+    with pytest.raises(EvaluationError, match=r"neither modules\.json nor config\.json"):
         load_encoder(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "bert"}')
     with pytest.raises(EvaluationError, match="does not load"):

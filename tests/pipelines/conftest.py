@@ -1,88 +1,16 @@
-"""A tiny random encoder, tiny shards and a tiny recipe: what the loop can be tested with in seconds."""
+"""A tiny recipe on tiny inputs."""
 
 from __future__ import annotations
 
-import io
-import json
-import os
-import tarfile
-from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from data.config import AudioStream, ImageStream, TextStream
+from tests.small import write_encoder, write_images, write_sounds, write_text
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig
-
-WORDS = "the a cat dog house tree river runs sees likes old new red green small large near under over with".split()
-
-
-def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
-    info = tarfile.TarInfo(name)
-    info.size = len(data)
-    tar.addfile(info, io.BytesIO(data))
-
-
-def write_text(folder: Path, counts: tuple[int, ...] = (50, 30)) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(0)
-    for number, count in enumerate(counts):
-        with tarfile.open(folder / f"text-train-{number:06d}.tar", "w") as tar:
-            for i in range(count):
-                add(tar, f"{number}-{i:04d}.txt", " ".join(rng.choice(WORDS, 8)).encode())
-    return str(folder)
-
-
-def write_images(folder: Path, count: int = 48) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(1)
-    with tarfile.open(folder / "image-train-000000.tar", "w") as tar:
-        for i in range(count):
-            data = io.BytesIO()
-            Image.fromarray(rng.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(data, "PNG")
-            add(tar, f"{i:04d}.png", data.getvalue())
-            add(tar, f"{i:04d}.cls", str(i % 4).encode())
-    return str(folder)
-
-
-def write_sounds(folder: Path, count: int = 32) -> str:
-    import soundfile
-
-    folder.mkdir(parents=True, exist_ok=True)
-    rng = np.random.default_rng(2)
-    with tarfile.open(folder / "audio-train-000000.tar", "w") as tar:
-        for i in range(count):
-            data = io.BytesIO()
-            soundfile.write(data, rng.normal(0, 0.1, 2000).astype("float32"), 8000, format="WAV")
-            add(tar, f"{i:04d}.wav", data.getvalue())
-            add(tar, f"{i:04d}.cls", str(i % 4).encode())
-    return str(folder)
-
-
-def write_encoder(folder: Path) -> str:
-    from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
-
-    from trainers.pretrain import train_wordpiece
-
-    tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120)
-    import torch
-
-    torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=64,
-    )
-    BertModel(config, add_pooling_layer=False).save_pretrained(folder)
-    tokenizer.save_pretrained(folder)
-    return str(folder)
 
 
 @pytest.fixture(scope="session")
@@ -124,19 +52,3 @@ def recipe(place: Path, tmp_path: Path) -> Recipe:
             tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}",
         ),
     )
-
-
-@pytest.fixture(scope="session")
-def local_ray() -> Iterator[None]:
-    """The one Ray of the test session."""
-    import ray
-
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
-    yield
-    ray.shutdown()
-
-
-def journal(run: Path) -> list[dict[str, object]]:
-    """Lines of a run's journal."""
-    return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]

@@ -232,6 +232,9 @@ def test_bad_folders_are_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"encoder.path: .*nowhere.* cannot be loaded. Give a folder"):
         TextEncoder.from_pretrained(str(tmp_path / "nowhere"))
 
+    with pytest.raises(ValueError, match=r"encoder.path: 'no-such/model' cannot be loaded"):
+        TextEncoder.from_pretrained("no-such/model")
+
     encoder = tiny_encoder.encoder("mean")
     encoder.save(str(tmp_path / "pickled"))
     (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")

@@ -1,0 +1,157 @@
+"""Streams through Ray Data and inline: the same batches, in the order that `data/order.py` says, wherever they start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from data.config import ImageStream, TextStream
+from data.errors import DataError
+from data.order import pass_sequence
+from data.shards import ShardSet
+from data.stream import Reader
+from tests.small import write_images, write_text
+
+
+def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
+    ids = [[len(word) for word in text.split()] for text in texts]
+    longest = max(map(len, ids))
+    return {"input_ids": torch.tensor([row + [0] * (longest - len(row)) for row in ids])}
+
+
+def reader(config: TextStream | ImageStream, rank: int = 0, world: int = 1, start: int = 0, **more: Any) -> Reader:
+    settings = {"batches": 20, **more}
+    shards = ShardSet.open(config.shards)
+    return Reader(config, "x", shards, seed=5, rank=rank, world_size=world, tokenize=words, start=start, **settings)
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> TextStream:
+    return TextStream(shards=write_text(tmp_path_factory.mktemp("text"), (33, 20, 27)), batch_size=8, window=16)
+
+
+def keys(found: Reader, count: int) -> list[str]:
+    out = [key for _ in range(count) for key in next(found).keys]
+    found.close()
+    return out
+
+
+def test_inline_order_is_the_pure_function(text: TextStream) -> None:
+    shards = ShardSet.open(text.shards)
+    counts = [s.samples for s in shards.shards]
+    got = keys(reader(text, inline=True), 20)  # two passes of 80
+    names = [Path(s.url).stem for s in shards.shards]
+    for pass_ in (0, 1):
+        order = pass_sequence(counts, seed=5, stream="x", pass_=pass_, rank=0, world_size=1, window=16)
+        expected = [f"{names[shard]}/{shard}-{index:04d}" for shard, index in order]
+        assert got[80 * pass_ : 80 * pass_ + 80] == expected
+    assert got[:80] != got[80:] and sorted(got[:80]) == sorted(got[80:])
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_ray_gives_what_inline_gives(text: TextStream) -> None:
+    through_ray, plain = reader(text), reader(text, inline=True)
+    for _ in range(20):
+        a, b = next(through_ray), next(plain)
+        assert a.keys == b.keys and torch.equal(a["input_ids"], b["input_ids"])
+        assert through_ray.position == plain.position
+    through_ray.close()
+    plain.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_image_views_are_the_same_wherever_the_stream_starts(tmp_path: Path) -> None:
+    config = ImageStream(shards=write_images(tmp_path, 30), batch_size=6, size=8, window=7)
+    whole = reader(config, inline=True)
+    batches = [next(whole) for _ in range(9)]  # well into the second pass
+    late = reader(config, start=24)  # batch 4 on, in the middle of a window
+    for expected in batches[4:]:
+        found = next(late)
+        assert found.keys == expected.keys and torch.equal(found["image"], expected["image"])
+    device = torch.device("cpu")
+    one, two = (whole.on_device(batches[0], device, step) for step in (0, 1))
+    assert torch.equal(one["image"], late.on_device(batches[0], device, 0)["image"]) and not torch.equal(
+        one["image"], two["image"]
+    )
+    first, again = (dict(zip(b.keys, b["image"], strict=True)) for b in (batches[0], batches[5]))
+    shared = first.keys() & again.keys()
+    assert all(not torch.equal(first[key], again[key]) for key in shared)  # another pass, another crop
+    whole.close()
+    late.close()
+
+
+def test_ranks_share_a_pass_without_overlap(text: TextStream) -> None:
+    config = text.model_copy(update={"batch_size": 16})
+    parts = [keys(reader(config, rank=rank, world=4, inline=True), 5) for rank in range(4)]  # 5 x 4 = 20 each
+    assert len({key for part in parts for key in part}) == 80
+
+
+def broken(folder: Path, bad: int, good: int = 40) -> str:
+    import tarfile
+
+    from tests.small import add
+
+    write_images(folder, good)
+    with tarfile.open(folder / "image-train-000000.tar", "a") as tar:
+        for i in range(bad):
+            add(tar, f"bad{i}.png", b"no picture")
+            add(tar, f"bad{i}.cls", b"0")
+    return str(folder)
+
+
+def test_a_bad_sample_stops_the_run_by_name(tmp_path: Path) -> None:
+    config = ImageStream(shards=broken(tmp_path, 1), batch_size=41, size=8)
+    with pytest.raises(DataError, match=r"stream 'x'.*bad0.*on_bad_sample"):
+        next(reader(config, inline=True))
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("inline", [True, False])
+def test_skipped_samples_are_counted_and_replaced(tmp_path: Path, inline: bool) -> None:
+    config = ImageStream(
+        shards=broken(tmp_path, 3), batch_size=10, size=8, window=8, on_bad_sample="skip", max_skipped_share=0.2
+    )
+    found = reader(config, inline=inline, batches=8)
+    batches = [next(found) for _ in range(8)]
+    assert all(len(batch) == 10 and not any("bad" in key for key in batch.keys) for batch in batches)
+    lost = [key for key, _ in found.skipped]
+    assert found.position == 80 + len(lost) and 3 <= len(lost) <= 6 and all("bad" in key for key in lost)
+    found.close()
+
+
+def test_too_many_bad_samples_stop_the_run(tmp_path: Path) -> None:
+    config = ImageStream(shards=broken(tmp_path, 5), batch_size=10, size=8, window=64, on_bad_sample="skip")
+    found = reader(config, inline=True)
+    with pytest.raises(DataError, match=r"more than max_skipped_share=0.01.*bad"):
+        for _ in range(10):
+            next(found)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_an_error_in_a_ray_task_arrives_as_what_it_is(tmp_path: Path) -> None:
+    config = ImageStream(shards=broken(tmp_path, 1), batch_size=41, size=8)
+    with pytest.raises(DataError, match=r"stream 'x'.*bad0.*on_bad_sample"):
+        next(reader(config))
+
+
+def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
+    import json
+    import tarfile
+
+    from tests.small import add
+
+    with tarfile.open(tmp_path / "nli-train-000000.tar", "w") as tar:
+        for i in range(8):
+            row = {"sent0": f"a {i}", "sent1": f"b {i} longer", "hard_neg": "c"}
+            add(tar, f"{i}.json", json.dumps(row).encode())
+    config = TextStream(shards=str(tmp_path), columns=("sent0", "sent1", "hard_neg"), batch_size=4, shuffle=False)
+    batch = next(reader(config, inline=True))
+    assert batch["input_ids"].shape == (4, 3, 3)
+    np.testing.assert_array_equal(batch["input_ids"][0], [[1, 1, 0], [1, 1, 6], [1, 0, 0]])
+    wrong = config.model_copy(update={"columns": ("sent0", "sent2")})
+    with pytest.raises(DataError, match="sent2"):
+        next(reader(wrong, inline=True))

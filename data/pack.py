@@ -17,6 +17,7 @@ import os
 import re
 import shutil
 import tarfile
+import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,7 @@ from data.order import permutation, seed_of
 from data.shards import MANIFEST, WIDS_KIND, read_manifest
 
 _PARTIAL = ".partial"
+_UNREADABLE = (OSError, EOFError, zlib.error)  # the last two are gzip's: cut short, damaged
 
 
 @dataclass(frozen=True)
@@ -171,8 +173,8 @@ def table_rows(
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
     for _, row in _rows(path, [*columns, *([label] if label else [])], where, quoted):
-        texts = {name: row[name].strip() for name in columns}
-        name = row[label].strip() if label else None
+        texts = {name: _text(row[name]) for name in columns}
+        name = _text(row[label]) if label else None
         if not all(texts.values()) or name == "":
             yield None
         elif len(columns) == 1:
@@ -184,7 +186,7 @@ def table_rows(
 def folder_files(folder: Path, extensions: Sequence[str]) -> Iterator[Draft]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
-    Hidden files are passed over. Every file comes before a class does twice: sorted by path, the order of every machine.
+    Hidden files are passed over. Sorted by path, so that every machine finds the same order.
 
     Raises:
         DataError: no folder, a file of another kind, or files both in subfolders and beside them.
@@ -218,8 +220,8 @@ def manifest_files(
 ) -> Iterator[Draft | None]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
-    One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts), become
-    the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty gives None.
+    One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
+    become the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty gives None.
 
     Args:
         path: the manifest.
@@ -236,14 +238,14 @@ def manifest_files(
     """
     lines = _suffix(path) == ".jsonl"
     for number, row in _rows(path, [file, *captions, *([label] if label else [])], where, quoted):
-        name = str(row[file])
+        name = _text(row[file])
         _check_extension(name, extensions, f"{path}, row {number}: {name}")
         if not files.has(name):
             raise DataError(
                 f"{path}, row {number}: the file {name!r} does not exist in {files}; set --root, or remove the row"
             )
         texts = [text for column in captions for text in _captions(row[column], column, path, number)]
-        class_ = str(row[label]).strip() if label else None
+        class_ = _text(row[label]) if label else None
         if (captions and not texts) or class_ == "":
             yield None
             continue
@@ -254,10 +256,15 @@ def manifest_files(
 
 
 def _captions(value: Any, column: str, path: Path, number: int) -> list[str]:
-    values = value if isinstance(value, list) else [value]
+    values = value if isinstance(value, list) else [value] if value is not None else []
     if not all(isinstance(text, str) for text in values):
         raise DataError(f"{path}, row {number}: {column!r} is {value!r}, neither a text nor a list of texts")
     return [text.strip() for text in values if text.strip()]
+
+
+def _text(value: Any) -> str:
+    """A cell as text; JSON has numbers (classes) and null as well."""
+    return "" if value is None else str(value).strip()
 
 
 def _json(record: Mapping[str, Any]) -> bytes:
@@ -288,7 +295,7 @@ def _opened(path: Path) -> IO[bytes]:
 def _bytes_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
     try:
         yield from file
-    except (OSError, EOFError) as error:  # gzip's: not gzipped, cut short, damaged
+    except _UNREADABLE as error:
         raise DataError(f"{path} cannot be read to its end: {error}") from error
 
 
@@ -311,7 +318,7 @@ def _unknown_columns(path: Path, wanted: Sequence[str], have: Sequence[str], row
 
 def _table_rows(path: Path, wanted: Sequence[str], quoted: bool | None) -> Iterator[tuple[int, dict[str, Any]]]:
     if _suffix(path) not in (".csv", ".tsv"):
-        raise DataError(f"{path}: a table is .csv or .tsv, a manifest also .jsonl (each may end in .gz)")
+        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz)")
     comma = _suffix(path) == ".csv"
     quoted = comma if quoted is None else quoted
     with _opened(path) as raw:
@@ -341,7 +348,7 @@ def _table_rows(path: Path, wanted: Sequence[str], quoted: bool | None) -> Itera
             ) from error
         except csv.Error as error:
             raise DataError(f"{path}, line {reader.line_num}: {error}; see --quoted") from error
-        except (OSError, EOFError) as error:
+        except _UNREADABLE as error:
             raise DataError(f"{path} cannot be read to its end: {error}") from error
 
 

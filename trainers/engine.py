@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import logging
 import math
 import os
@@ -329,10 +330,9 @@ class Engine:
             self.method.load_state_dict(self.best)
         after = evaluate(self.final, self.encoder)
         self._log_scores("final", after)
-        skipped: list[dict[str, list[tuple[str, str]]]] = [self.skipped]
-        if self.host.world_size > 1:
-            skipped = [{} for _ in range(self.host.world_size)]
-            dist.all_gather_object(skipped, self.skipped)
+        ranks = _from_all_ranks({"skipped": self.skipped, "fingerprint": fingerprint(self.method)}, self.host)
+        if len({rank["fingerprint"] for rank in ranks}) > 1:
+            raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
         return {
             "before": self.before,
             "after": after,
@@ -340,7 +340,8 @@ class Engine:
             "best_step": self.best_step,
             "best_score": self.best_score if math.isfinite(self.best_score) else None,
             "train_seconds": self.seconds,
-            "skipped": {name: [item for part in skipped for item in part[name]] for name in self.skipped},
+            "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
+            "fingerprints": [rank["fingerprint"] for rank in ranks],
         }
 
     # ------------------------------------------------------------------ log
@@ -364,11 +365,7 @@ class Engine:
     # ------------------------------------------------------------------ checkpoint
 
     def _save(self, readers: dict[str, Reader]) -> None:
-        positions: list[Any] = [{name: reader.position for name, reader in readers.items()}]
-        if self.host.world_size > 1:
-            mine = positions[0]
-            positions = [None] * self.host.world_size
-            dist.all_gather_object(positions, mine)
+        positions = _from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
         metrics = {
             "step": float(self.step),
             "score": self.best_score if math.isfinite(self.best_score) else float(self.step),
@@ -438,6 +435,23 @@ class _Window:
             f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
             for name, reader in readers.items()
         }
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of all parameters: equal on two ranks when they hold the same model."""
+    digest = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _from_all_ranks(mine: Any, host: Host) -> list[Any]:
+    if host.world_size == 1:
+        return [mine]
+    everyone: list[Any] = [None] * host.world_size
+    dist.all_gather_object(everyone, mine)
+    return everyone
 
 
 def _mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:

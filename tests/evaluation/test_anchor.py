@@ -15,8 +15,9 @@ from evaluation.registry import make_tasks
 from evaluation.sts import PairTask
 from evaluation.task import Encoded, encode_once
 
-# Public MTEB figures of all-MiniLM-L6-v2 (mean pooling, raw text): Spearman of cosine, all subsets concatenated.
-ANCHORS = {"sts12": 72.37, "sts13": 80.60, "sts14": 75.60, "stsb-test": 82.03}
+# Public MTEB figures of all-MiniLM-L6-v2 (mean pooling, raw text): Spearman of cosine, all subsets concatenated. The two
+# that take half a minute; docs/evaluation.md has the command for STS12 and STS14 as well.
+ANCHORS = {"sts13": 80.60, "stsb-test": 82.03}
 
 
 def minilm() -> Path:
@@ -41,7 +42,7 @@ def test_all_minilm(datasets: Path) -> None:
     scores = {task.name: task.score(encoded)["spearman"] for task in tasks}
     assert scores == pytest.approx(ANCHORS, abs=0.02)
     assert (encoder.pooling, encoder.limit, encoder.cut) == ("mean", 256, 0)
-    agrees_with_sentence_transformers(tasks[1], encoder.model, encoded)
+    agrees_with_sentence_transformers(tasks[0], encoder.model, encoded)
 
 
 def agrees_with_sentence_transformers(task: object, model: object, encoded: Encoded) -> None:

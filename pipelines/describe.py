@@ -1,0 +1,193 @@
+"""What is in these shards, and are they whole: ``python pipelines/describe.py shards/wiki --verify``."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import re
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import fsspec
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.decode import IMAGES, SOUNDS
+from data.shards import BadSample, RawSample, Shard, ShardSet, expand, index_of, read, read_manifest
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Show a shard set (counts, fields, samples, checks against its dataset.json) or a recipe (PAPER:RECIPE).
+
+    Exit code 1 when the shards are not what their dataset.json says.
+    """
+
+    what: tyro.conf.Positional[str]
+    """Shards (a folder, a brace range, URLs joined by ::), or a recipe like visualcse:demo."""
+    samples: int = 3
+    """How many samples to show."""
+    verify: bool = False
+    """Read everything: count again, and compare sizes and sha256."""
+
+
+def describe_shards(urls: str, samples: int = 3) -> str:
+    """Counts, fields, licence and the first samples of a shard set. Raises DataError as `ShardSet.open`."""
+    shards = ShardSet.open(urls)
+    counts = [shard.samples for shard in shards.shards]
+    spread = f"{min(counts):,} to {max(counts):,} each" if len(set(counts)) > 1 else f"{counts[0]:,} each"
+    size = f"{sum(shard.bytes for shard in shards.shards) / 1e6:,.1f} MB"
+    lines = [
+        f"{shards.name or urls}: {shards.samples:,} samples in {len(counts)} shards ({spread}), {size}",
+        f"  fields   {', '.join(shards.fields) or 'unknown'}",
+        f"  licence  {shards.licence or 'unknown'}",
+        f"  source   {shards.source or 'unknown'}",
+    ]
+    if shards.classes:
+        shown = ", ".join(f"{number} {name}" for number, name in enumerate(shards.classes[:12]))
+        lines.append(f"  classes  {len(shards.classes)}: {shown}{', ...' if len(shards.classes) > 12 else ''}")
+    lines += ["", *_table(shards.shards), ""]
+    lines += [line for sample in _first(shards, samples) for line in render(sample, shards.classes)]
+    return "\n".join(lines).rstrip()
+
+
+def _table(shards: Sequence[Shard], limit: int = 8) -> list[str]:
+    width = max(len(shard.name) for shard in shards)
+    rows = [f"  {'shard':{width}}  {'samples':>9}  {'MB':>9}  sha256"]
+    for shard in shards[:limit]:
+        size = f"{shard.bytes / 1e6:.2f}" if shard.bytes >= 0 else "?"
+        rows.append(f"  {shard.name:{width}}  {shard.samples:>9,}  {size:>9}  {(shard.sha256 or '-')[:12]}")
+    return rows + ([f"  ... and {len(shards) - limit} more"] if len(shards) > limit else [])
+
+
+def _first(shards: ShardSet, count: int) -> Iterator[RawSample | BadSample]:
+    for shard in shards.shards:
+        found = list(read(shard, range(min(count, shard.samples))))
+        yield from found
+        count -= len(found)
+        if not count:
+            return
+
+
+def render(sample: RawSample | BadSample, classes: Sequence[str] = ()) -> list[str]:
+    """A sample for the eye: texts shortened, pictures and sounds by size and length."""
+    if isinstance(sample, BadSample):
+        return [f"  {sample.shard}/{sample.key}", f"    cannot be read: {sample.reason}"]
+    return [f"  {sample.shard}/{sample.key}"] + [
+        f"    {name:5} {_render_field(name, data, classes)}" for name, data in sample.fields.items()
+    ]
+
+
+def _render_field(name: str, data: bytes, classes: Sequence[str]) -> str:
+    if name in IMAGES:
+        from PIL import Image
+
+        try:
+            with Image.open(io.BytesIO(data)) as picture:
+                return f"{picture.width} x {picture.height} {picture.mode}, {len(data):,} bytes"
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+            return f"no picture: {error}"
+    if name in SOUNDS:
+        import soundfile
+
+        try:
+            info = soundfile.info(io.BytesIO(data))
+            return f"{info.duration:.2f} s, {info.samplerate} Hz, {info.channels} channels, {len(data):,} bytes"
+        except soundfile.SoundFileError as error:
+            return f"no sound: {error}"
+    if name not in ("txt", "json", "cls"):
+        return f"{len(data):,} bytes"
+    text = data.decode("utf-8", "replace").strip()
+    if name == "cls" and text.isdecimal() and int(text) < len(classes):
+        return f"{text} ({classes[int(text)]})"
+    text = re.sub(r"\s+", " ", text)
+    return text if len(text) <= 100 else text[:97] + "..."
+
+
+def verify(urls: str) -> list[str]:
+    """Read every shard and compare it with its `dataset.json`: the differences, none when all is well.
+
+    Raises:
+        DataError: shards that cannot be opened at all.
+    """
+    wrong: list[str] = []
+    found = expand(urls)
+    for folder in dict.fromkeys(url.rpartition("/")[0] for url in found):
+        manifest = read_manifest(folder)
+        here = [url for url in found if url.rpartition("/")[0] == folder]
+        if manifest is None:
+            wrong.append(f"{folder}: no dataset.json to compare with")
+            continue
+        for url in here:
+            name = url.rpartition("/")[2]
+            if name not in manifest.shards:
+                wrong.append(f"{name} is not listed in dataset.json")
+            else:
+                wrong += [f"{name}: {text}" for text in _differences(manifest.shards[name])]
+        listed = sum(shard.samples for shard in manifest.shards.values())
+        if manifest.record.get("nsamples", listed) != listed:
+            wrong.append(f"dataset.json says {manifest.record['nsamples']} samples, its shards have {listed}")
+    return wrong
+
+
+def _differences(shard: Shard) -> Iterator[str]:
+    index = index_of(shard.url)
+    if shard.bytes not in (-1, index.bytes):
+        yield f"{index.bytes:,} bytes, dataset.json says {shard.bytes:,}"
+    if len(index.keys) != shard.samples:
+        yield f"{len(index.keys):,} samples, dataset.json says {shard.samples:,}"
+    if index.tail:
+        yield index.tail
+    for reason, count in Counter(index.faults.values()).items():
+        yield f"{count} samples: {reason}"
+    fields = tuple(sorted({name for members in index.members for name, _, _ in members}))
+    if shard.fields and fields != tuple(sorted(shard.fields)):
+        yield f"fields {', '.join(fields)}, dataset.json says {', '.join(shard.fields)}"
+    if shard.sha256 is not None and (digest := _sha256(shard.url)) != shard.sha256:
+        yield f"sha256 {digest[:12]}..., dataset.json says {shard.sha256[:12]}..."
+
+
+def _sha256(url: str) -> str:
+    digest = hashlib.sha256()
+    with fsspec.open(url, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def describe_recipe(paper: str, name: str) -> str:
+    """What a recipe would do: streams, steps, parameters, memory. Raises ValueError for an unknown paper or recipe."""
+    raise ValueError(f"recipe {paper}:{name}: recipes cannot be shown yet; give shards")
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
+    arguments = tyro.cli(Arguments, args=argv)
+    try:
+        if recipe := re.fullmatch(r"([a-z_]\w*):(\w+)", arguments.what):
+            print(describe_recipe(recipe[1], recipe[2]))
+            return 0
+        if not arguments.verify:
+            print(describe_shards(arguments.what, arguments.samples))
+            return 0
+        wrong = verify(arguments.what)
+        if not wrong:
+            print(describe_shards(arguments.what, arguments.samples))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    for line in wrong:
+        print(f"differs: {line}", file=sys.stderr)
+    if not wrong:
+        print("\nverified: counts, sizes, fields and sha256 are those of dataset.json")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,172 @@
+"""Make shards: ``python pipelines/pack.py text wiki.txt.gz --out shards/wiki --licence CC-BY-SA-4.0``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.errors import DataError
+from data.pack import Output, Packed, pack_audio, pack_images, pack_table, pack_text
+from data.shards import read_manifest
+
+
+@dataclass(frozen=True, kw_only=True)
+class Common:
+    out: Path
+    """Folder of the shards; one folder for each split."""
+    name: str | None = None
+    """Shards are called NAME-SPLIT-000000.tar. Default: the name of the folder."""
+    split: str = "train"
+    shard_size: int | None = None
+    """Most samples in a shard. Default: 10,000 texts, 1,000 pictures or sounds."""
+    shuffle: bool = True
+    """Mix the samples before they are cut into shards. Streams mix only within a window, so sorted sources need it."""
+    seed: int = 0
+    """Of that mixing: equal input and seed give equal bytes."""
+    licence: str = "unknown"
+    """Licence of the data, e.g. CC-BY-SA-4.0; it goes into the model cards of what is trained on it."""
+    source: str = "unknown"
+    """Where the data comes from, e.g. a web address."""
+    overwrite: bool = False
+    """Replace the shards that are in the folder."""
+
+    def output(self, shard_size: int) -> Output:
+        name = self.out.resolve().name if self.name is None else self.name
+        size = shard_size if self.shard_size is None else self.shard_size
+        return Output(self.out, name, self.split, size, self.shuffle, self.seed, self.licence, self.source, self.overwrite)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Columns(Common):
+    label: str | None = None
+    """Column with the class; its names become the integers of the field cls, sorted."""
+    where: tuple[str, ...] = ()
+    """COLUMN=VALUE: only rows with this value (several: all of them)."""
+    quoted: bool | None = None
+    """Whether cells may stand in quotation marks. Default: in a .csv yes, in a .tsv no."""
+    classes_from: Path | None = None
+    """Folder of an earlier packed split whose class numbers are kept."""
+
+    def conditions(self) -> dict[str, str]:
+        if bad := [text for text in self.where if "=" not in text]:
+            raise DataError(f"--where {bad[0]!r}; write COLUMN=VALUE")
+        return {column: value for column, _, value in (text.partition("=") for text in self.where)}
+
+    def classes(self) -> tuple[str, ...] | None:
+        if self.classes_from is None:
+            return None
+        manifest = read_manifest(str(self.classes_from))
+        if manifest is None or not manifest.classes:
+            raise DataError(f"--classes-from {self.classes_from}: no dataset.json with classes in this folder")
+        return manifest.classes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Text(Common):
+    """Sentences, one a line (.txt, .gz): field txt. Empty lines are dropped and counted."""
+
+    files: tyro.conf.Positional[tuple[Path, ...]]
+
+    def run(self) -> Packed:
+        if not self.files:
+            raise DataError("name at least one text file, e.g. wiki.txt.gz")
+        return pack_text(self.files, self.output(10_000))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table(Columns):
+    """Pairs and triples from a .csv, .tsv or .jsonl (.gz): several columns become the field json, one becomes txt."""
+
+    file: tyro.conf.Positional[Path]
+    columns: tuple[str, ...]
+    """The texts, by name and in order: sent0 sent1 hard_neg."""
+
+    def run(self) -> Packed:
+        return pack_table(
+            self.file,
+            self.columns,
+            self.output(10_000),
+            label=self.label,
+            where=self.conditions(),
+            quoted=self.quoted,
+            classes=self.classes(),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Files(Columns):
+    path: tyro.conf.Positional[Path]
+    root: Path | None = None
+    """Folder or tar archive with the manifest's files. Default: the manifest's folder."""
+    file_column: str = "file"
+    """Column with the path of the file."""
+    captions: tuple[str, ...] = ()
+    """Columns with captions. One column of a table becomes the field txt, otherwise json {"captions": [...]}."""
+
+    def options(self) -> dict[str, object]:
+        return {
+            "root": self.root,
+            "file": self.file_column,
+            "captions": self.captions,
+            "label": self.label,
+            "where": self.conditions(),
+            "quoted": self.quoted,
+            "classes": self.classes(),
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Images(_Files):
+    """Pictures (jpg jpeg png webp): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
+
+    def run(self) -> Packed:
+        return pack_images(self.path, self.output(1_000), **self.options())
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audio(_Files):
+    """Sounds (wav flac ogg mp3): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
+
+    def run(self) -> Packed:
+        return pack_audio(self.path, self.output(1_000), **self.options())
+
+
+def report(packed: Packed) -> str:
+    """What was packed, in one or two lines."""
+    lines = [f"{packed.folder}: {packed.samples:,} samples in {packed.shards} shards, {packed.bytes / 1e6:.1f} MB"]
+    if packed.dropped:
+        lines.append(f"{packed.dropped:,} empty samples dropped")
+    if packed.classes:
+        lines.append(f"{len(packed.classes)} classes: {json.dumps(packed.classes[:10], ensure_ascii=False)[1:-1]}")
+    return "\n".join(lines)
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad."""
+    arguments: Text | Table | Images | Audio = tyro.cli(
+        Annotated[Text, tyro.conf.subcommand("text")]
+        | Annotated[Table, tyro.conf.subcommand("table")]
+        | Annotated[Images, tyro.conf.subcommand("images")]
+        | Annotated[Audio, tyro.conf.subcommand("audio")],
+        args=argv,
+        description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
+    )
+    try:
+        print(report(arguments.run()))
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

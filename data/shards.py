@@ -349,7 +349,8 @@ def scan(url: str) -> Shard:
     """
     index = index_of(url)
     fields = {name for members in index.members for name, _, _ in members}
-    return Shard(url, len(index.keys) + (index.tail is not None), index.bytes, None, tuple(sorted(fields)))
+    lost = index.tail is not None and len(index.keys) - 1 not in index.faults
+    return Shard(url, len(index.keys) + lost, index.bytes, None, tuple(sorted(fields)))
 
 
 def index_of(url: str) -> Index:
@@ -411,11 +412,15 @@ def _index(url: str, checksum: str) -> Index:
             if member.offset_data + member.size > size:
                 faults[position] = f"the shard is truncated within the field {name!r}"
             members[-1] = (*members[-1], (name, member.offset_data, member.size))
-        # tarfile takes a damaged header for the end of the archive, which is a block of zeros or the end of the file.
-        if archive.offset < size:
-            file.seek(archive.offset)
-            if file.read(tarfile.BLOCKSIZE).strip(b"\0"):
-                tail = f"the shard is damaged or truncated at byte {archive.offset}"
+        # tarfile takes a damaged header for the end of the archive, which is a block of zeros.
+        file.seek(min(archive.offset, size))
+        end = file.read(tarfile.BLOCKSIZE)
+        if end.strip(b"\0"):
+            tail = f"the shard is damaged or truncated at byte {archive.offset}"
+        elif len(end) < tarfile.BLOCKSIZE:
+            tail = "the shard is truncated: it has no end mark"
+        if tail and keys and {name for name, _, _ in members[-1]} != {name for name, _, _ in members[0]}:
+            faults.setdefault(len(keys) - 1, tail)  # what follows of this sample is lost
     return Index(keys, members, faults, tail, size)
 
 

@@ -30,7 +30,7 @@ LEE_BACKGROUND, LEE_EVALUATION = "lee_background.cor", "lee.cor"
 
 
 def wiki_sentences() -> list[str]:
-    """About 20,000 different English sentences of 5 to 60 words: 106 Wikipedia articles and 300 news texts.
+    """About 20,000 different English sentences of 5 to 60 words: 101 Wikipedia articles and 300 news texts.
 
     Both come with gensim (its Wikipedia excerpt, CC BY-SA, and the background documents of the Lee corpus). Sentences that
     are also in the 50 Lee documents that people have rated are left out: those are what the demo is evaluated on.

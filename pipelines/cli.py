@@ -64,14 +64,20 @@ def prepare(recipe: Recipe) -> None:
         write_demo_shards(Path(OFFLINE), kinds)
 
 
-def main(recipes: Recipes, description: str | None, default: str = "demo") -> dict[str, Any]:
-    """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1."""
+def main(
+    recipes: Recipes, description: str | None, default: str = "demo", before: Callable[[Recipe], None] = lambda recipe: None
+) -> dict[str, Any]:
+    """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1.
+
+    `before` makes what the recipe starts from, when that is part of the pipeline.
+    """
     from trainers.launch import fit
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
         recipe = parse(recipes, description or "", sys.argv[1:], default)
         prepare(recipe)
+        before(recipe)
         summary = fit(recipe)
     except (RecipeError, DataError, NonFiniteLoss, ValueError) as error:
         sys.exit(f"error: {error}")

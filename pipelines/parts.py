@@ -75,7 +75,7 @@ def with_encoder(
 
 
 def supervised(recipe: Recipe, stream: str) -> Recipe:
-    """The released script for the supervised row: text 128 at 3e-5, the other stream at 1e-7, weight 100, temperature .05."""
+    """The released script of the supervised row: text 128 at 3e-5, the other at 1e-7 with weight 100 and temperature .05."""
     changes = {
         "name": f"{recipe.paper}/supervised-bert-base",
         "encoder.pooling": "cls",

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-WORDS = "the a cat dog house tree river runs sees likes old new red green small large near under over with".split()
+WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "likes", "old", "new", "red", "green", "near"]
 
 
 def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
@@ -58,7 +58,7 @@ def write_sounds(folder: Path, count: int = 32) -> str:
 def write_encoder(folder: Path) -> str:
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from trainers.pretrain import train_wordpiece
+    from trainers.fresh import train_wordpiece
 
     tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120)
     import torch

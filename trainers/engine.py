@@ -259,6 +259,7 @@ class Engine:
                     optimizer.backward(loss / micro)
                 for name, value in {**output.losses, **output.metrics}.items():
                     values[f"train/{name}"] = values.get(f"train/{name}", 0.0) + float(value.detach()) / micro
+            values[f"train/lr/{turn}"] = optimizer.schedule.get_last_lr()[0]
             values[f"train/grad_norm/{turn}"] = optimizer.step()
         return values
 
@@ -352,8 +353,6 @@ class Engine:
             self.skipped[name] += reader.skipped
             reader.skipped = []
             values[f"data/{name}/skipped"] = float(len(self.skipped[name]))
-        for turn, optimizer in self.optimizers.items():
-            values[f"train/lr/{turn}"] = optimizer.schedule.get_last_lr()[0]
         batches = sum(self.recipe.streams[name].batch_size for streams in self.turns.values() for name in streams)
         speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
         values |= window.wait_shares(readers) | {"time/samples_per_second": speed, "time/seconds": self.seconds}

@@ -2,37 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 from torch import Tensor, nn
 
 from data.batch import Batch
 from trainers.config import MethodConfig
 from trainers.encoders import TextEncoder
+from trainers.fresh import FreshEncoder
 from trainers.method import Method, StepOutput
-
-
-class FreshEncoder(BaseModel):
-    """The BERT and the WordPiece tokenizer that are made before training; what `pipelines/pretrain.py` starts from."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    vocab_size: int = Field(8000, ge=100)
-    width: int = Field(192, gt=0)
-    layers: int = Field(3, gt=0)
-    heads: int = Field(6, gt=0)
-    intermediate: int = Field(384, gt=0)
-    positions: int = Field(256, ge=16)
-    dropout: float = Field(0.1, ge=0, lt=1)
-    lowercase: bool = True
-    vectors: str | None = None
-    """Word vectors in word2vec text format (gensim reads it): word pieces start from them; none: from noise."""
-    branch_scale: float = Field(0.1, gt=0, le=1)
-    """Factor on the initial output weights of attention and feed-forward: near 0 the stack begins as the identity."""
 
 
 class MaskedLMConfig(MethodConfig):
@@ -102,31 +83,3 @@ def mask_tokens(ids: Tensor, probability: float, mask_id: int, vocab_size: int, 
     masked = torch.where(chosen & (fate < 0.8), mask_id, ids)
     random = torch.randint(vocab_size, ids.shape, device=ids.device)
     return torch.where(chosen & (fate >= 0.9), random, masked), chosen
-
-
-def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = True, positions: int = 256) -> Any:
-    """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer."""
-    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-    from transformers import PreTrainedTokenizerFast
-
-    special = {
-        "pad_token": "[PAD]",
-        "unk_token": "[UNK]",
-        "cls_token": "[CLS]",
-        "sep_token": "[SEP]",
-        "mask_token": "[MASK]",
-    }
-    names = list(special.values())
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(
-        vocab_size=vocab_size, min_frequency=2, special_tokens=names, limit_alphabet=1000, show_progress=False
-    )
-    tokenizer.train_from_iterator(sentences, trainer)
-    ends = [("[CLS]", names.index("[CLS]")), ("[SEP]", names.index("[SEP]"))]
-    tokenizer.post_processor = processors.TemplateProcessing(
-        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
-    )
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **special)

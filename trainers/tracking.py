@@ -173,9 +173,9 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
         client = _client(uri)
         sent = Sent(0, _last_steps(client, run_id)) if start is None else start
         for end, metrics, todo in _batches(journal, sent):
-            if metrics:
-                client.log_batch(run_id, metrics=metrics)
-                count += len(metrics)
+            for first in range(0, len(metrics), BATCH):
+                client.log_batch(run_id, metrics=metrics[first : first + BATCH])
+            count += len(metrics)
             if todo is not None:
                 _perform(uri, run_id, todo)
             sent.offset = end
@@ -186,27 +186,24 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
 
 
 def _batches(journal: Journal, sent: Sent) -> Iterator[tuple[int, list[Any], dict[str, Any] | None]]:
-    """(byte behind the last line, metrics, what else is to be done); `sent.last` moves on as metrics are taken."""
+    """Whole lines, about `BATCH` metrics at a time: (byte behind the last line, metrics, what is to be done after them).
+
+    Metrics that the server has by `sent.last` are left out; it moves on with those that are taken.
+    """
     from mlflow.entities import Metric
 
     end, batch = sent.offset, []
-    for behind, line in journal.lines(sent.offset):
-        if "do" in line:
-            yield behind, batch, line
-            batch = []
+    for end, line in journal.lines(sent.offset):
         step = int(line.get("step", line.get("second", 0)))
         for key, value in line.get("metrics", {}).items():
             if step > sent.last.get(key, -1):
                 sent.last[key] = step
                 batch.append(Metric(key, float(value), int(line["time"]), step))
-        end = behind
-        while len(batch) > BATCH:  # a single enormous line: its record moves only with its last part
-            yield sent.offset, batch[:BATCH], None
-            batch = batch[BATCH:]
-        if len(batch) > BATCH // 2:
-            yield end, batch, None
+        todo = line if "do" in line else None
+        if todo or len(batch) >= BATCH:
+            yield end, batch, todo
             batch = []
-    if end > sent.offset:
+    if batch or end > sent.offset:
         yield end, batch, None
 
 
@@ -238,14 +235,8 @@ def drain(journal: Path | str, uri: str | None = None, run_id: str | None = None
         except Exception as error:
             left = end - time.monotonic()
             if left <= 0:
-                log.error(
-                    "the tracking server %s cannot be reached (%s). %d lines wait in %s; nothing is lost. Send them later: %s",
-                    uri,
-                    _brief(error),
-                    book.waiting(),
-                    book.path,
-                    sync_command(book.path),
-                )
+                text = "%s cannot be reached (%s). Nothing is lost: %d lines wait in %s. Send them later: %s"
+                log.error(text, uri, _brief(error), book.waiting(), book.path, sync_command(book.path))
                 return False
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -270,8 +261,9 @@ class Tracker:
         self._file: IO[bytes] | None = None
         self._began = 0.0
         self._guard = threading.RLock()
-        self._stop = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._closing, self._ending = threading.Event(), threading.Event()
+        self._sampling = threading.Thread(target=self._sample, daemon=True, name="tracker-sample")
+        self._sending = threading.Thread(target=self._send, daemon=True, name="tracker-send")
         if self.path.exists() and (self._journal.header() or {}).get("run_id") != run_id:
             self._journal.set_aside()
         _import_mlflow()  # here, not in a thread while other threads import
@@ -285,23 +277,26 @@ class Tracker:
         self._append({"step": int(step), "time": int(time.time() * 1000), "metrics": values})
 
     def resume(self, step: int) -> None:
-        """Go on after `step`, that of the checkpoint. Lines after it that were not sent are dropped, since they come again."""
+        """Go on after `step`, that of the checkpoint: what was not sent of later steps is dropped, since it comes again."""
         with self._guard:
-            if self._file is None and self.path.exists():
+            assert self._file is None, "resume comes before the first line"
+            if self.path.exists():
                 self._journal.rewind(step)
             self._open()
 
     def close(self, timeout: float = 30.0) -> None:
         """Send the rest, for at most `timeout` seconds, and stop. What a server that is away did not get, `drain` sends."""
         with self._guard:
-            threads, self._threads = self._threads, []
-        self._stop.set()
-        end = time.monotonic() + timeout
-        for thread in threads:
-            thread.join(max(0.1, end - time.monotonic()))
+            if self._file is None or self._file.closed:
+                return
+        # The sampler ends first: its last sample is among what is sent last.
+        self._closing.set()
+        if self._sampling.is_alive():
+            self._sampling.join(5)
         with self._guard:
-            if self._file is not None:
-                self._file.close()
+            self._file.close()
+        self._ending.set()
+        self._sending.join(timeout)
 
     def __enter__(self) -> Tracker:
         return self
@@ -310,44 +305,53 @@ class Tracker:
         self.close()
 
     def _open(self) -> IO[bytes]:
+        """The open journal, without an unfinished line of a process that was killed; the threads start with it."""
         if self._file is None:
+            if self.path.exists():
+                self._journal.rewind(sys.maxsize)
             self._journal.create(self.run_id, self.uri)
             header = self._journal.header()
             assert header is not None
             self._began = header["began"]
             self._file = open(self.path, "ab")  # noqa: SIM115
-            self._sampler = _Sampler() if self.system_every > 0 else None
-            targets = [self._sample] if self._sampler else []
-            # The sampler is joined first: its last sample is among what is sent last.
-            for target in (*targets, self._send):
-                thread = threading.Thread(target=target, daemon=True, name=f"tracker{target.__name__}")
-                self._threads.append(thread)
-                thread.start()
+            if self.system_every > 0:
+                self._sampling.start()
+            self._sending.start()
         return self._file
 
     def _append(self, line: dict[str, Any]) -> None:
         with self._guard:
-            if self._file is not None and self._file.closed:
+            file = self._open()
+            if file.closed:
                 raise ValueError(f"the tracker of {self.path} is closed")
-            self._journal.append(line, self._open())
+            self._journal.append(line, file)
 
     def _sample(self) -> None:
-        assert self._sampler is not None
-        stopped = False
-        while not stopped:
-            stopped = self._stop.wait(self.system_every)
-            second, now = int(time.time() - self._began), int(time.time() * 1000)
-            with contextlib.suppress(Exception):  # a sensor that fails is no reason to stop
-                self._append({"second": second, "time": now, "metrics": self._sampler.read()})
+        from mlflow.system_metrics.metrics.cpu_monitor import CPUMonitor
+        from mlflow.system_metrics.metrics.disk_monitor import DiskMonitor
+        from mlflow.system_metrics.metrics.gpu_monitor import GPUMonitor
+        from mlflow.system_metrics.metrics.network_monitor import NetworkMonitor
+
+        monitors: list[Any] = [CPUMonitor(), DiskMonitor(), NetworkMonitor()]
+        with contextlib.suppress(Exception):  # no GPU, or no nvidia-ml-py to ask it
+            monitors.append(GPUMonitor())
+        CPUMonitor().collect_metrics()  # psutil's load counts from the last call; the first one has no meaning
+        closing = False
+        while not closing:
+            closing = self._closing.wait(self.system_every)
+            values: dict[str, float] = {}
+            for monitor in monitors:
+                with contextlib.suppress(Exception):  # a sensor that fails is no reason to stop
+                    monitor.collect_metrics()
+                    values |= {f"system/{key}": float(value) for key, value in monitor.aggregate_metrics().items()}
+                    monitor.clear_metrics()
+            now = time.time()
+            self._append({"second": int(now - self._began), "time": int(now * 1000), "metrics": values})
 
     def _send(self) -> None:
-        pause, away = SEND_EVERY, False
-        while True:
-            stopping = self._stop.wait(pause)
-            if stopping:
-                for thread in threading.enumerate():
-                    if thread.name == "tracker_sample" and thread in self._others():
-                        thread.join(5)
+        pause, away, ending = SEND_EVERY, False, False
+        while not ending:
+            ending = self._ending.wait(pause)
             try:
                 send(self._journal, self.uri, self.run_id)
                 if away:
@@ -359,5 +363,287 @@ class Tracker:
                     text = "the tracking server %s does not answer (%s); training goes on, metrics wait in %s"
                     log.warning(text, self.uri, _brief(error), self.path)
                 away = True
-            if stopping:
-                return
+
+
+def metric_name(name: str) -> str:
+    """`name` as MLflow allows it: letters, digits and ``_-.:/`` and space, at most 250; anything else becomes ``_``."""
+    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
+
+
+# ----------------------------------------------------------------------------------------------------------- driver
+
+
+@dataclass
+class RunHandle:
+    """An MLflow run that the driver owns.
+
+    journal: that of the run, once `drain` was called or `open_run` was told. From then on nothing here fails because of
+    the server: what it does not take is written to the journal, and sent with it (`sync_command`).
+    """
+
+    run_id: str
+    uri: str
+    experiment_id: str
+    artifact_uri: str
+    journal: Path | None = None
+
+    def drain(self, journal: Path | str | None = None, timeout: float = 60.0) -> bool:
+        """Send what the workers' journal still holds. See the function `drain`."""
+        self.journal = Path(journal) if journal is not None else self.journal
+        if self.journal is None:
+            raise TrackingError("which journal? Give its path.")
+        return drain(self.journal, self.uri, self.run_id, timeout)
+
+    def log_artifact(self, file: Path | str, folder: str = "") -> None:
+        """Upload a file into `folder` of the run's artifacts. Raises FileNotFoundError when it is not there."""
+        self.log_artifacts(file, folder)
+
+    def log_artifacts(self, path: Path | str, folder: str = "") -> None:
+        """Upload a file, or what is in a folder. Raises FileNotFoundError when it is not there."""
+        if not Path(path).exists():
+            raise FileNotFoundError(f"artifact {path}: there is no such file or folder")
+        self._do({"do": "artifacts", "path": str(Path(path).resolve()), "folder": folder})
+
+    def log_figure(self, name: str, figure: Any) -> Path | None:
+        """A matplotlib figure as ``figures/NAME.png``, kept beside the journal too; returns where."""
+        file_name = re.sub(r"[^\w\-.]", "_", name).removesuffix(".png") + ".png"
+        if self.journal is None:
+            with tempfile.TemporaryDirectory() as place:
+                figure.savefig(Path(place) / file_name, bbox_inches="tight")
+                self.log_artifacts(Path(place) / file_name, "figures")
+            return None
+        file = self.journal.parent.resolve() / "figures" / file_name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, bbox_inches="tight")
+        self.log_artifacts(file, "figures")
+        return file
+
+    def register(self, export: Path | str, name: str) -> None:
+        """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.
+
+        ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it.
+        """
+        if not (Path(export) / "modules.json").is_file():
+            raise FileNotFoundError(f"{export} is no sentence-transformers folder: it has no modules.json")
+        self._do({"do": "register", "path": str(Path(export).resolve()), "name": name})
+
+    def finish(self, status: str = "FINISHED") -> None:
+        """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
+        if self.journal is not None and Journal(self.journal).waiting():
+            self.drain(timeout=10)
+        try:
+            self._do({"do": "status", "status": status, "time": int(time.time() * 1000)})
+        except Exception as error:
+            log.error("run %s could not be marked %s at %s: %s", self.run_id, status, self.uri, _brief(error))
+
+    def _do(self, line: dict[str, Any]) -> None:
+        try:
+            _perform(self.uri, self.run_id, line)
+        except Exception as error:
+            if self.journal is None:
+                raise
+            # The result of days of training must not depend on the last request.
+            book = Journal(self.journal)
+            book.create(self.run_id, self.uri)
+            with book.lock(60):
+                book.append(line)
+            text = "%s (%s) did not reach %s: %s. It waits in %s; send it later: %s"
+            what = line.get("path") or line.get("status")
+            log.error(text, line["do"], what, self.uri, _brief(error), self.journal, sync_command(self.journal))
+
+
+def open_run(
+    uri: str | None,
+    experiment: str,
+    run_name: str,
+    params: Mapping[str, Any],
+    tags: Mapping[str, str] | None = None,
+    run_id: str | None = None,
+    journal: Path | None = None,
+) -> RunHandle:
+    """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
+
+    uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
+    SQLite database are beside it, in ``mlartifacts``. Every parameter is logged; MLflow cuts one at 6,000
+    characters, and then all are in the artifact ``params.json``. Tags: git commit and whether files differed from it,
+    versions of the libraries, CPUs and GPU.
+
+    Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
+    """
+    uri = resolve_uri(uri)
+    try:
+        with _database_lock(uri):
+            client = _client(uri)  # makes the tables
+            experiment_id = _experiment(client, uri, experiment)
+        if run_id is None:
+            everything = {**environment_tags(), **(tags or {})}
+            run = client.create_run(experiment_id, run_name=run_name, tags=everything)
+            _log_params(client, run.info.run_id, params)
+        else:
+            client.update_run(run_id, status="RUNNING")
+            run = client.get_run(run_id)
+    except TrackingError:
+        raise
+    except Exception as error:
+        if run_id is not None and "not found" in str(error):
+            raise TrackingError(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
+        raise TrackingError(
+            f"run.tracking_uri={uri!r} cannot be used: {_brief(error)}. Start the server (`mlflow server --port 5000`), "
+            "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
+        ) from error
+    return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
+
+
+def resolve_uri(uri: str | None = None) -> str:
+    """The tracking URI with absolute paths (see `open_run`). Raises TrackingError for one that MLflow does not take."""
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri else ""
+    if scheme not in SCHEMES:
+        raise TrackingError(
+            f"run.tracking_uri={uri!r} is no database or server (MLflow no longer keeps runs in plain folders). "
+            "Allowed: sqlite:///FILE, http://HOST:PORT, https://…, postgresql://…, mysql://…"
+        )
+    if scheme == "sqlite":
+        file = uri.partition(":///")[2]
+        if not file or file.startswith(":memory:"):
+            raise TrackingError(
+                f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db"
+            )
+        path = Path(file).expanduser().resolve()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return f"sqlite:///{path}"
+    return uri
+
+
+def environment_tags() -> dict[str, str]:
+    """What a run can be repeated with: commit, versions, machine."""
+    import torch
+
+    from trainers.card import library_versions
+
+    tags = {f"version.{name}": version for name, version in library_versions().items()}
+    tags |= {
+        "platform": platform.platform(),
+        "cpus": str(os.cpu_count()),
+        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "mlflow.source.name": " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:5000],
+        "mlflow.source.type": "LOCAL",
+    }
+    with contextlib.suppress(Exception):  # containers may run without a user name
+        tags["mlflow.user"] = getpass.getuser()
+    commit = _git("rev-parse", "HEAD")
+    if commit is not None:
+        changes = _git("status", "--porcelain", "--untracked-files=no")
+        tags |= {"mlflow.source.git.commit": commit, "git.dirty": str(bool(changes)).lower()}
+    return tags
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of git in this repository; none without git, or where the code is not its own repository."""
+    if not (ROOT / ".git").exists():
+        return None
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, timeout=20, check=True)
+        return done.stdout.strip()
+    return None
+
+
+def _import_mlflow() -> Any:
+    """MLflow, which takes a second or two to import, with settings that fit a loop that tries again by itself."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # its own seven block for minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    import mlflow
+
+    return mlflow
+
+
+def _client(uri: str) -> Any:
+    return _import_mlflow().MlflowClient(uri)
+
+
+@contextlib.contextmanager
+def _database_lock(uri: str) -> Iterator[None]:
+    """One driver at a time in a SQLite file: several that create its tables at once fail."""
+    if not uri.startswith("sqlite:///"):
+        yield
+        return
+    with FileLock(f"{uri.removeprefix('sqlite:///')}.lock", timeout=120):
+        yield
+
+
+def _experiment(client: Any, uri: str, name: str) -> str:
+    """Id of the experiment, made when absent."""
+    found = client.get_experiment_by_name(name)
+    if found is None:
+        place = None  # a server's own choice
+        if uri.startswith("sqlite:///"):
+            folder = re.sub(r"[^\w\-.]", "_", name)
+            place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / folder).as_uri()
+        try:
+            return client.create_experiment(name, artifact_location=place)
+        except Exception:
+            found = client.get_experiment_by_name(name)  # another driver was faster
+            if found is None:
+                raise
+    if found.lifecycle_stage != "active":
+        raise TrackingError(
+            f"run.experiment={name!r} was deleted at {uri}; restore it (`mlflow experiments restore --experiment-id "
+            f"{found.experiment_id}`) or choose another name"
+        )
+    return found.experiment_id
+
+
+def _log_params(client: Any, run_id: str, params: Mapping[str, Any]) -> None:
+    from mlflow.entities import Param
+    from mlflow.utils.validation import MAX_PARAM_VAL_LENGTH, MAX_PARAMS_TAGS_PER_BATCH
+
+    texts = {metric_name(name): str(value) for name, value in params.items()}
+    entities = [Param(name, text[:MAX_PARAM_VAL_LENGTH]) for name, text in texts.items()]
+    for start in range(0, len(entities), MAX_PARAMS_TAGS_PER_BATCH):
+        client.log_batch(run_id, params=entities[start : start + MAX_PARAMS_TAGS_PER_BATCH])
+    if any(len(text) > MAX_PARAM_VAL_LENGTH for text in texts.values()):
+        client.log_dict(run_id, dict(params), "params.json")
+
+
+def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
+    """Do what a ``do`` line says. Raises what MLflow raises."""
+    client = _client(uri)
+    if line["do"] == "status":
+        client.set_terminated(run_id, line["status"], line["time"])
+    elif line["do"] == "artifacts":
+        upload = client.log_artifacts if Path(line["path"]).is_dir() else client.log_artifact
+        upload(run_id, line["path"], line["folder"] or None)
+    elif line["do"] == "register":
+        _register(uri, run_id, Path(line["path"]), line["name"])
+    else:
+        raise TrackingError(f"a journal line asks for {line['do']!r}; known: artifacts, register, status")
+
+
+def _register(uri: str, run_id: str, export: Path, name: str) -> None:
+    mlflow = _import_mlflow()
+    from mlflow import sentence_transformers as flavor
+    from sentence_transformers import SentenceTransformer
+
+    from trainers.card import library_versions
+
+    versions = library_versions()
+    needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    try:
+        flavor.log_model(
+            SentenceTransformer(str(export), device="cpu"),
+            name="model",
+            registered_model_name=name,
+            pip_requirements=needs,  # given: guessing them takes far longer than the rest
+            run_id=run_id,
+        )
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def _brief(error: Exception) -> str:
+    """The first line of an error, without the pages that a failed request brings."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= 300 else f"{text[:297]}..."

@@ -1,0 +1,170 @@
+"""The model of a checkpoint: ``python pipelines/export.py runs/demo/checkpoint OUT``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+if TYPE_CHECKING:
+    from trainers.method import SentenceEncoder
+
+PROBES = [
+    "A dog runs through the park.",
+    "The market fell.",
+    "one",
+    "Two of them, and a longer one, came home late at night.",
+]
+"""Texts of several lengths, whose vectors must not change by being saved."""
+TOLERANCE = 1e-4
+"""Largest difference between the vectors, relative to the largest number in them."""
+
+
+class ExportError(ValueError):
+    """A checkpoint that cannot be exported, or a place where it may not go."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Turn a checkpoint of a run into a model folder that SentenceTransformer(OUT) and AutoModel.from_pretrained(OUT) load.
+
+    The best weights of the run are taken. The folder gets a model card, and is compared with the checkpoint before it
+    appears under its name. A further run starts from it with --encoder.path OUT.
+
+    Example: python pipelines/export.py runs/demo/checkpoint models/mine
+    """
+
+    checkpoint: tyro.conf.Positional[Path]
+    """Folder of a checkpoint: recipe.json and safetensors. A run leaves its last one in OUTPUT/checkpoint."""
+    out: tyro.conf.Positional[Path]
+    """Folder that is made."""
+    overwrite: bool = False
+    """Replace an earlier export."""
+
+
+def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
+    """Write the model of `checkpoint` to `out`; returns `out`. Nothing is there under that name until all is well.
+
+    Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
+    not an export) or when the saved model does not give the vectors of the checkpoint.
+    """
+    from trainers.engine import load_method
+
+    _check_target(out, overwrite)
+    encoder = load_method(checkpoint).sentence_encoder
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
+        fresh = Path(place) / "model"
+        encoder.save(str(fresh))
+        verify(encoder, fresh)
+        (fresh / "README.md").write_text(card_of(checkpoint), encoding="utf-8")
+        if out.exists():
+            out.rename(Path(place) / "old")
+        fresh.rename(out)
+    return out
+
+
+def _check_target(out: Path, overwrite: bool) -> None:
+    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
+        if out.exists():
+            out.rmdir()
+        return
+    if not overwrite:
+        raise ExportError(f"{out} exists already; give another folder, or --overwrite to replace it")
+    if not (out / "modules.json").is_file():
+        raise ExportError(
+            f"{out} is not an earlier export (it has no modules.json) and is not replaced; give another folder"
+        )
+
+
+def verify(encoder: SentenceEncoder, folder: Path) -> None:
+    """Check that `folder` loads and gives the vectors of `encoder`.
+
+    SentenceTransformer must give the same sentence vectors (B, d), and AutoModel, where there is a Hugging Face
+    configuration, the token states (B, L, d) that sentence-transformers pools. Raises ExportError.
+    """
+    import torch
+    from sentence_transformers import SentenceTransformer
+
+    with torch.no_grad():
+        want = encoder(encoder.tokenize(PROBES)).float()
+        saved = SentenceTransformer(str(folder), device="cpu")
+        _compare("SentenceTransformer", "sentence vectors", torch.as_tensor(saved.encode(PROBES)), want)
+        if not (folder / "config.json").is_file():
+            return
+        from transformers import AutoModel, AutoTokenizer
+
+        inputs = AutoTokenizer.from_pretrained(folder)(PROBES, padding=True, return_tensors="pt")
+        states = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()(**inputs).last_hidden_state
+        pooled = saved[0]({name: tensor.clone() for name, tensor in inputs.items()})["token_embeddings"]
+        mask = inputs["attention_mask"].bool()
+        _compare("AutoModel", "token states", states[mask], pooled[mask])
+
+
+def _compare(loader: str, what: str, got: Any, want: Any) -> None:
+    if got.shape != want.shape:
+        raise ExportError(f"{loader} gives {what} of shape {tuple(got.shape)}, the checkpoint {tuple(want.shape)}")
+    apart, scale = float((got - want).abs().max()), float(want.abs().max())
+    if not apart <= TOLERANCE * scale:
+        raise ExportError(
+            f"{loader} gives other {what} than the checkpoint: up to {apart:.3g} apart, the largest is {scale:.3g}"
+        )
+
+
+def card_of(checkpoint: Path) -> str:
+    """The model card: recipe and scores before training from the checkpoint, those after from the run's summary, if it is
+    beside the checkpoint; names and licences from the shards, where they can still be read."""
+    import torch
+
+    from trainers.card import library_versions, model_card
+    from trainers.check import describe_shards_of
+    from trainers.recipe import Recipe
+
+    recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
+    numbers: dict[str, Any] = {}
+    state = checkpoint / "state.pt"
+    if state.is_file():
+        content = torch.load(state, map_location="cpu", weights_only=True)
+        numbers = {"before": content.get("before"), "best_step": (content.get("best") or [None, None])[1]}
+    summary = checkpoint.parent / "summary.json"
+    if summary.is_file():
+        found = json.loads(summary.read_text())
+        if Path(found.get("checkpoint", "")).name == checkpoint.name and found.get("identity") == recipe.identity():
+            numbers = {name: found.get(name) for name in ("before", "after", "best_step")}
+    try:
+        data = describe_shards_of(recipe)
+    except (ValueError, OSError):  # the shards have been moved since; the model has not
+        data = [{"name": name, "source": stream.shards} for name, stream in recipe.streams.items()]
+        data = [{**row, "source": Path(str(row["source"])).name} for row in data]
+    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions())
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad."""
+    arguments = tyro.cli(Arguments, args=argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        from transformers.utils import logging as transformers_logging
+
+        transformers_logging.disable_progress_bar()
+        transformers_logging.set_verbosity_error()
+        export(arguments.checkpoint, arguments.out, arguments.overwrite)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{arguments.out} is ready: SentenceTransformer('{arguments.out}'), or --encoder.path {arguments.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,73 @@
+"""What tracking left behind: ``python pipelines/track.py sync runs/mine/journal.jsonl``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Send what a run's journal still holds: metrics, files, the registered model, the run's end.
+
+    A journal that was sent already is left as it is, so this can be repeated.
+
+    Example: python pipelines/track.py sync runs/demo/journal.jsonl
+    """
+
+    journal: tyro.conf.Positional[Path]
+    """The file journal.jsonl in the output folder of the run."""
+    uri: str | None = None
+    """Where the tracking server is now; none: where it was when the run began."""
+    timeout: float = 60.0
+    """Seconds to keep trying."""
+
+
+@dataclass(frozen=True)
+class Show:
+    """Say which run a journal belongs to, and how many of its lines were not sent yet."""
+
+    journal: tyro.conf.Positional[Path]
+    """The file journal.jsonl in the output folder of the run."""
+
+
+Verb = Annotated[Sync, tyro.conf.subcommand("sync")] | Annotated[Show, tyro.conf.subcommand("show")]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line: 1 when something could not be sent, 2 when the input was bad."""
+    verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    from trainers.tracking import Journal, TrackingError, drain
+
+    book = Journal(verb.journal)
+    try:
+        if not book.path.is_file():
+            raise TrackingError(f"{verb.journal}: there is no such file. Journals are called journal.jsonl.")
+        header = book.header()
+        if header is None:
+            raise TrackingError(f"{verb.journal} is no journal: its first line names no run.")
+        waiting = book.waiting()
+        print(f"run {header['run_id']} at {getattr(verb, 'uri', None) or header['uri']}: {waiting} lines wait")
+        if isinstance(verb, Show):
+            return 0
+        sent = drain(book.path, verb.uri, timeout=verb.timeout)
+    except TrackingError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if sent:
+        print("everything is with the server")
+    return 0 if sent else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

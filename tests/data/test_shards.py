@@ -1,0 +1,287 @@
+"""Finding shards, reading any sample of them, and what happens when they are damaged."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import tarfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import fsspec
+import numpy as np
+import pytest
+import webdataset
+
+from data.errors import DataError
+from data.shards import BadSample, RawSample, Shard, ShardSet, expand, read, scan
+
+
+def write_tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT) -> str:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w", format=form) as tar:
+        for name, data in members:
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    return str(path)
+
+
+def numbered(count: int, size: int = 700) -> list[tuple[str, bytes]]:
+    rng = np.random.default_rng(count)
+    return [(f"{i:04d}.{end}", rng.bytes(size)) for i in range(count) for end in ("bin", "cls")]
+
+
+def write_manifest(folder: Path, counts: dict[str, int], **more: object) -> None:
+    shards = [{"url": name, "nsamples": count} for name, count in counts.items()]
+    (folder / "dataset.json").write_text(json.dumps({"wids_version": 1, "shardlist": shards, **more}))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("a-000", "a-001", "a-002", "b-000"):
+        write_tar(tmp_path / "set" / f"{name}.tar", numbered(3))
+    (tmp_path / "set" / "notes.txt").write_text("no shard")
+    (tmp_path / "set" / ".hidden.tar").write_text("no shard")
+    (tmp_path / "empty").mkdir()
+    return tmp_path
+
+
+# ------------------------------------------------------------------------------------------------------------ expand
+
+
+@pytest.mark.parametrize(
+    ("urls", "names"),
+    [
+        ("set", ["a-000", "a-001", "a-002", "b-000"]),
+        ("set/", ["a-000", "a-001", "a-002", "b-000"]),
+        ("set/a-{000..002}.tar", ["a-000", "a-001", "a-002"]),
+        ("set/{b,a}-000.tar", ["b-000", "a-000"]),
+        ("set/a-{000..001}.tar::set/b-000.tar", ["a-000", "a-001", "b-000"]),
+        (["set/b-000.tar", "set/a-000.tar"], ["b-000", "a-000"]),
+        ("set/a-*.tar", ["a-000", "a-001", "a-002"]),
+        ("set/?-000.tar", ["a-000", "b-000"]),
+    ],
+)
+def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[str], names: list[str]) -> None:
+    monkeypatch.chdir(folder)
+    assert expand(urls) == [f"{folder}/set/{name}.tar" for name in names]
+    absolute = (
+        [f"{folder}/{url}" for url in urls]
+        if isinstance(urls, list)
+        else "::".join(f"file://{folder}/{url}" for url in urls.split("::"))
+    )
+    assert expand(absolute) == expand(urls)
+
+
+@pytest.mark.parametrize(
+    ("urls", "message"),
+    [
+        ("nowhere", "no folder .*nowhere|no such shard"),
+        ("empty", "no such shard or folder of shards"),
+        ("set/a-{000..004}.tar", r"a-003.tar'.*holds 4 shards, a-000.tar to b-000.tar"),
+        ("set/c-*.tar", "no such shard"),
+        ("set/notes.txt", "no such shard"),
+        ("set/a-{000..00.tar", "set/a-{000"),
+        ("set/a-000.tar::set", "a-000.tar twice"),
+        ("", "names nothing"),
+        ("::", "names nothing"),
+        ("gopher://host/x.tar", "gopher.*allowed are local paths and"),
+    ],
+)
+def test_expand_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str, message: str) -> None:
+    monkeypatch.chdir(folder)
+    with pytest.raises(DataError, match=message):
+        expand(urls)
+
+
+@pytest.fixture
+def memory() -> Iterator[Callable[[str, bytes], None]]:
+    fs = fsspec.filesystem("memory")
+
+    def put(path: str, data: bytes) -> None:
+        fs.pipe_file(path, data)
+
+    yield put
+    fs.store.clear()
+    fs.pseudo_dirs.clear()
+
+
+def test_any_fsspec_url(folder: Path, memory: Callable[[str, bytes], None]) -> None:
+    local = ShardSet.open(str(folder / "set" / "a-{000..001}.tar"))
+    for name in ("a-000", "a-001"):
+        memory(f"/bucket/{name}.tar", (folder / "set" / f"{name}.tar").read_bytes())
+    for urls in ("memory://bucket", "memory://bucket/a-{000..001}.tar", "memory://bucket/a-*.tar"):
+        remote = ShardSet.open(urls)
+        assert [shard.url for shard in remote.shards] == ["memory://bucket/a-000.tar", "memory://bucket/a-001.tar"]
+        for mine, other in zip(local.shards, remote.shards, strict=True):
+            assert list(read(other, [2, 0])) == list(read(mine, [2, 0]))  # names do not depend on where a shard lies
+    with pytest.raises(DataError, match="a-002"):
+        expand("memory://bucket/a-{000..002}.tar")
+
+
+def test_a_cache_before_a_url_is_not_a_join(folder: Path) -> None:
+    url = f"simplecache::file://{folder}/set/a-000.tar"
+    assert expand(f"{url}::{folder}/set/b-000.tar") == [url, f"{folder}/set/b-000.tar"]
+    cached, plain = ShardSet.open(url).shards[0], ShardSet.open(f"{folder}/set/a-000.tar").shards[0]
+    assert list(read(cached, range(3))) == list(read(plain, range(3)))
+
+
+# -------------------------------------------------------------------------------------------------------------- read
+
+
+def test_reads_what_webdataset_reads(tmp_path: Path) -> None:
+    long = "deep/" * 30 + "x"  # longer than a tar header holds
+    members = [
+        ("./cat.1/0001.jpg", b"a"), ("./cat.1/0001.CLS", b"1"), ("0002.seg.PNG", b"b" * 1500), ("0002.txt", b""),
+        (".DS_Store", b"junk"), ("README", b"junk"), ("ünï.txt", b"c"), (f"{long}.txt", b"d" * 513), ("0001.jpg", b"e"),
+    ]  # fmt: skip
+    for form in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+        url = write_tar(tmp_path / f"{form}.tar", members, form)
+        shard = ShardSet.open(url).shards[0]
+        assert shard.samples == 5 and shard.fields == ("cls", "jpg", "seg.png", "txt")
+        found = list(read(shard, range(5)))
+        assert all(isinstance(sample, RawSample) and sample.shard == str(form) for sample in found)
+        mine = [(sample.key, sample.fields) for sample in found if isinstance(sample, RawSample)]
+        assert mine[0] == ("cat.1/0001", {"jpg": b"a", "cls": b"1"})
+        theirs = webdataset.WebDataset(url, shardshuffle=False)
+        assert mine == [
+            (s["__key__"].removeprefix("./"), {k: v for k, v in s.items() if not k.startswith("__")}) for s in theirs
+        ]
+
+
+def test_random_access_equals_reading_through(tmp_path: Path) -> None:
+    members = numbered(50)
+    shard = scan(write_tar(tmp_path / "x.tar", members))
+    order = np.random.default_rng(0).permutation(50)[:20].tolist()
+    found = list(read(shard, order))
+    assert [sample.key for sample in found] == [f"{i:04d}" for i in order]
+    for i, sample in zip(order, found, strict=True):
+        assert isinstance(sample, RawSample)
+        assert sample.fields == {"bin": members[2 * i][1], "cls": members[2 * i + 1][1]}
+    with pytest.raises(IndexError):
+        list(read(shard, [50]))
+
+
+def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
+    url = write_tar(tmp_path / "x.tar", [("a.txt", b"one")])
+    assert next(read(scan(url), [0])) == RawSample("a", "x", {"txt": b"one"})
+    write_tar(tmp_path / "x.tar", [("b.txt", b"second"), ("c.txt", b"third")])
+    os.utime(url, ns=(1, 1))
+    assert [sample.key for sample in read(scan(url), [0, 1])] == ["b", "c"]
+
+
+# ------------------------------------------------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("with_manifest", [True, False])
+@pytest.mark.parametrize(
+    "at", [0, 200, 512, 1500, 5 * 2 * 1536, 5 * 2 * 1536 + 100, 5 * 2 * 1536 + 600, 9 * 2 * 1536 + 2900]
+)
+def test_a_truncated_tar(tmp_path: Path, at: int, with_manifest: bool) -> None:
+    """Ten samples of two members of 512 + 1024 bytes: what lies before the cut is read, what does not is bad."""
+    members = numbered(10)
+    path = tmp_path / "x.tar"
+    data = Path(write_tar(path, members)).read_bytes()
+    path.write_bytes(data[:at])
+    if with_manifest:
+        write_manifest(tmp_path, {"x.tar": 10})
+    complete = sum(at >= i * 3072 + 2048 + 700 for i in range(10))
+    if at == 200 or (at == 0 and not with_manifest):
+        if at == 200:  # not one whole header: nothing says that this is a tar
+            with pytest.raises(DataError, match="no tar file"):
+                list(read(Shard(str(path), 10, 0), [0]))
+        else:
+            assert [type(sample) for sample in read(ShardSet.open(str(path)).shards[0], [0])] == [BadSample]
+        return
+    shard = ShardSet.open(str(path)).shards[0]
+    found = list(read(shard, range(shard.samples)))
+    good, bad = found[:complete], found[complete:]
+    assert all(isinstance(sample, RawSample) for sample in good)
+    assert all(
+        (isinstance(sample, BadSample) and "truncated" in sample.reason) or "empty" in sample.reason for sample in bad
+    )  # type: ignore[union-attr]
+    assert len(found) == 10 if with_manifest else len(bad) <= 1
+    if at % 3072:
+        assert bad  # a cut within a sample is seen without a manifest as well
+
+
+def test_a_damaged_header_is_not_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "x.tar"
+    data = bytearray(Path(write_tar(path, numbered(10))).read_bytes())
+    data[4 * 3072 + 10 : 4 * 3072 + 200] = b"\xff" * 190
+    path.write_bytes(bytes(data))
+    found = list(read(ShardSet.open(str(path)).shards[0], range(5)))
+    assert [type(sample) for sample in found] == [RawSample] * 4 + [BadSample]
+    assert isinstance(found[4], BadSample) and "damaged or truncated at byte 12288" in found[4].reason
+
+
+def test_bad_members_are_bad_samples(tmp_path: Path) -> None:
+    url = write_tar(tmp_path / "x.tar", [("a.txt", b"1"), ("b.txt", b"1"), ("b.txt", b"2"), ("c.txt", b"3")])
+    with tarfile.open(tmp_path / "y.tar", "w", format=tarfile.GNU_FORMAT) as tar:
+        tar.addfile(tarfile.TarInfo("caf\udce9.txt"))  # Latin-1, not UTF-8
+        tar.addfile(tarfile.TarInfo("d.txt"))
+    found = list(read(scan(url), range(3))) + list(read(scan(str(tmp_path / "y.tar")), range(2)))
+    assert [sample.key for sample in found] == ["a", "b", "c", "caf\\udce9", "d"]
+    reasons = [sample.reason if isinstance(sample, BadSample) else None for sample in found]
+    assert reasons == [None, "the field 'txt' occurs twice in one sample", None, "its name is not UTF-8", None]
+
+
+def test_files_that_are_no_shards(tmp_path: Path) -> None:
+    (tmp_path / "text.tar").write_text("no tar " * 200)
+    (tmp_path / "zipped.tar").write_bytes(gzip.compress(Path(write_tar(tmp_path / "x.tar", numbered(2))).read_bytes()))
+    write_tar(tmp_path / "none" / "none.tar", [])
+    for name, message in [("text.tar", "is no tar file"), ("zipped.tar", "compressed.*gunzip"), ("none", "hold no samples")]:
+        with pytest.raises(DataError, match=message):
+            ShardSet.open(str(tmp_path / name))
+    shard = scan(str(tmp_path / "x.tar"))
+    (tmp_path / "x.tar").unlink()
+    with pytest.raises(DataError, match=r"x.tar cannot be read"):
+        list(read(shard, [0]))
+
+
+# ---------------------------------------------------------------------------------------------------------- manifest
+
+
+def test_a_manifest_saves_reading_the_shards(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", numbered(3))
+    (tmp_path / "b.tar").write_text("never opened")
+    info = {"name": "pets", "split": "dev", "licence": "CC0-1.0", "source": "home", "classes": ["cat", "dog"]}
+    write_manifest(tmp_path, {"a.tar": 3, "b.tar": 7}, **info)
+    shards = ShardSet.open(str(tmp_path))
+    assert [shard.samples for shard in shards.shards] == [3, 7] and shards.samples == 10
+    assert (shards.name, shards.licence, shards.source, shards.classes) == ("pets-dev", "CC0-1.0", "home", ("cat", "dog"))
+
+
+def test_a_manifest_that_is_wrong(tmp_path: Path) -> None:
+    write_tar(tmp_path / "a.tar", numbered(3))
+    write_manifest(tmp_path, {"a.tar": 2})
+    with pytest.raises(DataError, match=r"holds 3 samples, its dataset.json says 2"):
+        list(read(ShardSet.open(str(tmp_path)).shards[0], [0]))
+    write_manifest(tmp_path, {"a.tar": 3, "b.tar": 3})
+    with pytest.raises(DataError, match=r"lists 2 shards, but b.tar cannot be found"):
+        ShardSet.open(str(tmp_path))
+    assert ShardSet.open(str(tmp_path / "a.tar")).samples == 3  # asked for by name: fine
+    for text in ("{", "[]", '{"shardlist": [{"url": "a.tar"}]}', '{"shardlist": [{"url": "a.tar", "nsamples": -1}]}'):
+        (tmp_path / "dataset.json").write_text(text)
+        with pytest.raises(DataError, match=r"dataset.json is no list of shards"):
+            ShardSet.open(str(tmp_path))
+
+
+def test_sets_with_other_classes_are_not_mixed(tmp_path: Path) -> None:
+    for name, classes in (("one", ["a", "b"]), ("two", ["b", "a"]), ("three", ["a", "b"])):
+        write_tar(tmp_path / name / f"{name}.tar", numbered(2))
+        write_manifest(tmp_path / name, {f"{name}.tar": 2}, classes=classes)
+    assert ShardSet.open(f"{tmp_path}/one::{tmp_path}/three").classes == ("a", "b")
+    with pytest.raises(DataError, match="same class numbers to different names"):
+        ShardSet.open(f"{tmp_path}/one::{tmp_path}/two")
+
+
+def test_real_shards(datasets: Path) -> None:
+    shards = ShardSet.open(str(datasets / "cifar10" / "cifar10-train-{00000..00004}.tar"))
+    assert shards.samples == 5000 and shards.fields == ("cls", "jpg")
+    mine = [s for shard in shards.shards[:1] for s in read(shard, range(shard.samples)) if isinstance(s, RawSample)]
+    theirs = list(webdataset.WebDataset(shards.shards[0].url, shardshuffle=False))
+    assert [(s.key, s.fields["jpg"], s.fields["cls"]) for s in mine] == [(s["__key__"], s["jpg"], s["cls"]) for s in theirs]

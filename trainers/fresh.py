@@ -1,0 +1,160 @@
+"""A new small BERT and its tokenizer, made from nothing but text, or from word vectors as well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class FreshEncoder(BaseModel):
+    """The BERT and the WordPiece tokenizer that are made before training; what `pipelines/pretrain.py` starts from."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    vocab_size: int = Field(8000, ge=100)
+    width: int = Field(192, gt=0)
+    layers: int = Field(3, gt=0)
+    heads: int = Field(6, gt=0)
+    intermediate: int = Field(384, gt=0)
+    positions: int = Field(256, ge=16)
+    dropout: float = Field(0.1, ge=0, lt=1)
+    lowercase: bool = True
+    vectors: str | None = None
+    """Word vectors in word2vec text format (gensim reads it): word pieces start from them; none: from noise."""
+    codes: float = Field(0.7, ge=0)
+    """Random codes in the dimensions that the vectors leave free, by their deviation relative to the vectors'."""
+    embedding_std: float = Field(0.05, gt=0)
+    """Deviation of the word-piece table when it starts from vectors."""
+    branch_scale: float = Field(0.1, gt=0, le=1)
+    """Factor on the initial output weights of attention and feed-forward: near 0 the stack begins as the identity."""
+
+
+def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
+    """Train the tokenizer on `sentences`, initialise the transformer, write a Hugging Face folder.
+
+    Where the stack begins near the identity (`branch_scale`), the mean of the last layer's tokens begins as the mean of
+    the word vectors, so that pretraining starts from what the vectors know instead of from noise.
+    """
+    from transformers import BertConfig, BertModel
+
+    tokenizer = train_wordpiece(sentences, config.vocab_size, config.lowercase, config.positions)
+    torch.manual_seed(seed)
+    model = BertModel(
+        BertConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=config.width,
+            num_hidden_layers=config.layers,
+            num_attention_heads=config.heads,
+            intermediate_size=config.intermediate,
+            max_position_embeddings=config.positions,
+            hidden_dropout_prob=config.dropout,
+            attention_probs_dropout_prob=config.dropout,
+            pad_token_id=tokenizer.pad_token_id,
+        ),
+        add_pooling_layer=False,
+    )
+    with torch.no_grad():
+        for layer in model.encoder.layer:
+            layer.attention.output.dense.weight *= config.branch_scale
+            layer.output.dense.weight *= config.branch_scale
+        model.embeddings.position_embeddings.weight *= config.branch_scale
+        model.embeddings.token_type_embeddings.weight.zero_()
+        if config.vectors:
+            words, vectors = read_vectors(config.vectors)
+            table = with_codes(piece_vectors(tokenizer, words, vectors), config.width, config.codes, seed)
+            scale = config.embedding_std / table.std()
+            model.embeddings.word_embeddings.weight.copy_(torch.from_numpy(table * scale))
+            model.embeddings.word_embeddings.weight[tokenizer.pad_token_id].zero_()
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def read_vectors(path: str, most: int = 100_000) -> tuple[list[str], np.ndarray]:
+    """Words, the frequent ones first, and vectors (N, d) of a word2vec file (text or .bin) or a GloVe file (no header)."""
+    from gensim.models import KeyedVectors
+
+    try:
+        with open(path, "rb") as file:
+            headed = len(file.readline().split()) == 2
+        found = KeyedVectors.load_word2vec_format(path, binary=path.endswith(".bin"), no_header=not headed, limit=most)
+    except (OSError, ValueError, UnicodeDecodeError) as error:
+        raise ValueError(f"method.fresh.vectors={path!r} is no word2vec or GloVe file: {error}") from error
+    return list(found.index_to_key), np.asarray(found.vectors, dtype=np.float32)
+
+
+def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray, ridge: float = 1e-3) -> np.ndarray:
+    """Vectors (V, d) of word pieces from vectors (N, d) of words.
+
+    A piece that is a word has the word's vector. The others are fitted so that the mean of a word's pieces is near the
+    word's vector (ridge regression, frequent words weigh more); pieces of no word get the mean of all.
+    """
+    from scipy.sparse import csr_matrix, identity
+    from scipy.sparse.linalg import splu
+
+    mean = vectors.mean(0)
+    rows, columns, values, targets = [], [], [], []
+    exact: dict[int, int] = {}
+    encoded = tokenizer.backend_tokenizer.encode_batch(list(words), add_special_tokens=False)
+    for rank, encoding in enumerate(encoded):
+        ids = encoding.ids
+        if not ids or tokenizer.unk_token_id in ids:
+            continue
+        if len(ids) == 1:
+            exact.setdefault(ids[0], rank)
+        weight = (rank + 10) ** -0.25
+        rows += [len(targets)] * len(ids)
+        columns += ids
+        values += [weight / len(ids)] * len(ids)
+        targets.append((vectors[rank] - mean) * weight)
+    design = csr_matrix((values, (rows, columns)), shape=(len(targets), len(tokenizer)))
+    normal = (design.T @ design + ridge * identity(len(tokenizer))).tocsc()
+    fitted = splu(normal).solve(np.asarray(design.T @ np.stack(targets), dtype=np.float64)) + mean
+    fitted[list(exact)] = vectors[list(exact.values())]
+    unseen = np.setdiff1d(np.arange(len(tokenizer)), columns)
+    fitted[unseen] = np.delete(fitted, unseen, axis=0).mean(0)
+    return fitted.astype(np.float32)
+
+
+def with_codes(vectors: np.ndarray, width: int, share: float, seed: int) -> np.ndarray:
+    """Vectors (V, width): those given, and in the dimensions that are left random codes of `share` of their deviation.
+
+    The codes tell a piece from all others: the vectors say what is alike, the codes what is the same.
+    """
+    left = width - vectors.shape[1]
+    if left < 0:
+        raise ValueError(f"method.fresh.width={width} is less than the {vectors.shape[1]} dimensions of the word vectors")
+    codes = np.random.default_rng(seed).normal(0, share * vectors.std(), (len(vectors), left))
+    return np.concatenate([vectors, codes.astype(np.float32)], 1)
+
+
+def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = True, positions: int = 256) -> Any:
+    """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer."""
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+    from transformers import PreTrainedTokenizerFast
+
+    special = {
+        "pad_token": "[PAD]",
+        "unk_token": "[UNK]",
+        "cls_token": "[CLS]",
+        "sep_token": "[SEP]",
+        "mask_token": "[MASK]",
+    }
+    names = list(special.values())
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=vocab_size, min_frequency=2, special_tokens=names, limit_alphabet=1000, show_progress=False
+    )
+    tokenizer.train_from_iterator(sentences, trainer)
+    ends = [("[CLS]", names.index("[CLS]")), ("[SEP]", names.index("[SEP]"))]
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, model_max_length=positions, **special)

@@ -100,7 +100,7 @@ class ShardSet:
             DataError: nothing found, a shard missing, a file that is no tar, a `dataset.json` that cannot be understood,
                 or shards without any sample.
         """
-        found, folders = _expand(urls)
+        found, folders = expand_folders(urls)
         manifests: dict[str, Manifest | None] = {}
         for url in found:
             if (folder := _parent(url)) not in manifests:
@@ -152,10 +152,10 @@ def expand(urls: str | Sequence[str]) -> list[str]:
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
     """
-    return _expand(urls)[0]
+    return expand_folders(urls)[0]
 
 
-def _expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
+def expand_folders(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     """Shard URLs, and the folders that were asked for as a whole."""
     found: list[str] = []
     folders: list[str] = []
@@ -419,7 +419,8 @@ def _index(url: str, checksum: str) -> Index:
             tail = f"the shard is damaged or truncated at byte {archive.offset}"
         elif len(end) < tarfile.BLOCKSIZE:
             tail = "the shard is truncated: it has no end mark"
-        if tail and keys and {name for name, _, _ in members[-1]} != {name for name, _, _ in members[0]}:
+        names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
+        if tail and keys and (len(keys) == 1 or names[0] != names[1]):
             faults.setdefault(len(keys) - 1, tail)  # what follows of this sample is lost
     return Index(keys, members, faults, tail, size)
 

@@ -19,7 +19,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.decode import IMAGES, SOUNDS
-from data.shards import BadSample, RawSample, Shard, ShardSet, expand, index_of, read, read_manifest
+from data.shards import BadSample, RawSample, Shard, ShardSet, expand_folders, index_of, read, read_manifest
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def verify(urls: str) -> list[str]:
         DataError: shards that cannot be opened at all.
     """
     wrong: list[str] = []
-    found = expand(urls)
+    found, whole = expand_folders(urls)
     for folder in dict.fromkeys(url.rpartition("/")[0] for url in found):
         manifest = read_manifest(folder)
         here = [url for url in found if url.rpartition("/")[0] == folder]
@@ -130,6 +130,12 @@ def verify(urls: str) -> list[str]:
                 wrong.append(f"{name} is not listed in dataset.json")
             else:
                 wrong += [f"{name}: {text}" for text in _differences(manifest.shards[name])]
+        if folder in whole:
+            wrong += [
+                f"{name} is listed in dataset.json, but is missing"
+                for name, shard in manifest.shards.items()
+                if shard.url not in here
+            ]
         listed = sum(shard.samples for shard in manifest.shards.values())
         if manifest.record.get("nsamples", listed) != listed:
             wrong.append(f"dataset.json says {manifest.record['nsamples']} samples, its shards have {listed}")
@@ -163,14 +169,43 @@ def _sha256(url: str) -> str:
 
 def describe_recipe(paper: str, name: str) -> str:
     """What a recipe would do: streams, steps, parameters, memory. Raises ValueError for an unknown paper or recipe."""
-    raise ValueError(f"recipe {paper}:{name}: recipes cannot be shown yet; give shards")
+    import importlib
+
+    from pipelines.cli import parse, prepare
+    from trainers.engine import build_method
+
+    try:
+        recipes = importlib.import_module(f"pipelines.{paper}").RECIPES
+    except (ImportError, AttributeError):
+        raise ValueError(f"no paper {paper!r}: pipelines/{paper}.py is no pipeline script") from None
+    recipe = parse(recipes, "", [name])
+    prepare(recipe)
+    lines = [f"{recipe.name} (identity {recipe.identity()})", "", "  stream  samples  batch  passes  shards"]
+    shards = {stream: ShardSet.open(config.shards) for stream, config in recipe.streams.items()}
+    steps = recipe.steps(shards[recipe.lead].samples)
+    for stream, config in recipe.streams.items():
+        seen = steps * config.batch_size * recipe.run.accumulation / shards[stream].samples
+        lines.append(f"  {stream:6}  {shards[stream].samples:>7,}  {config.batch_size:>5}  {seen:>6.1f}  {config.shards}")
+    method = build_method(recipe)
+    trained = sum(p.numel() for p in method.parameters() if p.requires_grad)
+    frozen = sum(p.numel() for p in method.parameters() if not p.requires_grad)
+    # fp32 weights and gradients once, AdamW's two moments for every turn, the best weights in host memory.
+    state = 4 * trained * (2 + 2 * len(recipe.turns)) + 4 * frozen
+    lines += [
+        "",
+        f"  steps       {steps:,} ({steps // max(1, round(recipe.run.epochs)):,} per pass over {recipe.lead!r})",
+        f"  turns       {', '.join(recipe.turns)} (one optimizer each)",
+        f"  parameters  {trained:,} trained" + (f", {frozen:,} frozen" if frozen else ""),
+        f"  memory      about {state / 1e9:.2f} GB per worker for weights, gradients, optimizers, without activations",
+    ]
+    return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     try:
-        if recipe := re.fullmatch(r"([a-z_]\w*):(\w+)", arguments.what):
+        if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
             print(describe_recipe(recipe[1], recipe[2]))
             return 0
         if not arguments.verify:

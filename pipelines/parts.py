@@ -23,7 +23,7 @@ SMALL_OPTIM = OptimConfig(lr=3e-4, warmup=0.1)
 STS = EvaluationConfig(
     data="SentEval/data/downstream",
     select="stsb-dev",
-    watch=("sickr-dev",),
+    watch=("sickr-dev", "stsb-dev-geometry"),
     final=("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr"),
     every=125,
 )
@@ -120,7 +120,7 @@ def offline_sounds(batch_size: int) -> AudioStream:
 
 def offline_evaluation(every: int) -> EvaluationConfig:
     """Chosen on 20 documents of the Lee corpus, reported on the other 30."""
-    return EvaluationConfig(select="lee-dev", final=("lee", "lee-all"), every=every)
+    return EvaluationConfig(select="lee-dev", watch=("lee-dev-geometry",), final=("lee", "lee-all"), every=every)
 
 
 def small_run(output: str, max_steps: int) -> RunConfig:

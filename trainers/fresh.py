@@ -31,7 +31,9 @@ class FreshEncoder(BaseModel):
     embedding_std: float = Field(0.05, gt=0)
     """Deviation of the word-piece table when it starts from vectors."""
     branch_scale: float = Field(0.1, gt=0, le=1)
-    """Factor on the initial output weights of attention and feed-forward: near 0 the stack begins as the identity."""
+    """Factor on the initial output weights of feed-forward and on positions: near 0 they begin as the identity."""
+    averaging: bool = True
+    """Attention begins as an even mean over the tokens, with one query that learning can turn to what matters."""
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
@@ -60,8 +62,11 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
     )
     with torch.no_grad():
         for layer in model.encoder.layer:
-            layer.attention.output.dense.weight *= config.branch_scale
             layer.output.dense.weight *= config.branch_scale
+            if config.averaging:
+                average_tokens(layer.attention)
+            else:
+                layer.attention.output.dense.weight *= config.branch_scale
         model.embeddings.position_embeddings.weight *= config.branch_scale
         model.embeddings.token_type_embeddings.weight.zero_()
         if config.vectors:
@@ -72,6 +77,20 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
             model.embeddings.word_embeddings.weight[tokenizer.pad_token_id].zero_()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+
+
+def average_tokens(attention: Any) -> None:
+    """Start a BERT attention as an average: value then output is the identity, keys are near zero, so scores are even.
+
+    The query's bias is random: one gradient step on the keys makes all tokens look at the same, so that a contrastive
+    loss learns which words count before it learns anything that destroys what the vectors know.
+    """
+    width = attention.self.value.weight.shape[0]
+    rotation = torch.linalg.qr(torch.randn(width, width)).Q
+    attention.self.value.weight.copy_(rotation)
+    attention.output.dense.weight.copy_(rotation.T)
+    attention.self.key.weight.normal_(0, 0.002)
+    attention.self.query.bias.normal_(0, 0.3)
 
 
 def read_vectors(path: str, most: int = 100_000) -> tuple[list[str], np.ndarray]:

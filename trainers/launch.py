@@ -245,6 +245,31 @@ def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, A
     return result.return_value, folder
 
 
+def _log_figures(recipe: Recipe, handle: RunHandle, output: Path, export: Path) -> None:
+    """Alignment against uniformity over training, and similarity against gold score of the exported model."""
+    from evaluation.encoders import load_encoder
+    from evaluation.figures import alignment_uniformity_figure, similarity_by_gold_figure
+    from evaluation.registry import make_tasks
+    from evaluation.sts import PairTask
+
+    select = recipe.evaluation.select
+    if select is None:
+        return
+    history: dict[int, tuple[int, float, float]] = {}
+    for line in (output / "journal.jsonl").read_text().splitlines():
+        entry = json.loads(line)
+        values = entry.get("metrics", {})
+        place = f"eval/{select}-geometry"
+        if f"{place}/alignment" in values:
+            history[entry["step"]] = (entry["step"], values[f"{place}/alignment"], values[f"{place}/uniformity"])
+    if history:
+        handle.log_figure("alignment_uniformity", alignment_uniformity_figure([history[step] for step in sorted(history)]))
+    (task,) = make_tasks([select], recipe.evaluation.data)
+    if isinstance(task, PairTask):
+        figure = similarity_by_gold_figure(task.similarities(load_encoder(export, device="cpu")), task.gold)
+        handle.log_figure("similarity_by_gold", figure)
+
+
 def _worker_error(error: Exception) -> Exception:
     """A worker's own ValueError or non-finite loss, in place of Ray's report about it."""
     failures = getattr(error, "worker_failures", None) or {}
@@ -275,6 +300,7 @@ def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoi
         handle.log_artifact(output / "skipped.json")
     handle.log_artifact(output / "recipe.json")
     handle.log_artifacts(export, "export")
+    _log_figures(recipe, handle, output, export)
     if recipe.run.register_as:
         handle.register(export, recipe.run.register_as)
     return {

@@ -629,6 +629,9 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
 
     versions = library_versions()
     needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]
+    client = _client(uri)
+    # Made here because log_model would put it into the default experiment, in a folder that depends on where we are.
+    model = client.create_logged_model(client.get_run(run_id).info.experiment_id, name="model", source_run_id=run_id)
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(uri)
     try:
@@ -638,6 +641,7 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
             registered_model_name=name,
             pip_requirements=needs,  # given: guessing them takes far longer than the rest
             run_id=run_id,
+            model_id=model.model_id,
         )
     finally:
         mlflow.set_tracking_uri(before)

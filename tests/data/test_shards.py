@@ -188,24 +188,17 @@ def test_a_truncated_tar(tmp_path: Path, at: int, with_manifest: bool) -> None:
     path.write_bytes(data[:at])
     if with_manifest:
         write_manifest(tmp_path, {"x.tar": 10})
-    complete = sum(at >= i * 3072 + 2048 + 700 for i in range(10))
-    if at == 200 or (at == 0 and not with_manifest):
-        if at == 200:  # not one whole header: nothing says that this is a tar
-            with pytest.raises(DataError, match="no tar file"):
-                list(read(Shard(str(path), 10, 0), [0]))
-        else:
-            assert [type(sample) for sample in read(ShardSet.open(str(path)).shards[0], [0])] == [BadSample]
+    complete = sum(at >= i * 3072 + 2048 + 700 for i in range(10))  # the cut may take the padding
+    if at == 200:  # not one whole header: nothing says that this is a tar
+        with pytest.raises(DataError, match="no tar file"):
+            list(read(Shard(str(path), 10, 0), [0]))
         return
     shard = ShardSet.open(str(path)).shards[0]
     found = list(read(shard, range(shard.samples)))
-    good, bad = found[:complete], found[complete:]
-    assert all(isinstance(sample, RawSample) for sample in good)
-    assert all(
-        (isinstance(sample, BadSample) and "truncated" in sample.reason) or "empty" in sample.reason for sample in bad
-    )  # type: ignore[union-attr]
-    assert len(found) == 10 if with_manifest else len(bad) <= 1
-    if at % 3072:
-        assert bad  # a cut within a sample is seen without a manifest as well
+    assert all(isinstance(sample, RawSample) for sample in found[:complete])
+    reasons = [sample.reason for sample in found[complete:] if isinstance(sample, BadSample)]
+    assert all("truncated" in reason or "empty" in reason for reason in reasons)
+    assert len(found) - complete == len(reasons) == (10 - complete if with_manifest else 1)  # noticed in either case
 
 
 def test_a_damaged_header_is_not_the_end(tmp_path: Path) -> None:

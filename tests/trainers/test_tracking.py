@@ -399,8 +399,10 @@ def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_
     np.testing.assert_allclose(torch.as_tensor(loaded.cpu().encode(sentences)).numpy(), want, atol=1e-5)
     assert history(run, "m") == [(step, float(step)) for step in range(1, 4)]
     assert content(run).info.status == "RUNNING"
-    cards = list((Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts").rglob("README.md"))
-    assert any("# our card" in card.read_text() for card in cards)
+    place = Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper"
+    cards = [card for card in place.rglob("README.md") if "models" in card.parts]
+    assert len(cards) == 2
+    assert all("# our card" in card.read_text() for card in cards)
     with pytest.raises(FileNotFoundError, match=r"modules\.json"):
         run.register(tmp_path, "tiny")
 

@@ -1,0 +1,40 @@
+"""Every pipeline's smoke recipe, through Ray Train: it trains, and leaves a model that loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from pipelines import audiocse, nonlingcse, parts, pretrain, simcse, visualcse
+from pipelines.cli import parse, prepare, report
+from trainers.launch import fit
+
+
+@pytest.mark.usefixtures("local_ray")
+@pytest.mark.parametrize("pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain], ids=lambda m: m.__name__)
+def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    recipe = parse(pipeline.RECIPES, "", ["smoke", "--run.output", str(tmp_path / "out"), "--run.tracking-uri", uri])
+    prepare(recipe)
+    make_start: Callable[..., None] = getattr(pipeline, "make_start", lambda recipe: None)
+    make_start(recipe)
+    summary = fit(recipe)
+    assert summary["steps"] == 8 and summary["export"] == str(tmp_path / "out" / "export")
+    assert len(SentenceTransformer(summary["export"], device="cpu").encode("a sentence")) > 0
+    text = report(summary)
+    assert "before" in text and "lee" in text and summary["mlflow_run_id"] in text
+
+
+def test_the_shipped_encoder_is_small_and_says_where_it_comes_from() -> None:
+    folder = Path(parts.SMALL_ENCODER)
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 10 * 2**20
+    card = (folder / "README.md").read_text()
+    for word in ("masked accuracy", "STS-B dev", "licence", "steps"):
+        assert word.lower() in card.lower()
+    assert not list(folder.rglob("*.bin"))

@@ -111,14 +111,21 @@ class ImageStream(LabelledStream):
 
     kind: Literal["image"] = "image"
     size: int = Field(224, gt=0)
+    """Pixels of a side of a view; the method's image_size is the same."""
     n_views: int = Field(2, gt=0)
+    """Independent crops of every image."""
     scale: tuple[float, float] = (0.2, 1.0)
+    """Smallest and largest share of the image's area in a crop."""
     flip: float = Field(0.5, ge=0, le=1)
+    """Probability of a mirror image."""
     jitter: tuple[float, float, float, float] = (0.4, 0.4, 0.4, 0.1)
     """Largest change of brightness, contrast, saturation and hue."""
     jitter_probability: float = Field(0.8, ge=0, le=1)
+    """Share of views whose colours are changed."""
     grayscale_probability: float = Field(0.2, ge=0, le=1)
+    """Share of views without colour."""
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
+    """Of red, green, blue in 0 to 1; views are (x - mean) / std. The default is ImageNet's."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
@@ -157,13 +164,15 @@ class AudioStream(LabelledStream):
     rate: int = Field(16000, gt=0)
     """Samples per second that every clip is resampled to."""
     bins: int = Field(128, gt=0)
+    """Mel filters; low rates allow fewer, and a filter that would always be empty is refused."""
     frames: int = Field(1024, gt=0)
     """Frames of 10 ms; longer clips are cut, shorter ones padded with silence."""
     mixup_probability: float = Field(0.0, ge=0, le=1)
     """The released code mixes half of the clips with another one (0.5); the paper does not (0)."""
     mask_bins: int = Field(0, ge=0)
+    """SpecAugment: widest band of bins that is masked (released: 48)."""
     mask_frames: int = Field(0, ge=0)
-    """SpecAugment: widest band that is masked (released: 48 bins, 192 frames)."""
+    """SpecAugment: longest stretch of frames that is masked (released: 192)."""
 
     @property
     def samples(self) -> int:

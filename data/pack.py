@@ -650,6 +650,8 @@ def pack_files(
         if captions or label or where or root:
             raise DataError(f"{source} is a folder: --captions, --label, --where and --root belong to a manifest")
         return pack(folder_files(source, extensions), output, FolderFiles(source), classes)
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
     if root is not None and not root.exists():
         raise DataError(f"--root {root} does not exist")
     place = root or source.parent

@@ -42,7 +42,8 @@ def wiki_sentences() -> list[str]:
         with bz2.open(datapath(WIKI_EXCERPT)) as file:
             for _, text, _ in extract_pages(file, filter_namespaces=("0",)):
                 yield from _plain(filter_wiki(text))
-        yield from Path(datapath(LEE_BACKGROUND)).read_text(encoding="utf-8").splitlines()
+        news = Path(datapath(LEE_BACKGROUND)).read_text(encoding="utf-8")
+        yield from re.sub(r"</?\w+>", "", news).splitlines()
 
     rated = Path(datapath(LEE_EVALUATION)).read_text(encoding="latin-1").splitlines()
     banned = {_letters(sentence) for document in rated for sentence in split_sentences(document)}

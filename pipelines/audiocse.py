@@ -58,8 +58,8 @@ def demo() -> Recipe:
         encoder=parts.SMALL,
         streams={"text": parts.offline_text(64), "audio": parts.offline_sounds(48)},
         optim={"text": parts.SMALL_OPTIM, "audio": OptimConfig(lr=1e-5, schedule="cosine")},
-        evaluation=parts.offline_evaluation(every=60),
-        run=parts.small_run("runs/audiocse/demo", max_steps=240),
+        evaluation=parts.offline_evaluation(every=50),
+        run=parts.small_run("runs/audiocse/demo", max_steps=200),
     )
 
 

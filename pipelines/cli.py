@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import logging
+import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ import tyro
 from data.errors import DataError
 from trainers.engine import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
+
+os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
 
 OFFLINE = "runs/offline"
 """Shards that are made from what the installed packages bring along, for recipes that need no download."""
@@ -27,7 +30,7 @@ def parse(recipes: Recipes, description: str, arguments: list[str], default: str
 
     Raises RecipeError for a name that is none, with the nearest ones. Unknown options end the program (tyro says how).
     """
-    arguments = list(arguments)
+    arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--recipe=") else [item])]
     if "--recipe" in arguments:
         place = arguments.index("--recipe")
         given = arguments[place + 1 : place + 2]
@@ -42,16 +45,34 @@ def parse(recipes: Recipes, description: str, arguments: list[str], default: str
             hint = f"did you mean {near[0]!r}? " if near else ""
             raise RecipeError(f"no recipe {name!r}; {hint}There are: {', '.join(recipes)}")
         base = recipes[name]()
-    text = (
-        f"{description}\n\nRecipes: {', '.join(recipes)} (the first argument; without one: {default}). "
-        f"The options below show the values of {base.name!r}; each can be changed by its dotted name."
-    )
     return tyro.cli(
         Recipe,
         default=base,
         args=arguments,
-        description=text,
+        description=_help(recipes, description, default, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
+        use_underscores=True,  # the names of recipe.json; hyphens are understood as well
+    )
+
+
+def _help(recipes: Recipes, description: str, default: str, base: Recipe) -> str:
+    width = max(map(len, recipes)) + 2
+    script = f"python {sys.argv[0]}"
+    changed = f"--optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2"
+    return "\n".join(
+        [
+            description,
+            "",
+            f"Recipes: the first argument; without one: {default}",
+            *(f"  {name:<{width}}{(make.__doc__ or '').strip().splitlines()[0]}" for name, make in recipes.items()),
+            "",
+            "Examples",
+            f"  {script} {next(iter(recipes))} {changed}",
+            f"  {script} --recipe runs/demo/recipe.json    what another run did (the file is in its output folder)",
+            f"  {script} RECIPE --help                     the values of that recipe",
+            "",
+            f"Below: every setting of {base.name!r} by its dotted name, with its value. Lists are written with spaces.",
+        ]
     )
 
 

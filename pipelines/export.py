@@ -8,7 +8,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -44,9 +44,9 @@ class Arguments:
     Example: python pipelines/export.py runs/demo/checkpoint models/mine
     """
 
-    checkpoint: tyro.conf.Positional[Path]
+    checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
     """Folder of a checkpoint: recipe.json and safetensors. A run leaves its last one in OUTPUT/checkpoint."""
-    out: tyro.conf.Positional[Path]
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
     """Folder that is made."""
     overwrite: bool = False
     """Replace an earlier export."""

@@ -52,8 +52,8 @@ def demo() -> Recipe:
         encoder=parts.SMALL,
         streams={"text": parts.offline_text(64)},
         optim={"text": parts.SMALL_OPTIM},
-        evaluation=parts.offline_evaluation(every=60),
-        run=parts.small_run("runs/simcse/demo", max_steps=240),
+        evaluation=parts.offline_evaluation(every=50),
+        run=parts.small_run("runs/simcse/demo", max_steps=200),
     )
 
 

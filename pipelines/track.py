@@ -24,7 +24,7 @@ class Sync:
     Example: python pipelines/track.py sync runs/demo/journal.jsonl
     """
 
-    journal: tyro.conf.Positional[Path]
+    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
     """The file journal.jsonl in the output folder of the run."""
     uri: str | None = None
     """Where the tracking server is now; none: where it was when the run began."""
@@ -36,7 +36,7 @@ class Sync:
 class Show:
     """Say which run a journal belongs to, and how many of its lines were not sent yet."""
 
-    journal: tyro.conf.Positional[Path]
+    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
     """The file journal.jsonl in the output folder of the run."""
 
 

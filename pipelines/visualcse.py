@@ -57,8 +57,8 @@ def demo() -> Recipe:
         encoder=parts.SMALL,
         streams={"text": parts.offline_text(64), "image": parts.offline_images(48)},
         optim={"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1e-5, schedule="cosine")},
-        evaluation=parts.offline_evaluation(every=60),
-        run=parts.small_run("runs/demo", max_steps=240),
+        evaluation=parts.offline_evaluation(every=50),
+        run=parts.small_run("runs/demo", max_steps=200),
     )
 
 

@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from urllib.parse import urlparse
 
+from data.config import AudioStream, ImageStream, StreamConfig, TextStream
+from data.decode import IMAGES, SOUNDS
+from data.errors import DataError
 from data.shards import ShardSet
-from evaluation.registry import make_tasks
+from evaluation.registry import GEOMETRY, make_tasks
+from evaluation.task import EvaluationError
+from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
+from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import Recipe, RecipeError
+from trainers.simcse import SimCSEConfig
+from trainers.tracking import resolve_uri
 
 
 def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
@@ -18,13 +27,9 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
         cpus, gpus: logical resources of the cluster; none: not checked.
         nodes: nodes of the cluster; with several, storage and tracking must be reachable from all.
     """
-    _check_turns(recipe)
-    _check_sizes(recipe)
-    hidden = _hidden_size(recipe.encoder.path)
-    try:
-        recipe.method.check(hidden)
-    except ValueError as error:
-        raise RecipeError(f"encoder.path={recipe.encoder.path!r} does not fit the method: {error}") from None
+    check_settings(recipe)
+    _check_encoder(recipe)
+    resolve_uri(recipe.run.tracking_uri)
     _check_task_names(recipe)
     for name in recipe.streams:
         _check_stream(recipe, name)
@@ -34,29 +39,54 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
         _check_reachable(recipe)
 
 
-def _hidden_size(path: str) -> int:
+def check_settings(recipe: Recipe) -> None:
+    """Raise RecipeError for settings that contradict each other; the part of `check` that reads no file."""
+    _check_turns(recipe)
+    _check_sizes(recipe)
+    _check_inputs_fit(recipe)
+    _check_precision(recipe)
+
+
+def _check_encoder(recipe: Recipe) -> None:
     from transformers import AutoConfig
 
+    from trainers.encoders import STACKS, _check_folder
+
+    path, method = recipe.encoder.path, recipe.method
     try:
-        return int(AutoConfig.from_pretrained(path).hidden_size)
-    except (OSError, ValueError) as error:
+        config = AutoConfig.from_pretrained(path)
+        hidden = int(config.hidden_size)
+    except (OSError, ValueError, AttributeError) as error:
         raise RecipeError(
             f"encoder.path={path!r} is neither a folder with a config.json nor a model that the hub can give: {error}"
         ) from None
+    _check_folder(path, Path(path))
+    if isinstance(method, NonLingSettings) and config.model_type not in STACKS:
+        raise RecipeError(
+            f"encoder.path={path!r}: a {config.model_type!r} model cannot take image or audio patches; "
+            f"choose a model of type {', '.join(STACKS)}"
+        )
+    try:
+        method.check(hidden)
+    except ValueError as error:
+        raise RecipeError(f"encoder.path={path!r} does not fit the method: {error}") from None
 
 
 def _check_turns(recipe: Recipe) -> None:
     wanted = {stream for streams in recipe.turns.values() for stream in streams}
     if missing := wanted - set(recipe.streams):
         raise RecipeError(
-            f"method {recipe.method.name!r} needs the stream {sorted(missing)}; streams has {sorted(recipe.streams)}"
+            f"method {recipe.method.name!r} needs the stream {sorted(missing)[0]!r}; streams has {sorted(recipe.streams)}. "
+            f"Add streams.{sorted(missing)[0]}."
         )
     if spare := set(recipe.streams) - wanted:
         raise RecipeError(
             f"streams.{sorted(spare)[0]} is used by no turn of {recipe.method.name!r} ({list(recipe.turns)}); remove it"
         )
-    if set(recipe.optim) != set(recipe.turns):
-        raise RecipeError(f"optim has {sorted(recipe.optim)}; the turns are {sorted(recipe.turns)}: one optimizer per turn")
+    if absent := set(recipe.turns) - set(recipe.optim):
+        raise RecipeError(f"optim has {sorted(recipe.optim)}; every turn has its optimizer: add optim.{sorted(absent)[0]}")
+    if unused := set(recipe.optim) - set(recipe.turns):
+        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no turn; the turns are {list(recipe.turns)}. Remove it.")
     if recipe.lead not in recipe.streams:
         raise RecipeError(f"lead={recipe.lead!r} is no stream; allowed: {sorted(recipe.streams)}")
 
@@ -64,6 +94,8 @@ def _check_turns(recipe: Recipe) -> None:
 def _check_sizes(recipe: Recipe) -> None:
     workers = max(1, recipe.run.workers)
     for name, stream in recipe.streams.items():
+        if stream.batch_size < 2 and not isinstance(recipe.method, MaskedLMConfig):
+            raise RecipeError(f"streams.{name}.batch_size={stream.batch_size} leaves no negatives; use at least 2")
         if stream.batch_size % workers:
             near = stream.batch_size // workers * workers or workers
             raise RecipeError(
@@ -72,9 +104,87 @@ def _check_sizes(recipe: Recipe) -> None:
             )
 
 
+def _check_inputs_fit(recipe: Recipe) -> None:
+    """What the streams give is what the method takes."""
+    method = recipe.method
+    text = method.text if isinstance(method, NonLingSettings) else method if isinstance(method, SimCSEConfig) else None
+    if text is not None:
+        _check_columns(recipe, text)
+    if isinstance(method, NonLingSettings):
+        for name, config in method.nonling.items():
+            _check_nonling(recipe, name, config)
+    for name, stream in recipe.streams.items():
+        if isinstance(stream, AudioStream):
+            _check_spectrogram(name, stream)
+
+
+def _check_columns(recipe: Recipe, text: SimCSEConfig) -> None:
+    stream, setting = recipe.streams["text"], "method.supervised" if text is recipe.method else "method.text.supervised"
+    if not isinstance(stream, TextStream):
+        raise RecipeError(f"streams.text.kind={stream.kind!r} where the method takes sentences; use the kind 'text'")
+    allowed = (2, 3) if text.supervised else (1,)
+    if len(stream.columns) not in allowed:
+        raise RecipeError(
+            f"streams.text.columns={stream.columns} are {len(stream.columns)} texts a sample, and {setting}="
+            f"{text.supervised} takes {' or '.join(map(str, allowed))}: "
+            + ("name a pair or a triple, for example sent0 sent1 hard_neg" if text.supervised else "name one column, txt")
+            + f", or change {setting}"
+        )
+
+
+def _check_nonling(recipe: Recipe, name: str, config: ImageConfig | AudioConfig) -> None:
+    stream = recipe.streams[name]
+    pairs: list[tuple[str, int, str, int]]
+    if isinstance(config, ImageConfig) and isinstance(stream, ImageStream):
+        pairs = [("size", stream.size, "image_size", config.image_size)]
+        if stream.n_views not in (1, 2):
+            raise RecipeError(f"streams.{name}.n_views={stream.n_views}: the losses compare two views; use 2 (or 1)")
+    elif isinstance(config, AudioConfig) and isinstance(stream, AudioStream):
+        pairs = [("frames", stream.frames, "frames", config.frames), ("bins", stream.bins, "bins", config.bins)]
+    else:
+        raise RecipeError(f"streams.{name}.kind={stream.kind!r} where the method takes {name}; use the kind {name!r}")
+    for given, value, taken, wanted in pairs:
+        if value != wanted:
+            raise RecipeError(
+                f"streams.{name}.{given}={value} does not match method.{name}.{taken}={wanted}; give both the same value"
+            )
+    if config.loss == "supcon" and stream.label is None:
+        raise RecipeError(
+            f"method.{name}.loss is 'supcon', which needs classes, and streams.{name}.label is none. "
+            f"Name the field of the class (cls), or set method.{name}.loss to 'simclr'."
+        )
+
+
+def _check_spectrogram(name: str, stream: AudioStream) -> None:
+    from data.device import mel_filters
+
+    try:
+        mel_filters(stream.rate, stream.bins)
+    except ValueError as error:
+        raise RecipeError(f"streams.{name}.bins={stream.bins}, streams.{name}.rate={stream.rate}: {error}") from None
+    for setting, value, most in (("mask_bins", stream.mask_bins, "bins"), ("mask_frames", stream.mask_frames, "frames")):
+        if value > getattr(stream, most):
+            raise RecipeError(
+                f"streams.{name}.{setting}={value} is more than streams.{name}.{most}={getattr(stream, most)}; lower it"
+            )
+
+
+def _check_precision(recipe: Recipe) -> None:
+    run = recipe.run
+    if run.precision == "fp16" and run.workers and not run.gpus_per_worker:
+        raise RecipeError(
+            "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
+            "use fp32 or bf16, or set run.gpus_per_worker"
+        )
+
+
 def _check_stream(recipe: Recipe, name: str) -> None:
     stream = recipe.streams[name]
-    shards = ShardSet.open(stream.shards)
+    try:
+        shards = ShardSet.open(stream.shards)
+    except DataError as error:
+        raise DataError(f"streams.{name}.shards: {error}") from error
+    _check_fields(name, stream, shards)
     if shards.samples < stream.batch_size:
         raise RecipeError(
             f"streams.{name}: the shards hold {shards.samples} samples, fewer than one batch of {stream.batch_size}; "
@@ -83,16 +193,43 @@ def _check_stream(recipe: Recipe, name: str) -> None:
         )
 
 
+def _check_fields(name: str, stream: StreamConfig, shards: ShardSet) -> None:
+    """No shard has a field that every sample needs: say so now and not at the first sample."""
+    there = set(shards.fields)
+    if not there:  # a manifest of somebody else's
+        return
+    needs: dict[str, tuple[str, ...]] = {}
+    if isinstance(stream, TextStream):
+        needs |= {f"streams.{name}.columns": (column, "json") for column in stream.columns}
+    elif isinstance(stream, ImageStream | AudioStream):
+        needs[f"streams.{name}.kind"] = IMAGES if isinstance(stream, ImageStream) else SOUNDS
+        if stream.label is not None:
+            needs[f"streams.{name}.label"] = (stream.label, "json")
+    for setting, fields in needs.items():
+        if there.isdisjoint(fields):
+            label = f", or set {setting} to none and the loss to 'simclr'" if setting.endswith("label") else ""
+            raise DataError(
+                f"{setting} wants the field {' or '.join(fields)}, and the shards hold {', '.join(sorted(there))}: "
+                f"{stream.shards}. Name a field that is there, give other shards or pack them with it{label}."
+            )
+
+
 def _check_task_names(recipe: Recipe) -> None:
     evaluation = recipe.evaluation
     development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
     for name in development:
-        if name.endswith(("-test", "-all")) or name in ("lee", "sickr", "sts12", "sts13", "sts14", "sts15", "sts16"):
+        base = name.removesuffix(GEOMETRY)
+        if base.endswith(("-test", "-all")) or base in ("lee", "sickr", "sts12", "sts13", "sts14", "sts15", "sts16"):
             raise RecipeError(
                 f"evaluation.select/watch: {name!r} is a test set, and a checkpoint must not be chosen on it; "
                 "use stsb-dev, sickr-dev or lee-dev, and put test sets into evaluation.final"
             )
-    make_tasks([*development, *evaluation.final], evaluation.data)
+    try:
+        make_tasks([*development, *evaluation.final], evaluation.data)
+    except EvaluationError as error:
+        raise RecipeError(
+            f"evaluation: {error} (in a recipe: evaluation.data, and the task names in evaluation.select, watch and final)"
+        ) from None
 
 
 def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:
@@ -108,7 +245,8 @@ def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:
     if run.workers * run.gpus_per_worker > gpus:
         raise RecipeError(
             f"run.workers={run.workers} x run.gpus_per_worker={run.gpus_per_worker:g} need "
-            f"{run.workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}"
+            f"{run.workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
+            f"Lower run.workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
         )
 
 

@@ -24,6 +24,7 @@ class MethodConfig(BaseModel):
 
     name: str
     variant: Variant = "fixed"
+    """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         """The turns of a step: each names the streams that share one backward; known without building a model."""

@@ -43,6 +43,7 @@ class RunLog:
         if self.tracker is None:
             return
         if folder is not None and (folder / "journal.jsonl").exists() and not self.tracker.path.exists():
+            self.tracker.path.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(folder / "journal.jsonl", self.tracker.path)
         self.tracker.resume(step)
 
@@ -173,6 +174,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}",
         params=recipe.flat(),
         tags={"identity": recipe.identity()},
+        journal=output / "journal.jsonl",
     )
     status = "FAILED"
     try:
@@ -240,6 +242,8 @@ def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, A
     shutil.rmtree(folder, ignore_errors=True)
     with result.checkpoint.as_directory() as last:
         shutil.copytree(last, folder)
+    if not journal.exists() and (folder / "journal.jsonl").exists():  # rank 0 was on another node
+        shutil.copy(folder / "journal.jsonl", journal)
     if not recipe.run.storage:
         shutil.rmtree(output / "ray", ignore_errors=True)
     return result.return_value, folder

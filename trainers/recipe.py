@@ -30,7 +30,9 @@ class EncoderConfig(Settings):
     pooling: Literal["cls", "cls_before_pooler", "mean", "max", "avg_top2", "avg_first_last"] | None = None
     """How token vectors become a sentence vector; none: as the folder says, else mean."""
     hidden_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
     attention_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout of the attention weights; none: the model's own."""
 
 
 class GroupOverride(Settings):
@@ -45,10 +47,15 @@ class OptimConfig(Settings):
     """AdamW and the schedule of one turn."""
 
     lr: float = Field(3e-5, ge=0)
+    """Learning rate at the top of the schedule."""
     weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decoupled decay; biases and norms are left out."""
     betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates of the two moments."""
     eps: float = Field(1e-8, gt=0)
+    """AdamW's term against division by zero."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
+    """How the rate falls after the warm-up: to 0 at the last step, or not at all."""
     warmup: float = Field(0.0, ge=0, lt=1)
     """Share of all steps in which the rate rises linearly from 0."""
     clip: float | None = Field(1.0, gt=0)
@@ -80,6 +87,7 @@ class RunConfig(Settings):
     output: str = "runs"
     """Folder of checkpoints, journal and export."""
     seed: int = 42
+    """All that is random follows from it: weights, order, views, dropout."""
     epochs: float = Field(1, gt=0)
     """Passes over the leading stream."""
     max_steps: int | None = Field(None, gt=0)
@@ -87,6 +95,7 @@ class RunConfig(Settings):
     accumulation: int = Field(1, gt=0)
     """Batches per optimizer step, turn by turn."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    """Of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
     checkpoint_every: int | None = Field(None, gt=0)
     """Steps between checkpoints; none: at every evaluation."""
     log_every: int = Field(10, gt=0)
@@ -94,7 +103,9 @@ class RunConfig(Settings):
     workers: int = Field(1, ge=0)
     """Training processes; 0: everything in this process, for a debugger."""
     cpus_per_worker: float = Field(1.0, gt=0)
+    """CPUs that Ray sets aside for a worker; reading takes streams.*.cpus more."""
     gpus_per_worker: float = Field(0, ge=0)
+    """1: a GPU for each worker; 0: CPU."""
     threads: int | None = Field(None, gt=0)
     """Torch threads of a CPU worker; none: the machine's cores shared among its workers."""
     storage: str | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import signal
@@ -66,10 +67,8 @@ class Server:
     def kill(self) -> None:
         if self.process is None:
             return
-        try:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         self.process.wait(30)
         self.process = None
         with pytest.raises((urllib.error.URLError, OSError)):
@@ -148,19 +147,19 @@ def test_a_server_that_dies_mid_run_loses_nothing(server: Server, tmp_path: Path
 def test_a_server_that_comes_back_is_noticed(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The thread goes on by itself, and a loss that is not a number travels over HTTP too."""
     run = open_run(server.uri, "paper", "patient", {})
-    with caplog.at_level(logging.WARNING, "trainers.tracking"):
-        with Tracker(tmp_path / "j.jsonl", server.uri, run.run_id, system_every=0.5) as tracker:
-            tracker.log(0, {"loss": 1.0})
-            server.kill()
-            tracker.log(1, {"loss": float("inf")})
-            deadline = time.monotonic() + 60
-            while "does not answer" not in caplog.text and time.monotonic() < deadline:
-                time.sleep(0.2)
-            server.start()
-            tracker.log(2, {"loss": 2.0})
-            while "is back" not in caplog.text and time.monotonic() < deadline + 120:
-                time.sleep(0.2)
-            assert "is back" in caplog.text
+    caplog.set_level(logging.WARNING, "trainers.tracking")
+    with Tracker(tmp_path / "j.jsonl", server.uri, run.run_id, system_every=0.5) as tracker:
+        tracker.log(0, {"loss": 1.0})
+        server.kill()
+        tracker.log(1, {"loss": float("inf")})
+        deadline = time.monotonic() + 60
+        while "does not answer" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.2)
+        server.start()
+        tracker.log(2, {"loss": 2.0})
+        while "is back" not in caplog.text and time.monotonic() < deadline + 120:
+            time.sleep(0.2)
+        assert "is back" in caplog.text
     found = histories(server.uri, run.run_id)
     assert [step for step, _ in found["loss"]] == [0, 1, 2]
     assert found["loss"][0] == (0, 1.0) and found["loss"][2] == (2, 2.0) and found["loss"][1][1] > 1e300

@@ -80,9 +80,8 @@ def test_text(tmp_path: Path, text: Path, zipped: bool, capsys: pytest.CaptureFi
         text = tmp_path / "wiki.txt.gz"
         text.write_bytes(gzip.compress((tmp_path / "wiki.txt").read_bytes()))
     out = tmp_path / "out"
-    assert (
-        run("text", text, "--out", out, "--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me") == 0
-    )
+    more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me"]
+    assert run("text", text, "--out", out, *more) == 0
     assert "26 samples in 3 shards" in (printed := capsys.readouterr().out) and "empty samples dropped" in printed
     assert sorted(files(out)) == ["dataset.json", *(f"wiki-train-{i:06d}.tar" for i in range(3))]
     found = {s.key: s.fields["txt"].decode() for s in samples(out)}
@@ -226,7 +225,7 @@ def test_audio_splits_share_their_classes(tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------ files and index
 
 
-def test_the_index_says_what_is_there_and_wids_reads_it(tmp_path: Path, text: Path) -> None:
+def test_the_index_says_what_is_there(tmp_path: Path, text: Path) -> None:
     run("text", text, "--out", tmp_path / "out", "--shard-size", 10, "--split", "dev")
     index = json.loads((tmp_path / "out" / "dataset.json").read_text())
     assert (index["__kind__"], index["wids_version"], index["nsamples"]) == ("wids-shard-index-v1", 1, 26)
@@ -237,6 +236,10 @@ def test_the_index_says_what_is_there_and_wids_reads_it(tmp_path: Path, text: Pa
             members = tar.getmembers()
         assert entry["nsamples"] == len(members)
         assert {(m.mtime, m.uid, m.gid, m.uname, m.gname) for m in members} == {(0, 0, 0, "", "")}
+
+
+def test_wids_reads_the_index(tmp_path: Path, text: Path) -> None:
+    run("text", text, "--out", tmp_path / "out", "--shard-size", 10)
     wids = pytest.importorskip("wids", reason="webdataset 1.0 no longer brings the wids library along")
     found = wids.ShardListDataset(str(tmp_path / "out" / "dataset.json"), cache_dir=str(tmp_path / "cache"))
     assert [found[i][".txt"] for i in range(len(found))] == [s.fields["txt"].decode() for s in samples(tmp_path / "out")]
@@ -317,7 +320,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
         ("table a.csv --columns s0 --where s1", "--where 's1'; write COLUMN=VALUE"),
         ("table a.csv --columns s0 --where s1=nothing", "nothing to pack"),
         ("table bad.jsonl --columns s0", "bad.jsonl, row 2: no JSON"),
-        ("images nowhere", "nowhere does not exist|is no"),
+        ("images nowhere", "nowhere does not exist"),
         ("images odd", "odd/cat/x.bmp is of no known kind; allowed are .jpg, .jpeg, .png, .webp"),
         ("images mixed", "mixed: b.png lies beside the class folders"),
         ("images pictures --label x", "is a folder: --captions, --label"),
@@ -342,7 +345,7 @@ def test_bad_input(
     for name, content in {
         "a.txt": b"one\ntwo\n",
         "latin.txt": "one\ncaf\u00e9\n".encode("latin-1"),
-        "broken.txt.gz": gzip.compress(os.urandom(5000))[:3000],
+        "broken.txt.gz": gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())[:9000],
         "nogzip.txt.gz": b"plain text",
         "empty.txt": b"\n  \n",
         "a.csv": b"s0,s1\nx,y\n",
@@ -363,7 +366,7 @@ def test_bad_input(
     words = arguments.split()
     assert run(*words, *([] if "--out" in words else ["--out", "out"])) == 2
     said = capsys.readouterr().err
-    assert said.startswith("error: ") and any(part in said for part in message.split("|")), said
+    assert said.startswith("error: ") and message in said, said
     assert not list(Path(".").glob("out/*.tar"))
 
 
@@ -445,9 +448,8 @@ def test_wiki_sentences() -> None:
     assert time.perf_counter() - began < 60  # about 3 s on a quiet machine
     assert 18_000 < len(sentences) < 22_000 and len(set(sentences)) == len(sentences)
     assert all(5 <= len(sentence.split()) <= 60 for sentence in sentences)
-    assert not [
-        sentence for sentence in sentences if any(mark in sentence for mark in ("[[", "{{", "''", "==", "|", "\n", "<"))
-    ]
+    marks = ("[[", "{{", "''", "==", "|", "\n", "<")
+    assert not [sentence for sentence in sentences if any(mark in sentence for mark in marks)]
     assert "The capital and largest city of Angola is Luanda." in sentences
 
 
@@ -460,7 +462,7 @@ def test_no_rated_document_is_in_the_sentences() -> None:
 
 
 def test_split_sentences() -> None:
-    text = 'Dr. J. R. Smith of the U.S. Army met her. "Why?" asked St. John. It was 3.5 m. 20 others came! no capital'
+    text = 'Dr. J. R. Smith of the U.S. Army met her. "Why?" asked St. John. It was 3.5 m. 20 others came! No end'
     assert synth.split_sentences(text) == [
         "Dr. J. R. Smith of the U.S. Army met her.",
         '"Why?" asked St. John.',

@@ -1,0 +1,140 @@
+"""The command line: a recipe by name or file, any of its fields by dotted name, a help that lists both."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from pipelines import audiocse, nonlingcse, pretrain, simcse, visualcse
+from pipelines.cli import parse
+from tests.conftest import ROOT
+from trainers.recipe import Recipe, RecipeError
+
+ALL = {
+    f"{module.__name__.split('.')[1]}:{name}": make
+    for module in (simcse, visualcse, audiocse, nonlingcse, pretrain)
+    for name, make in module.RECIPES.items()
+}
+
+
+def visual(*arguments: str) -> Recipe:
+    return parse(visualcse.RECIPES, "About.", list(arguments))
+
+
+def test_without_arguments_it_is_the_default() -> None:
+    assert visual() == visualcse.demo()
+    assert parse(visualcse.RECIPES, "", [], default="smoke") == visualcse.smoke()
+
+
+def test_the_first_argument_names_the_recipe() -> None:
+    assert visual("bert-base") == visualcse.bert_base()
+    assert visual("roberta-base", "--run.seed", "7") == visualcse.roberta_base().replace("run.seed", 7)
+
+
+@pytest.mark.parametrize("make", ALL.values(), ids=ALL.keys())
+def test_every_recipe_passes_through_unchanged(make: Callable[[], Recipe]) -> None:
+    recipe = make()
+    assert parse({"it": make}, "", ["it"]) == recipe
+    changed = parse({"it": make}, "", ["it", "--run.seed", "9", "--encoder.pooling", "max"])
+    assert changed == recipe.replace("run.seed", 9).replace("encoder.pooling", "max")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path", "value"),
+    [
+        (["--optim.text.lr", "1e-5"], "optim.text.lr", 1e-5),
+        (["--method.image.weight", "0.5"], "method.image.weight", 0.5),
+        (["--method.text.temperature=0.07"], "method.text.temperature", 0.07),
+        (["--method.image.path", "auto"], "method.image.path", "auto"),
+        (["--method.summed", "False"], "method.summed", False),
+        (["--streams.image.scale", "0.5", "1"], "streams.image.scale", [0.5, 1.0]),
+        (["--streams.image.label", "None"], "streams.image.label", None),
+        (["--streams.text.on_bad_sample", "skip"], "streams.text.on_bad_sample", "skip"),
+        (["--streams.text.on-bad-sample", "skip"], "streams.text.on_bad_sample", "skip"),  # hyphens as well
+        (["--evaluation.final", "lee", "lee-all", "sts12"], "evaluation.final", ["lee", "lee-all", "sts12"]),
+        (["--evaluation.select", "None"], "evaluation.select", None),
+        (["--run.max_steps", "None"], "run.max_steps", None),
+        (["--run.verbose", "True"], "run.verbose", True),
+    ],
+)
+def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value: object) -> None:
+    before, after = visualcse.demo().flat(), visual("demo", *arguments).flat()
+    assert after.pop(path) == value
+    before.pop(path)
+    assert after == before
+
+
+def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.json"
+    written = visualcse.roberta_base().replace("optim.text.groups", {"weights": {"lr": 1e-6}})
+    file.write_text(written.to_json())
+    assert visual("--recipe", str(file)) == visual(f"--recipe={file}") == written
+    assert visual("--run.seed", "3", "--recipe", str(file)) == written.replace("run.seed", 3)
+    groups = visual("--recipe", str(file), "--optim.text.groups.weights.lr", "2e-6").optim["text"].groups
+    assert groups["weights"].lr == 2e-6
+    assert visual("--recipe", "smoke") == visualcse.smoke()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["deemo"], ["no recipe 'deemo'", "did you mean 'demo'", "bert-base"]),
+        (["xyz"], ["no recipe 'xyz'", "There are: demo, smoke"]),
+        (["--recipe", "nowhere.json"], ["--recipe takes a file", "recipe.json"]),
+        (["--recipe"], ["--recipe takes a file"]),
+    ],
+)
+def test_a_wrong_recipe_is_named(arguments: list[str], words: list[str]) -> None:
+    with pytest.raises(RecipeError) as error:
+        visual(*arguments)
+    for word in words:
+        assert word in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--optim.text.lrr", "1"], ["--optim.text.lrr", "meant", "--optim.text.lr"]),
+        (["--run.precison", "bf16"], ["--run.precison", "meant", "--run.precision {fp32,bf16,fp16}"]),
+        (["--optim.image.lr", "fast"], ["--optim.image.lr", "'fast'"]),
+        (["--optim.image.lr", "-1"], ["optim.image", "greater than or equal to 0"]),
+        (["--run.precision", "fp8"], ["--run.precision", "fp32", "bf16"]),
+    ],
+)
+def test_a_wrong_option_ends_the_program_with_a_hint(
+    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        visual(*arguments)
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    for word in words:
+        assert word in said.out + said.err
+    assert "errors.pydantic.dev" not in said.out + said.err
+
+
+def test_help_lists_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        visual("roberta-base", "--help")
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    assert "About." in text and "--recipe" in text and "5e-07" in text  # the values are those of the recipe named
+    for name, make in visualcse.RECIPES.items():
+        assert f"{name} " in text and (make.__doc__ or "?").splitlines()[0] in text
+    unset = {f"optim.{turn}.groups" for turn in ("image", "text")}  # only in a file
+    for path in visualcse.roberta_base().flat().keys() - unset:
+        assert f"--{path}" in text, path
+
+
+def test_a_script_starts_from_the_root_of_the_repository(tmp_path: Path) -> None:
+    """What the user types; a mistake ends it with one line on standard error."""
+    command = [sys.executable, "pipelines/visualcse.py", "deemo"]
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: no recipe 'deemo'; did you mean 'demo'?")
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,70 @@
+"""What a model card says, and what it keeps to itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from trainers.card import library_versions, model_card
+
+RECIPE: dict[str, Any] = {
+    "name": "visualcse/bert-base",
+    "method": {"name": "nonling", "text": {"temperature": 0.05}},
+    "encoder": {"path": "google-bert/bert-base-uncased", "pooling": "cls"},
+    "streams": {"text": {"shards": "/home/someone/shards/wiki::/data/more", "batch_size": 64}},
+    "run": {"seed": 42, "output": "/home/someone/runs", "tracking_uri": "http://inside:5000"},
+}
+DATA: list[dict[str, Any]] = [
+    {"name": "wiki", "licence": "CC BY-SA 4.0", "source": "https://example.org/a|b", "samples": 73604},
+    {"name": "mine", "licence": "", "source": None, "samples": None},
+]
+NUMBERS = {
+    "before": {"lee": {"spearman": 14.25, "alignment": 0.3}},
+    "after": {"lee": {"spearman": 22.5, "alignment": 0.2}, "sts12": {"spearman": 61.234}},
+    "best_step": 125,
+}
+
+
+def split(card: str) -> tuple[dict[str, Any], str]:
+    _, head, body = card.split("---\n", 2)
+    return yaml.safe_load(head), body
+
+
+def test_the_hub_reads_the_metadata() -> None:
+    from huggingface_hub import ModelCard
+
+    card = model_card(RECIPE, DATA, NUMBERS, {"torch": "2.13.0"})
+    head, _ = split(card)
+    assert head["library_name"] == "sentence-transformers" and head["pipeline_tag"] == "sentence-similarity"
+    assert head["base_model"] == "google-bert/bert-base-uncased" and "nonling" in head["tags"]
+    assert head["license"] == "other" and "CC BY-SA 4.0" in head["license_name"] and "unknown" in head["license_name"]
+    parsed: Any = ModelCard(card).data
+    assert {result.dataset_name: result.metric_value for result in parsed.eval_results} == {"lee": 22.5, "sts12": 61.23}
+
+
+def test_numbers_data_and_use() -> None:
+    _, body = split(model_card(RECIPE, DATA, NUMBERS, {"torch": "2.13.0", "python": "3.11.0"}))
+    assert "| lee | spearman | 14.25 | 22.50 | +8.25 |" in body
+    assert "| lee | alignment | 0.30 | 0.20 | -0.10 |" in body
+    assert "| sts12 | spearman |  | 61.23 |  |" in body
+    assert "step 125" in body
+    assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
+    assert "| mine | unknown | unknown | unknown |" in body
+    assert "torch 2.13.0" in body and '"temperature": 0.05' in body
+    snippet = body.split("```python\n")[1].split("```")[0]
+    compile(snippet, "snippet", "exec")
+
+
+def test_places_of_the_machine_stay_private() -> None:
+    card = model_card({**RECIPE, "encoder": {"path": "/home/someone/encoder"}}, DATA, NUMBERS, {})
+    assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card
+    assert '"wiki::more"' in card and "`encoder`" in card
+    assert "base_model" not in split(card)[0]
+
+
+def test_nothing_measured_and_nothing_known() -> None:
+    card = model_card({}, [], {}, library_versions())
+    head, body = split(card)
+    assert "None were measured." in body and "Unknown." in body and "model-index" not in head
+    assert f"torch {__import__('torch').__version__}" in body

@@ -222,10 +222,17 @@ class Recipe(Settings):
         return min(steps, self.run.max_steps or steps)
 
 
+def _setting(place: tuple[int | str, ...]) -> list[str]:
+    """Where a setting is, without the kind that pydantic puts behind a method's or stream's name."""
+    names = [str(part) for part in place]
+    kind = {"method": 1, "streams": 2}.get(names[0], len(names)) if names else 0
+    return names[:kind] + names[kind + 1 :]
+
+
 def _readable(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
-        path = ".".join(str(part) for part in item["loc"])
+        path = ".".join(_setting(item["loc"]))
         given = "" if item["type"] in ("missing", "extra_forbidden") else f", given {item['input']!r}"
         message = "there is no such setting" if item["type"] == "extra_forbidden" else item["msg"]
         lines.append(f"{path}: {message}{given}")

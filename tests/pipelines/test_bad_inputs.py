@@ -229,6 +229,12 @@ CONFIGURATION = [
     ("a misspelt option", setting("run.workrs", 2), ["'run.workrs'", "did you mean", "run.workers"]),
     ("a word for a number", setting("optim.text.lr", "fast"), ["optim.text.lr", "valid number", "'fast'"]),
     ("a negative rate", setting("optim.text.lr", -1), ["optim.text.lr", "greater than or equal to 0", "-1"]),
+    (
+        "an unknown loss",
+        setting("method.image.loss", "triplet"),
+        ["method.image.loss: ", "'supcon' or 'simclr'", "'triplet'"],
+    ),
+    ("a probability of two", setting("streams.image.flip", 2), ["streams.image.flip: ", "less than or equal to 1", "2"]),
     ("an unknown field in recipe.json", unknown_json_field, ["evaluation.patients", "there is no such setting"]),
     ("a turn without its stream", without("streams", "image"), ["needs the stream 'image'", "Add streams.image"]),
     ("a stream without a turn", spare_stream, ["streams.video", "used by no turn", "remove it"]),

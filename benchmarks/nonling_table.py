@@ -37,10 +37,10 @@ class Arguments:
     every: int = 50
     text_batch: int = 64
     other_batch: int = 48
-    text_lr: float = 1e-3
-    image_lr: float = 3e-5
-    audio_lr: float = 7e-6
-    temperature: float = 0.1
+    text_lr: float = 5e-4
+    image_lr: float = 1.5e-5
+    audio_lr: float = 3.5e-6
+    temperature: float = 0.2
     seeds: tuple[int, ...] = (1, 2, 3)
     processes: int = 2
     """Runs at a time, each with one thread."""

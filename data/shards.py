@@ -202,6 +202,11 @@ def expand_folders(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     return found, folders
 
 
+def absolute(urls: str) -> str:
+    """The same URLs with local paths made absolute: workers run in other folders."""
+    return "::".join(_absolute(piece) for piece in _pieces([urls]))
+
+
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
     """Splits at `::`, but leaves fsspec's caches with what they cache."""
     for url in urls:

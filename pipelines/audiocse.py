@@ -57,7 +57,7 @@ def demo() -> Recipe:
         method=AudioCSEConfig(text=parts.SMALL_TEXT, audio=AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0)),
         encoder=parts.SMALL,
         streams={"text": parts.offline_text(64), "audio": parts.offline_sounds(48)},
-        optim={"text": parts.SMALL_OPTIM, "audio": OptimConfig(lr=1e-5, schedule="cosine")},
+        optim={"text": parts.SMALL_OPTIM, "audio": OptimConfig(lr=3.5e-6, schedule="cosine")},
         evaluation=parts.offline_evaluation(every=50),
         run=parts.small_run("runs/audiocse/demo", max_steps=200),
     )

@@ -17,8 +17,8 @@ ROBERTA_BASE = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls_before
 ROBERTA_LARGE = EncoderConfig(path="FacebookAI/roberta-large", pooling="cls_before_pooler")
 SMALL = EncoderConfig(path=SMALL_ENCODER, pooling="mean")
 
-SMALL_TEXT = SimCSEConfig(head="none", temperature=0.1)
-SMALL_OPTIM = OptimConfig(lr=1e-3, warmup=0.1)
+SMALL_TEXT = SimCSEConfig(head="none", temperature=0.2)
+SMALL_OPTIM = OptimConfig(lr=5e-4, warmup=0.1)
 
 STS = EvaluationConfig(
     data="SentEval/data/downstream",

@@ -56,7 +56,7 @@ def demo() -> Recipe:
         method=VisualCSEConfig(text=parts.SMALL_TEXT, image=ImageConfig(weight=1.0, image_size=32, patch_size=8)),
         encoder=parts.SMALL,
         streams={"text": parts.offline_text(64), "image": parts.offline_images(48)},
-        optim={"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1e-5, schedule="cosine")},
+        optim={"text": parts.SMALL_OPTIM, "image": OptimConfig(lr=1.5e-5, schedule="cosine")},
         evaluation=parts.offline_evaluation(every=50),
         run=parts.small_run("runs/demo", max_steps=200),
     )

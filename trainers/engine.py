@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -101,7 +102,7 @@ def _load_weights(method: nn.Module, file: Path) -> None:
     method.load_state_dict(load_file(file))
 
 
-def schedule_factor(config: OptimConfig, kind: str, step: int, steps: int) -> float:
+def schedule_factor(config: OptimConfig, kind: str, steps: int, step: int) -> float:
     """Factor on the learning rate at `step` of `steps`: linear warm-up, then linear, cosine or constant."""
     warm = config.warmup * steps
     if step < warm:
@@ -129,8 +130,8 @@ class TurnOptimizer:
             settings.append({"params": params, "lr": lr, "weight_decay": decay})
         self.config = config
         self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps)
-        factors = [lambda step, kind=kind: schedule_factor(config, kind, step, steps) for kind in kinds]
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, factors)
+        factors = [partial(schedule_factor, config, kind, steps) for kind in kinds]
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [*factors])
         self.scaler = torch.amp.GradScaler(enabled=precision == "fp16")
 
     def backward(self, loss: Tensor) -> None:
@@ -148,7 +149,7 @@ class TurnOptimizer:
         return float(norm)
 
     def state_dict(self) -> dict[str, Any]:
-        parts = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
+        parts: dict[str, Any] = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
         return {name: part.state_dict() for name, part in parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -238,7 +239,8 @@ class Engine:
 
     def _one_step(self, readers: dict[str, Reader]) -> dict[str, float]:
         """All turns once. Its random numbers depend on (seed, rank, step) alone, so that a resumed run repeats them."""
-        recipe, host, values = self.recipe, self.host, {}
+        recipe, host = self.recipe, self.host
+        values: dict[str, float] = {}
         self.model.train()
         torch.manual_seed(seed_of(recipe.run.seed, "step", host.rank, self.step) % 2**63)
         micro = recipe.run.accumulation
@@ -259,7 +261,7 @@ class Engine:
                     optimizer.backward(loss / micro)
                 for name, value in {**output.losses, **output.metrics}.items():
                     values[f"train/{name}"] = values.get(f"train/{name}", 0.0) + float(value.detach()) / micro
-            values[f"train/lr/{turn}"] = optimizer.schedule.get_last_lr()[0]
+            values[f"train/lr/{turn}"] = float(optimizer.schedule.get_last_lr()[0])
             values[f"train/grad_norm/{turn}"] = optimizer.step()
         return values
 

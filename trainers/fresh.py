@@ -116,7 +116,10 @@ def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray, rid
     from scipy.sparse.linalg import splu
 
     mean = vectors.mean(0)
-    rows, columns, values, targets = [], [], [], []
+    rows: list[int] = []
+    columns: list[int] = []
+    values: list[float] = []
+    targets: list[np.ndarray] = []
     exact: dict[int, int] = {}
     encoded = tokenizer.backend_tokenizer.encode_batch(list(words), add_special_tokens=False)
     for rank, encoding in enumerate(encoded):

@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from data.shards import absolute
 from trainers.check import check, describe_shards_of
 from trainers.engine import Engine, LocalHost, load_method
 from trainers.progress import ProgressLine
@@ -143,8 +144,7 @@ def resolve(recipe: Recipe) -> Recipe:
         if value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
-        urls = [url if "://" in url else str(Path(url).resolve()) for url in stream.shards.split("::")]
-        recipe = recipe.replace(f"streams.{name}.shards", "::".join(urls))
+        recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
     return recipe
 
 

@@ -41,10 +41,11 @@ class MaskedLM(Method):
         super().__init__()
         width = encoder.hidden_size
         self.sentence_encoder, self.settings = encoder, config
-        self.transform = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.LayerNorm(width))
+        first = nn.Linear(width, width)
+        self.transform = nn.Sequential(first, nn.GELU(), nn.LayerNorm(width))
         self.bias = nn.Parameter(torch.zeros(len(encoder.tokenizer)))
-        nn.init.eye_(self.transform[0].weight)
-        nn.init.zeros_(self.transform[0].bias)
+        nn.init.eye_(first.weight)
+        nn.init.zeros_(first.bias)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``loss`` and ``correct`` (B,): sums over a sentence's chosen tokens; ``chosen`` (B,): how many there are."""
@@ -54,7 +55,7 @@ class MaskedLM(Method):
             ids, self.settings.mask_probability, tokenizer.mask_token_id, len(tokenizer), tokenizer.all_special_ids
         )
         states = self.sentence_encoder.outputs(masked, mask).tokens[chosen]
-        words = self.sentence_encoder.model.get_input_embeddings().weight  # type: ignore[operator]
+        words = self.sentence_encoder.model.get_input_embeddings().weight
         logits = F.linear(self.transform(states), words, self.bias).float()  # output weights tied to the input's
         rows = chosen.nonzero()[:, 0]
         loss = F.cross_entropy(logits, ids[chosen], reduction="none")

@@ -59,7 +59,6 @@ class Board:
     def __init__(self, line: ProgressLine) -> None:
         import ray
 
-        @ray.remote(num_cpus=0)
         class Latest:
             def __init__(self) -> None:
                 self.line: dict[str, Any] | None = None
@@ -70,7 +69,7 @@ class Board:
             def get(self) -> dict[str, Any] | None:
                 return self.line
 
-        self.actor = Latest.remote()
+        self.actor: Any = ray.remote(num_cpus=0)(Latest).remote()
         self._line, self._done = line, threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()

@@ -136,10 +136,10 @@ def test_resume_refuses_nothing_but_a_checkpoint(tmp_path: Path) -> None:
     [("linear", 0, 1.0), ("linear", 50, 0.5), ("cosine", 50, 0.5), ("cosine", 25, 0.8535534), ("constant", 99, 1.0)],
 )
 def test_schedules(kind: str, step: int, expected: float) -> None:
-    assert schedule_factor(OptimConfig(), kind, step, 100) == pytest.approx(expected)
+    assert schedule_factor(OptimConfig(), kind, 100, step) == pytest.approx(expected)
 
 
 def test_warm_up_rises_to_one() -> None:
     config = OptimConfig(warmup=0.1)
-    factors = [schedule_factor(config, "linear", step, 100) for step in range(100)]
+    factors = [schedule_factor(config, "linear", 100, step) for step in range(100)]
     assert factors[:3] == pytest.approx([0.1, 0.2, 0.3]) and factors[9] == 1.0 == max(factors) and factors[99] > 0

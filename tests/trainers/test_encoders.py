@@ -228,7 +228,7 @@ def test_dropout_overrides(tmp_path: Path) -> None:
 
 def test_bad_folders_are_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"encoder.pooling: 'median' is not known; allowed: cls, "):
-        tiny_encoder.encoder("median")  # type: ignore[arg-type]
+        tiny_encoder.encoder("median")
     with pytest.raises(ValueError, match=r"encoder.path: .*nowhere.* cannot be loaded. Give a folder"):
         TextEncoder.from_pretrained(str(tmp_path / "nowhere"))
 

@@ -20,7 +20,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@touch $(STAMP)
 
 demo: $(STAMP)
-	$(BIN)/python pipelines/visualcse.py demo
+	$(BIN)/python pipelines/visualcse.py demo $(if $(SENTEVAL),--evaluation.data $(SENTEVAL) --evaluation.final lee lee-all stsb-dev)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests -m "not cluster"

@@ -19,7 +19,6 @@ from pathlib import Path
 import tyro
 
 ROOT = Path(__file__).resolve().parents[1]
-TASKS = ("sts12", "sts13", "sts14", "stsb-test")
 
 
 @dataclass
@@ -42,6 +41,7 @@ class Arguments:
     audio_lr: float = 3.5e-6
     temperature: float = 0.2
     seeds: tuple[int, ...] = (1, 2, 3)
+    tasks: tuple[str, ...] = ("sts12", "sts13", "sts14", "stsb-test")
     processes: int = 2
     """Runs at a time, each with one thread."""
 
@@ -80,7 +80,7 @@ def command(a: Arguments, paper: str, seed: int) -> list[str]:
             "optim.audio.lr": a.audio_lr,
         }
     words = [word for name, value in options.items() for word in (f"--{name}", *str(value).split(" "))]
-    return [sys.executable, f"pipelines/{paper}.py", "demo", *words, "--evaluation.watch", "--evaluation.final", *TASKS]
+    return [sys.executable, f"pipelines/{paper}.py", "demo", *words, "--evaluation.watch", "--evaluation.final", *a.tasks]
 
 
 def run(a: Arguments, paper: str, seed: int) -> dict[str, object]:
@@ -105,12 +105,12 @@ def main(a: Arguments) -> None:
         return f"{statistics.mean(values):.2f}{spread}"
 
     def row(name: str, paper: str, side: str) -> str:
-        scores = [[results[paper, seed][side][task]["spearman"] for task in TASKS] for seed in a.seeds]  # type: ignore[index]
+        scores = [[results[paper, seed][side][task]["spearman"] for task in a.tasks] for seed in a.seeds]  # type: ignore[index]
         seeds = scores[:1] if side == "before" else scores
-        cells = [cell([s[i] for s in seeds]) for i in range(len(TASKS))] + [cell([statistics.mean(s) for s in seeds])]
+        cells = [cell([s[i] for s in seeds]) for i in range(len(a.tasks))] + [cell([statistics.mean(s) for s in seeds])]
         return f"| {name} | {' | '.join(cells)} |"
 
-    print(f"| {a.steps} text steps | {' | '.join(TASKS)} | average |\n|---|{'---|' * (len(TASKS) + 1)}")
+    print(f"| {a.steps} text steps | {' | '.join(a.tasks)} | average |\n|---|{'---|' * (len(a.tasks) + 1)}")
     print(row("untrained", "simcse", "before"))
     for paper in papers:
         print(row(paper, paper, "after"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import math
 import re
 import sys
 from collections import Counter
@@ -173,16 +174,19 @@ def describe_recipe(paper: str, name: str) -> str:
 
     from pipelines.cli import parse, prepare
     from trainers.engine import build_method
+    from trainers.launch import quiet
 
     try:
         recipes = importlib.import_module(f"pipelines.{paper}").RECIPES
     except (ImportError, AttributeError):
         raise ValueError(f"no paper {paper!r}: pipelines/{paper}.py is no pipeline script") from None
+    quiet()
     recipe = parse(recipes, "", [name])
     prepare(recipe)
     lines = [f"{recipe.name} (identity {recipe.identity()})", "", "  stream  samples  batch  passes  shards"]
     shards = {stream: ShardSet.open(config.shards) for stream, config in recipe.streams.items()}
     steps = recipe.steps(shards[recipe.lead].samples)
+    per_pass = math.ceil(shards[recipe.lead].samples / (recipe.streams[recipe.lead].batch_size * recipe.run.accumulation))
     for stream, config in recipe.streams.items():
         seen = steps * config.batch_size * recipe.run.accumulation / shards[stream].samples
         lines.append(f"  {stream:6}  {shards[stream].samples:>7,}  {config.batch_size:>5}  {seen:>6.1f}  {config.shards}")
@@ -193,7 +197,7 @@ def describe_recipe(paper: str, name: str) -> str:
     state = 4 * trained * (2 + 2 * len(recipe.turns)) + 4 * frozen
     lines += [
         "",
-        f"  steps       {steps:,} ({steps // max(1, round(recipe.run.epochs)):,} per pass over {recipe.lead!r})",
+        f"  steps       {steps:,} ({per_pass:,} per pass over {recipe.lead!r})",
         f"  turns       {', '.join(recipe.turns)} (one optimizer each)",
         f"  parameters  {trained:,} trained" + (f", {frozen:,} frozen" if frozen else ""),
         f"  memory      about {state / 1e9:.2f} GB per worker for weights, gradients, optimizers, without activations",

@@ -196,12 +196,18 @@ class Recipe(Settings):
             raise RecipeError(_readable(error)) from None
 
     def identity(self) -> str:
-        """A hash of all that decides the result: neither output, URIs nor resources. 12 hex digits."""
+        """A hash of all that decides the result: neither output, URIs nor resources. 12 hex digits.
+
+        Of local paths the last two parts count: the same data in another folder or on another machine is the same.
+        """
         content = self.model_dump(mode="json")
         for name in _NOT_IDENTITY:
             content["run"].pop(name)
         for stream in content["streams"].values():
             stream.pop("cpus")
+            stream["shards"] = "::".join(_local_name(url) for url in stream["shards"].split("::"))
+        content["encoder"]["path"] = _local_name(content["encoder"]["path"])
+        content["evaluation"]["data"] = _local_name(content["evaluation"]["data"] or "")
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -227,6 +233,10 @@ def _setting(place: tuple[int | str, ...]) -> list[str]:
     names = [str(part) for part in place]
     kind = {"method": 1, "streams": 2}.get(names[0], len(names)) if names else 0
     return names[:kind] + names[kind + 1 :]
+
+
+def _local_name(path: str) -> str:
+    return path if "://" in path else "/".join(path.rstrip("/").split("/")[-2:])
 
 
 def _readable(error: ValidationError) -> str:

@@ -16,7 +16,7 @@ def test_a_recipe_is_shown_with_its_steps_and_parameters(tmp_path: Path, monkeyp
     monkeypatch.setattr(parts, "SMALL", encoder)
     text = describe.describe_recipe("visualcse", "smoke")
     assert "visualcse/smoke" in text and "image, text (one optimizer each)" in text
-    assert "steps       8" in text
+    assert "steps       8 (1,254 per pass over 'text')" in text
     assert "1,797" in text  # digits of scikit-learn
 
 

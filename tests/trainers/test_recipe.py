@@ -64,6 +64,9 @@ def test_identity_is_the_experiment_not_where_it_runs() -> None:
     recipe = visualcse.bert_base()
     same = recipe.replace("run.output", "/elsewhere").replace("run.tracking_uri", "http://x").replace("streams.text.cpus", 1)
     assert same.identity() == recipe.identity()
+    moved = recipe.replace("streams.text.shards", "/data/shards/wiki1m").replace("evaluation.data", "/x/data/downstream")
+    assert moved.identity() == recipe.identity()
+    assert recipe.replace("streams.text.shards", "shards/wiki").identity() != recipe.identity()
     assert recipe.replace("run.seed", 1).identity() != recipe.identity()
     assert recipe.replace("method.image.weight", 0.1).identity() != recipe.identity()
 

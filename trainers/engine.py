@@ -11,7 +11,6 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,7 +29,8 @@ from evaluation.sharded import ShardedEncoder
 from evaluation.task import Task, evaluate
 from trainers.encoders import TextEncoder
 from trainers.method import Method, StepOutput
-from trainers.recipe import OptimConfig, Recipe
+from trainers.optim import TurnOptimizer
+from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
@@ -100,62 +100,6 @@ def _weights(method: nn.Module) -> dict[str, Tensor]:
 
 def _load_weights(method: nn.Module, file: Path) -> None:
     method.load_state_dict(load_file(file))
-
-
-def schedule_factor(config: OptimConfig, kind: str, steps: int, step: int) -> float:
-    """Factor on the learning rate at `step` of `steps`: linear warm-up, then linear, cosine or constant."""
-    warm = config.warmup * steps
-    if step < warm:
-        return (step + 1) / math.ceil(warm)
-    share = (step - warm) / max(1.0, steps - warm)
-    return {"linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[kind]
-
-
-class TurnOptimizer:
-    """AdamW, schedule, scaler and clipping of one turn."""
-
-    def __init__(self, method: Method, turn: str, config: OptimConfig, steps: int, precision: str) -> None:
-        groups = method.param_groups(turn)
-        if unknown := set(config.groups) - set(groups):
-            raise ValueError(f"optim.{turn}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
-        settings = []
-        kinds = []
-        for name, params in groups.items():
-            own = config.groups.get(name)
-            lr = config.lr if own is None or own.lr is None else own.lr
-            decay = config.weight_decay if own is None or own.weight_decay is None else own.weight_decay
-            if name == "biases_and_norms" and (own is None or own.weight_decay is None):
-                decay = 0.0
-            kinds.append(config.schedule if own is None or own.schedule is None else own.schedule)
-            settings.append({"params": params, "lr": lr, "weight_decay": decay})
-        self.config = config
-        self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps)
-        factors = [partial(schedule_factor, config, kind, steps) for kind in kinds]
-        self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [*factors])
-        self.scaler = torch.amp.GradScaler(enabled=precision == "fp16")
-
-    def backward(self, loss: Tensor) -> None:
-        self.scaler.scale(loss).backward()
-
-    def step(self) -> float:
-        """Clip, update, advance the schedule. Returns the gradient's norm before clipping."""
-        self.scaler.unscale_(self.optimizer)
-        params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(params, self.config.clip or math.inf)
-        self.scaler.step(self.optimizer)
-        self.scaler.update()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.schedule.step()
-        return float(norm)
-
-    def state_dict(self) -> dict[str, Any]:
-        parts: dict[str, Any] = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}
-        return {name: part.state_dict() for name, part in parts.items()}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.optimizer.load_state_dict(state["optimizer"])
-        self.schedule.load_state_dict(state["schedule"])
-        self.scaler.load_state_dict(state["scaler"])
 
 
 class Engine:

@@ -1,28 +1,7 @@
-"""What a sweep over AudioCSE varies: the grids of paper 000 and its scripts, and a wider continuous space."""
+"""What a sweep over AudioCSE varies."""
 
 from __future__ import annotations
 
-from ray import tune
+from tune_spaces.nonling import spaces
 
-from tune_spaces.space import SearchSpace
-
-PAPER: SearchSpace = {  # appendix C and the released scripts
-    "optim.audio.lr": tune.grid_search([5e-6, 3e-6, 2e-6, 1e-6, 5e-7, 3e-7, 2e-7, 1e-7]),
-    "method.audio.weight": tune.grid_search([0.5, 0.2, 0.1, 0.05, 0.02, 0.01]),
-}
-
-TEXT: SearchSpace = {
-    "streams.text.batch_size": tune.grid_search([64, 128, 256]),
-    "optim.text.lr": tune.grid_search([1e-5, 2e-5, 3e-5]),
-}
-
-WIDE: SearchSpace = {
-    "optim.audio.lr": tune.loguniform(1e-7, 1e-4),
-    "optim.text.lr": tune.loguniform(1e-6, 1e-3),
-    "method.audio.weight": tune.loguniform(0.01, 10.0),
-    "method.audio.temperature": tune.loguniform(0.02, 0.5),
-    "method.text.temperature": tune.loguniform(0.02, 0.5),
-    "method.audio.loss": tune.choice(["supcon", "simclr"]),
-}
-
-SPACES = {"paper": PAPER, "text": TEXT, "wide": WIDE}
+SPACES = spaces("audio")

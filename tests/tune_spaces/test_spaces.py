@@ -25,7 +25,8 @@ def test_spaces_fit_their_recipes(space: SearchSpace, make) -> None:  # type: ig
 
 
 def test_the_papers_grid() -> None:
-    assert grid_size(visualcse.PAPER) == 48 and grid_size(audiocse.PAPER) == 48 and grid_size(visualcse.TEXT) == 9
+    for module in (visualcse, audiocse):
+        assert grid_size(module.SPACES["paper"]) == 48 and grid_size(module.SPACES["text"]) == 9
 
 
 @pytest.mark.parametrize(
@@ -44,4 +45,4 @@ def test_what_does_not_fit_is_named(space: SearchSpace, words: str) -> None:
 
 def test_a_range_has_no_grid() -> None:
     with pytest.raises(RecipeError, match="continuous"):
-        grid_size(visualcse.WIDE)
+        grid_size(visualcse.SPACES["wide"])

@@ -39,6 +39,7 @@ format: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/views.py
+	$(BIN)/python benchmarks/streams.py
 
 clean:
 	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from evaluation.sts import PairTask
-from evaluation.task import Encoder, EvaluationError, embed
+from evaluation.task import Encoder, EvaluationError, Score, embed
 from trainers import losses
 
 
@@ -52,18 +50,16 @@ class GeometryTask:
         """Distinct sentences of all pairs."""
         return self.pairs.sentences()
 
-    def score(self, encoder: Encoder) -> dict[str, float]:
-        """``alignment`` and ``uniformity``."""
+    def score(self, encoder: Encoder) -> Score:
+        """``alignment`` and ``uniformity``; how many pairs and sentences they are over."""
         sentences = self.sentences()
         vectors = embed(encoder, sentences)
         row = {text: i for i, text in enumerate(sentences)}
         first = [row[self.pairs.pairs.first[i]] for i in self.positives]
         second = [row[self.pairs.pairs.second[i]] for i in self.positives]
-        return {"alignment": alignment(vectors[first], vectors[second]), "uniformity": uniformity(vectors)}
-
-    def details(self, encoder: Encoder) -> dict[str, Any]:
-        """How many pairs and sentences the two numbers are over."""
-        return {"positives": len(self.positives), "threshold": self.threshold, "sentences": len(self.sentences())}
+        metrics = {"alignment": alignment(vectors[first], vectors[second]), "uniformity": uniformity(vectors)}
+        counts = {"positives": len(self.positives), "threshold": self.threshold, "sentences": len(sentences)}
+        return Score(metrics, counts)
 
 
 def _unit(x: np.ndarray) -> torch.Tensor:

@@ -16,12 +16,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from scipy import stats
 
-from evaluation.task import Encoder, EvaluationError, embed
+from evaluation.task import Encoder, EvaluationError, Score, embed
 
 logger = logging.getLogger(__name__)
 
@@ -105,15 +104,19 @@ class PairTask:
 
     def similarities(self, encoder: Encoder) -> np.ndarray:
         """Cosine of every pair (N,), float64."""
-        vectors = embed(encoder, self.sentences())
+        vectors = embed(encoder, self.sentences()).astype(np.float64)
         lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
         vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
         rows = [[self._distinct[text] for text in side] for side in (self.pairs.first, self.pairs.second)]
         return np.einsum("nd,nd->n", vectors[rows[0]], vectors[rows[1]])
 
-    def score(self, encoder: Encoder) -> dict[str, float]:
-        """The four correlations, in points."""
-        return self.metrics(self.similarities(encoder))
+    def score(self, encoder: Encoder) -> Score:
+        """The four correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
+        similarities = self.similarities(encoder)
+        parts = self._parts(similarities)
+        subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
+        details = {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
+        return Score(self.metrics(similarities), details)
 
     def metrics(self, similarities: np.ndarray) -> dict[str, float]:
         """The four correlations of given similarities (N,) with the ratings, in points."""
@@ -130,12 +133,6 @@ class PairTask:
             "spearman_mean": float(np.mean(values)) if parts else 0.0,
             "spearman_wmean": float(np.average(values, weights=sizes)) if parts else 0.0,
         }
-
-    def details(self, encoder: Encoder) -> dict[str, Any]:
-        """Counts of pairs, of pairs skipped for want of a rating, and the correlations of every subset."""
-        parts = self._parts(self.similarities(encoder))
-        subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
-        return {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
 
     def _parts(self, similarities: np.ndarray) -> dict[str, dict[str, float]]:
         names = np.asarray(self.pairs.subset)

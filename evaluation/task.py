@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Sequence
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -14,11 +14,28 @@ class EvaluationError(ValueError):
 
 
 class Encoder(Protocol):
-    """Anything that turns items into vectors: a folder, a model in training, a baseline."""
+    """Anything that turns items into vectors: a folder, a model in training, a baseline.
 
-    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+    Items are texts; decoded RGB images, uint8 (H, W, 3), with modality "image"; `Sound`s with modality "audio".
+    """
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d) of N items, in their order."""
         ...
+
+
+class Sound(NamedTuple):
+    """A clip: mono samples (T,), float32 in [-1, 1], and its sample rate in hertz."""
+
+    samples: np.ndarray
+    rate: int
+
+
+class Score(NamedTuple):
+    """What a task measured: metrics by name, and what stands beside them in a report (counts, scores of the parts)."""
+
+    metrics: dict[str, float]
+    details: dict[str, Any] = {}
 
 
 @runtime_checkable
@@ -32,33 +49,30 @@ class Task(Protocol):
         """The distinct sentences that `score` will ask the encoder for."""
         ...
 
-    def score(self, encoder: Encoder) -> dict[str, float]:
-        """Metrics by name; correlations in points (100 = perfect)."""
-        ...
-
-    def details(self, encoder: Encoder) -> dict[str, Any]:
-        """What stands beside the metrics in a report: counts, scores of the parts."""
+    def score(self, encoder: Encoder) -> Score:
+        """Metrics by name (correlations, accuracies and the like in points, 100 = perfect), and details."""
         ...
 
 
-def embed(encoder: Encoder, sentences: list[str]) -> np.ndarray:
-    """Vectors (N, d), float64, of N distinct sentences, checked.
+def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndarray:
+    """Vectors (N, d), in the encoder's precision, of N items, checked.
 
     Raises EvaluationError when the encoder returns the wrong number of rows or a value that is not finite (a NaN would
     otherwise turn into a plausible rank).
     """
-    vectors = np.asarray(encoder.encode(sentences), dtype=np.float64)
-    if vectors.ndim != 2 or len(vectors) != len(sentences):
+    kind = {"text": "sentence", "image": "image", "audio": "sound"}[modality]
+    vectors = np.asarray(encoder.encode(items, modality))
+    if vectors.ndim != 2 or len(vectors) != len(items):
         raise EvaluationError(
-            f"the encoder gave an array of shape {vectors.shape} for {len(sentences):,} sentences; "
-            "encode must return one row per sentence, (N, d)"
+            f"the encoder gave an array of shape {vectors.shape} for {len(items):,} {kind}s; "
+            f"encode must return one row per {kind}, (N, d)"
         )
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        text = sentences[bad[0]]
+        which = repr(shorten(items[bad[0]])) if modality == "text" else f"number {bad[0]}"
         raise EvaluationError(
-            f"{len(bad):,} of {len(sentences):,} embeddings hold NaN or infinity, the first for the "
-            f"sentence {shorten(text)!r}; the model has diverged or overflows (try --device cpu or fp32)"
+            f"{len(bad):,} of {len(items):,} embeddings hold NaN or infinity, the first for the "
+            f"{kind} {which}; the model has diverged or overflows (try --device cpu or fp32)"
         )
     return vectors
 
@@ -72,7 +86,7 @@ class Encoded:
         self.row = {text: i for i, text in enumerate(distinct)}
         self.vectors = embed(encoder, distinct) if distinct else np.zeros((0, 0))
 
-    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d) of N items."""
         if modality != "text" or any(item not in self.row for item in items):
             return self.encoder.encode(items, modality)
@@ -90,7 +104,7 @@ def encode_once(tasks: Sequence[Task], encoder: Encoder) -> Encoded:
 def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, float]]:
     """Metrics by task name: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``."""
     encoded = encode_once(tasks, encoder)
-    return {task.name: task.score(encoded) for task in tasks}
+    return {task.name: task.score(encoded).metrics for task in tasks}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

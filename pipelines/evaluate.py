@@ -66,7 +66,8 @@ def run(arguments: Arguments) -> dict[str, Any]:
     tasks = registry.make_tasks(names, arguments.data)
     encoder = load_encoder(arguments.model, arguments.pooling, arguments.device, arguments.batch_size)
     encoded = encode_once(tasks, encoder)
-    results = {task.name: {**task.score(encoded), **task.details(encoded)} for task in tasks}
+    scores = {task.name: task.score(encoded) for task in tasks}
+    results = {name: {**score.metrics, **score.details} for name, score in scores.items()}
     report: dict[str, Any] = {"model": str(arguments.model), "results": results}
     if (average := tables.average(results)) is not None:
         report["average"] = average

@@ -47,14 +47,14 @@ def test_positives_are_above_four_and_sentences_are_distinct() -> None:
     want_alignment = np.mean([((unit[a] - unit[b]) ** 2).sum() for a, b, g in rows if g > 4])
     want_uniformity = math.log(np.mean([math.exp(-2 * s) for s in squares]))
 
-    got = task.score(Bag())
+    got, details = task.score(Bag())
     assert task.name == "toy-geometry"
     assert got == pytest.approx({"alignment": want_alignment, "uniformity": want_uniformity}, abs=1e-5)
-    assert task.details(Bag()) == {"positives": 2, "threshold": 4.0, "sentences": 6}
+    assert details == {"positives": 2, "threshold": 4.0, "sentences": 6}
 
 
 def test_lee_has_positives_without_any_data_folder() -> None:
     (task,) = make_tasks(["lee-dev-geometry"])
     assert isinstance(task, GeometryTask)
     assert (len(task.positives), task.threshold) == (26, 0.5)
-    assert 0 < task.score(Bag())["alignment"] < 4
+    assert 0 < task.score(Bag()).metrics["alignment"] < 4

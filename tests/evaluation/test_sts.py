@@ -65,7 +65,7 @@ def test_details_hold_counts_and_subsets(tmp_path: Path) -> None:
     rows[3] = ("", *rows[3][1:])
     rows[7] = ("nan", *rows[7][1:])
     write_raw(tmp_path / "STS15.raw.tsv", rows, ("u", "v"))
-    details = task("sts15", tmp_path).details(Bag())
+    details = task("sts15", tmp_path).score(Bag()).details
     assert (details["pairs"], details["skipped"]) == (28, 2)
     assert {name: part["pairs"] for name, part in details["subsets"].items()} == {"u": 15, "v": 13}
 
@@ -86,7 +86,7 @@ def test_all_lookups_agree_with_scoring_directly(tmp_path: Path) -> None:
     tasks: list[Task] = make_tasks(["stsb-dev", "stsb-dev-geometry"], tmp_path)
     together = evaluate(tasks, Bag())
     for one in tasks:
-        assert one.score(Bag()) == pytest.approx(together[one.name])
+        assert one.score(Bag()).metrics == pytest.approx(together[one.name])
 
 
 def test_senteval_layout_of_the_absent_sets(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_senteval_layout_of_the_absent_sets(tmp_path: Path) -> None:
         (float(s), a, b) for s, a, b in rows
     ]
     assert tasks[2].pairs.second == tuple(b for _, _, b in rated(12))
-    assert all(t.score(Bag())["spearman"] != 0 for t in tasks)
+    assert all(t.score(Bag()).metrics["spearman"] != 0 for t in tasks)
 
 
 def test_senteval_text_is_joined_by_blanks_and_raw_text_kept(tmp_path: Path) -> None:
@@ -171,7 +171,7 @@ def test_a_collapsed_encoder_scores_zero_and_says_so(caplog: pytest.LogCaptureFi
 
     pairs = PairTask("toy", Pairs(("a", "b", "c"), ("d", "e", "f"), (1.0, 2.0, 3.0), ("s",) * 3))
     with caplog.at_level(logging.WARNING):
-        assert set(pairs.score(Collapsed()).values()) == {0.0}
+        assert set(pairs.score(Collapsed()).metrics.values()) == {0.0}
     assert "task toy" in caplog.text
 
 

@@ -91,7 +91,7 @@ def test_agrees_with_the_evaluator_of_sentence_transformers(sentence_bert: Path,
     write_raw(tmp_path / "STSB.dev.raw.tsv", rated(300))
     (task,) = make_tasks(["stsb-dev"], tmp_path)
     assert isinstance(task, PairTask)
-    got = task.score(load_encoder(sentence_bert, device="cpu"))
+    got = task.score(load_encoder(sentence_bert, device="cpu")).metrics
     theirs = EmbeddingSimilarityEvaluator(
         list(task.pairs.first), list(task.pairs.second), list(task.pairs.gold), main_similarity="cosine", write_csv=False
     )(SentenceTransformer(str(sentence_bert), device="cpu"))

@@ -17,11 +17,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from evaluation.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
 from evaluation.task import EvaluationError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
+CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CHUNK = 4096  # texts tokenised in one call
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
@@ -33,9 +35,9 @@ class ModuleEncoder:
     `tokenize` turns texts into features, cut at the model's limit and padded to the longest; `forward` turns features
     into vectors (B, d). If `forward` is a module, or `module` is given, it is put in evaluation mode for the time of
     the call and every submodule back into the mode it was in after it. `batch_size` is in texts of 32 tokens: the
-    batch's budget is ``32 * batch_size`` tokens. `full_length` counts the tokens of texts uncut (by default with
-    `forward`'s own tokenizer, if it has one); with it, texts longer than the model's limit are counted in `cut` and
-    logged.
+    batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024. `full_length` counts the tokens of texts uncut
+    (by default with `forward`'s own tokenizer, if it has one); with it, texts longer than the model's limit are counted
+    in `cut` and logged.
     """
 
     def __init__(
@@ -54,6 +56,8 @@ class ModuleEncoder:
         self.forward = forward
         self.device = torch.device(device)
         self.budget = batch_size * TOKENS_PER_TEXT
+        if self.device.type == "cpu":
+            self.budget = min(self.budget, CPU_TOKENS)
         self.module = module if module is not None else forward if isinstance(forward, nn.Module) else None
         if full_length is None and callable(tokenizer := getattr(forward, "tokenizer", None)):
             full_length = token_counter(tokenizer)
@@ -180,13 +184,18 @@ def _to(features: Features, device: torch.device) -> Features:
 
 
 class FolderEncoder(ModuleEncoder):
-    """A Hugging Face or sentence-transformers folder; made by `load_encoder`."""
+    """A Hugging Face or sentence-transformers folder; made by `load_encoder`.
 
-    def __init__(self, model: Any, path: Path, pooling: str, batch_size: int) -> None:
+    With `pool` the vectors are what it makes of the hidden states of all layers, from the one forward pass.
+    """
+
+    def __init__(self, model: Any, path: Path, pooling: str, batch_size: int, pool: Pool | None = None) -> None:
         prompt = model.prompts.get(model.default_prompt_name) if model.default_prompt_name else None
         width = model.truncate_dim
 
         def forward(features: Features) -> Tensor:
+            if pool is not None:
+                return pool(_hidden_states(model, features), features["attention_mask"])
             return model(features)["sentence_embedding"][:, :width]
 
         tokenizer = getattr(model[0], "tokenizer", None)
@@ -201,9 +210,21 @@ class FolderEncoder(ModuleEncoder):
         )
         self.model = model
         self.path = path
+        self.name = label(path)
         self.pooling = pooling
         limit = model.max_seq_length
         self.limit: int | None = limit if limit is not None and limit < 10**6 else None
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """How texts become vectors, for a report."""
+        return {
+            "pooling": self.pooling,
+            "post_processing": None,
+            "max_tokens": self.limit,
+            "texts_cut": self.cut,
+            "device": str(self.device),
+        }
 
     @property
     def hash(self) -> str:
@@ -219,20 +240,25 @@ class FolderEncoder(ModuleEncoder):
         return digest.hexdigest()
 
 
+def label(path: Path) -> str:
+    """A short name for tables: the last part of the path that says something."""
+    parts = [part for part in path.resolve().parts if part not in ("model", "export", "checkpoint", "0_Transformer")]
+    return parts[-1]
+
+
 def load_encoder(
     path: str | Path, pooling: str | None = None, device: str | None = None, batch_size: int = 128
 ) -> FolderEncoder:
     """An encoder from any Hugging Face or sentence-transformers folder.
 
     A sentence-transformers folder (``modules.json``) comes with its pooling; `pooling` (cls, mean, max, ...) replaces
-    it. A plain Hugging Face folder gets `pooling`, or mean pooling and a line in the log that says so. `device` is the
-    first CUDA device if there is one, else the CPU.
+    it. A plain Hugging Face folder gets `pooling`, or mean pooling and a line in the log that says so. The poolings of
+    `evaluation.baselines.layer_pooling` (first-last, layer2-max, wk, ...) use the transformer's hidden states alone:
+    modules that a sentence-transformers folder has after it are left out. `device` is the first CUDA device if there
+    is one, else the CPU.
 
     Raises EvaluationError when the folder is missing or holds no model, or the pooling is unknown.
     """
-    from sentence_transformers import SentenceTransformer
-    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
-
     folder = Path(path).expanduser()
     if not folder.is_dir():
         raise EvaluationError(
@@ -241,38 +267,87 @@ def load_encoder(
         )
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
         raise EvaluationError(f"{folder} holds no model: neither modules.json nor config.json is in it")
-    if pooling is not None and pooling not in Pooling.POOLING_MODES:
+    layered = pooling is not None and is_layer_pooling(pooling)
+    if pooling is not None and not layered:
+        _check_pooling(pooling)
+    model = _load(folder, "mean" if layered and not (folder / "modules.json").is_file() else pooling, _usable(device))
+    _keep_positions(model)
+    if layered:
+        assert pooling is not None
+        return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, _depth(model, folder)))
+    if pooling is not None:
+        _replace_pooling(model, folder, pooling)
+    used = [module.pooling_mode for module in _poolings(model)]
+    return FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size)
+
+
+def _check_pooling(pooling: str) -> None:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    if pooling not in Pooling.POOLING_MODES:
+        known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
         raise EvaluationError(
-            f"unknown pooling {pooling!r}{did_you_mean(pooling, Pooling.POOLING_MODES)} Poolings are "
-            f"{', '.join(Pooling.POOLING_MODES)}"
+            f"unknown pooling {pooling!r}{did_you_mean(pooling, known)} Poolings are "
+            f"{', '.join((*Pooling.POOLING_MODES, *NAMES))}, layer<k>-cls, layer<k>-mean and layer<k>-max"
         )
-    device = _usable(device)
+
+
+def _load(folder: Path, pooling: str | None, device: str) -> Any:
+    """The SentenceTransformer of a folder; a plain Hugging Face folder gets a pooling module."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
+
     try:
         if (folder / "modules.json").is_file():
-            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
-        else:
-            transformer = Transformer(str(folder), model_kwargs={"local_files_only": True})
-            if pooling is None:
-                logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
-            pool = Pooling(transformer.get_embedding_dimension(), pooling or "mean")
-            model = SentenceTransformer(modules=[transformer, pool], device=device)
+            return SentenceTransformer(str(folder), device=device, local_files_only=True)
+        transformer = Transformer(str(folder), model_kwargs={"local_files_only": True})
+        if pooling is None:
+            logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
+        pool = Pooling(transformer.get_embedding_dimension(), pooling or "mean")
+        return SentenceTransformer(modules=[transformer, pool], device=device)
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
-    found = [module for module in model if isinstance(module, Pooling)]
-    if pooling is not None:
-        if not found:
-            raise EvaluationError(f"{folder} has no pooling layer to replace by {pooling!r}; leave --pooling out")
-        if found[0].pooling_mode != pooling:
-            logger.info("%s pools by %s; --pooling %s replaces it", folder, found[0].pooling_mode, pooling)
-            replacement = Pooling(found[0].embedding_dimension, pooling, include_prompt=found[0].include_prompt)
-            if replacement.pooling_output_dimension != found[0].pooling_output_dimension:
-                raise EvaluationError(f"{folder} joins several poolings, which --pooling cannot replace; leave it out")
-            for name, module in model.named_children():
-                if module is found[0]:
-                    setattr(model, name, replacement)
-    _keep_positions(model)
-    used = [module.pooling_mode for module in model if isinstance(module, Pooling)]
-    return FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size)
+
+
+def _poolings(model: Any) -> list[Any]:
+    from sentence_transformers.sentence_transformer.modules import Pooling
+
+    return [module for module in model if isinstance(module, Pooling)]
+
+
+def _replace_pooling(model: Any, folder: Path, pooling: str) -> None:
+    found = _poolings(model)
+    if not found:
+        raise EvaluationError(f"{folder} has no pooling layer to replace by {pooling!r}; leave --pooling out")
+    if found[0].pooling_mode == pooling:
+        return
+    logger.info("%s pools by %s; --pooling %s replaces it", folder, found[0].pooling_mode, pooling)
+    replacement = type(found[0])(found[0].embedding_dimension, pooling, include_prompt=found[0].include_prompt)
+    if replacement.pooling_output_dimension != found[0].pooling_output_dimension:
+        raise EvaluationError(f"{folder} joins several poolings, which --pooling cannot replace; leave it out")
+    for name, module in model.named_children():
+        if module is found[0]:
+            setattr(model, name, replacement)
+
+
+def _depth(model: Any, folder: Path) -> int:
+    """The number of layers of the model's transformer."""
+    from sentence_transformers.sentence_transformer.modules import Transformer
+
+    config = getattr(getattr(model[0], "auto_model", None), "config", None)
+    depth = getattr(config, "num_hidden_layers", None)
+    if not isinstance(model[0], Transformer) or not isinstance(depth, int):
+        raise EvaluationError(
+            f"{folder} begins with {type(model[0]).__name__}, not with a transformer that has layers; use its own pooling"
+        )
+    return depth
+
+
+def _hidden_states(model: Any, features: Features) -> list[Tensor]:
+    """Embedding output and all layers, each (B, T, d). The last is the output, after a final norm if there is one."""
+    model[0].auto_model.config.output_hidden_states = True
+    features = model[0](features)
+    return [*features["all_layer_embeddings"][:-1], features["token_embeddings"]]
 
 
 def _usable(device: str | None) -> str:

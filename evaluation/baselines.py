@@ -1,0 +1,230 @@
+"""Untrained baselines: poolings of any layers of a transformer, SBERT-WK, whitening."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.task import Encoded, Encoder, EvaluationError, did_you_mean
+
+logger = logging.getLogger(__name__)
+
+SINGLE = ("cls", "mean", "max")  # how the tokens of one layer become one vector
+NAMES = ("last2", "first-last", "first1-last", "wk", "wk-released")
+WINDOW, START = 2, 4  # SBERT-WK: layers on either side, and the first layer that is used
+_LAYER = re.compile(r"layer(\d+)-(\w+)")
+_WK = re.compile(r"wk(\d+)?(-released)?")
+
+States = Sequence[Tensor]  # of l layers: l + 1 tensors (B, T, d), the first of them the embedding output
+Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
+
+
+# ------------------------------------------------------------------------------------------------------------- poolings
+
+
+def cls_pool(state: Tensor, mask: Tensor) -> Tensor:
+    """The first token (B, d) of state (B, T, d) that the mask (B, T) keeps, on whichever side the padding is."""
+    return state[torch.arange(len(state), device=state.device), mask.bool().int().argmax(1)]
+
+
+def mean_pool(state: Tensor, mask: Tensor) -> Tensor:
+    """Mean (B, d) of the tokens that the mask (B, T) keeps, [CLS] and [SEP] among them."""
+    weights = mask.to(state.dtype).unsqueeze(-1)
+    return (state * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def max_pool(state: Tensor, mask: Tensor) -> Tensor:
+    """Maximum (B, d), component by component, over the tokens that the mask (B, T) keeps."""
+    return state.masked_fill(~mask.bool().unsqueeze(-1), torch.finfo(state.dtype).min).amax(1)
+
+
+_POOLS = {"cls": cls_pool, "mean": mean_pool, "max": max_pool}
+
+
+def every_layer(states: States, mask: Tensor) -> Tensor:
+    """All single layers, each by cls, mean and max: (B, (l + 1) * 3 * d), to be reshaped to (B, l + 1, 3, d)."""
+    return torch.cat([_POOLS[pool](state, mask) for state in states for pool in SINGLE], dim=1)
+
+
+def is_layer_pooling(name: str) -> bool:
+    """Whether `name` is one of the poolings of this file: ``layer<k>-cls|mean|max``, ``last2``, ``wk``, ..."""
+    single = _LAYER.fullmatch(name)
+    return name in NAMES or (single[2] in SINGLE if single else _WK.fullmatch(name) is not None)
+
+
+def layer_pooling(name: str, depth: int) -> Pool:
+    """The pooling `name` for a model of `depth` layers.
+
+    ``layer<k>-cls|mean|max``  one layer; k = 0 is the embedding output, k = `depth` the last layer
+    ``last2``                  mean over tokens of the average of the last two layers
+    ``first-last``             ... of the embedding output and the last layer (the published "first-last" numbers)
+    ``first1-last``            ... of the first transformer layer and the last (what SimCSE's code computes today)
+    ``wk``, ``wk<k>``          SBERT-WK on the layers from 4, or from k, on; ``-released`` after it: the authors' code
+
+    Raises EvaluationError for a layer that the model does not have.
+    """
+    if (single := _LAYER.fullmatch(name)) and single[2] in SINGLE:
+        return _one_layer(int(single[1]), single[2], depth)
+    if wk_name := _WK.fullmatch(name):
+        start, released = int(wk_name[1] or START), wk_name[2] is not None
+        if start > depth - 2:
+            least = f"; wk0 would use them all (a start of at most {depth - 2} will do)" if depth > 1 else ""
+            raise EvaluationError(
+                f"pooling {name!r} uses the layers from {start} on and needs three of them, but the model's last is "
+                f"layer {depth}{least}"
+            )
+        return lambda states, mask: wk(states, mask, start, WINDOW, released)
+    pairs = {"last2": (depth - 1, depth), "first-last": (0, depth), "first1-last": (1, depth)}
+    if name not in pairs:
+        raise EvaluationError(f"unknown pooling {name!r}{did_you_mean(name, NAMES)}")
+    first, last = pairs[name]
+    return lambda states, mask: (mean_pool(states[first], mask) + mean_pool(states[last], mask)) / 2
+
+
+def _one_layer(layer: int, pool: str, depth: int) -> Pool:
+    if layer > depth:
+        raise EvaluationError(f"there is no layer {layer}; the model has layers 0 (embedding output) to {depth}")
+    return lambda states, mask: _POOLS[pool](states[layer], mask)
+
+
+# ------------------------------------------------------------------------------------------------------------- SBERT-WK
+
+
+def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, released: bool = False) -> Tensor:
+    """SBERT-WK (Wang and Kuo 2020): tokens weighted over their layers, then over the sentence. (B, d)
+
+    A token's vector is a weighted sum of its layers `start` to l. The weight of layer i is the mean of two, each
+    scaled to sum to 1 over the layers: the inverse of its mean cosine with the layers up to `window` away (alignment),
+    and the part of it that is orthogonal to them, as a share of its length (novelty). Tokens are weighted by the
+    variance of the cosines of their neighbouring layers. The last token ([SEP]) is left out, as in the authors' code.
+
+    `released` is the authors' code where it differs: layers with fewer than `window` layers below them lose those too,
+    the alignment takes the cosine with the layer's projection on the others' span, and divides by their number once
+    more (which favours the two ends).
+    """
+    keep = mask.bool().clone()
+    places = torch.arange(keep.shape[1], device=keep.device).expand_as(keep)
+    last = places.masked_fill(~keep, -1).amax(1)
+    keep[torch.arange(len(keep), device=keep.device), last] = keep.sum(1) == 1  # a lone token stays
+    sentence = keep.nonzero()[:, 0]
+    layers = torch.stack([state[keep].float() for state in states[start:]], dim=1)  # (M, L, d): M tokens, L layers
+    weights = _layer_weights(layers, window, released)
+    tokens = torch.einsum("ml,mld->md", weights, layers)
+    importance = torch.cosine_similarity(layers[:, 1:], layers[:, :-1], dim=2).var(1, unbiased=False)
+    total = importance.new_zeros(len(keep)).index_add(0, sentence, importance)
+    share = importance / total[sentence]
+    return tokens.new_zeros(len(keep), tokens.shape[1]).index_add(0, sentence, share.unsqueeze(1) * tokens)
+
+
+def _layer_weights(layers: Tensor, window: int, released: bool) -> Tensor:
+    """Weights (M, L) of the layers (M, L, d) of M tokens."""
+    # Lengths and angles are all that counts, so the d dimensions are left for the at most L that a token's layers span.
+    layers = torch.linalg.qr(layers.transpose(1, 2), mode="r").R.transpose(1, 2)
+    alignment, novelty = [], []
+    for i in range(layers.shape[1]):
+        near = [j for j in range(max(0, i - window), min(layers.shape[1], i + window + 1)) if j != i]
+        if released and i < window:
+            near = [j for j in near if j > i]
+        # The columns of R are the layers in an orthonormal basis: the neighbours first, layer i last, whose last
+        # coordinate is what no neighbour holds.
+        r = torch.linalg.qr(layers[:, [*near, i]].transpose(1, 2), mode="r").R
+        own, others = r[:, :, -1], torch.nn.functional.normalize(r[:, :-1, :-1], dim=1)
+        inside = (own[:, :-1] * others.mean(2)).sum(1)
+        length = own.norm(dim=1)
+        if released:
+            alignment.append(own[:, :-1].norm(dim=1) / (inside * (len(near) + 1)))
+        else:
+            alignment.append(length / inside)
+        novelty.append(own[:, -1].abs() / length)
+    both = [torch.stack(parts, dim=1) for parts in (alignment, novelty)]
+    return (both[0] / both[0].sum(1, keepdim=True) + both[1] / both[1].sum(1, keepdim=True)) / 2
+
+
+# ------------------------------------------------------------------------------------------------------ fitted on texts
+
+
+class PostProcessed:
+    """An encoder whose vectors pass through a map that was fitted on `sentences`, each distinct one counted once.
+
+    `source` says in `protocol` where they come from. Vectors of the fitted sentences are kept, so that scoring the
+    same sentences does not encode them again.
+    """
+
+    def __init__(self, encoder: Encoder, sentences: Sequence[str], label: str, source: str) -> None:
+        distinct = list(dict.fromkeys(sentences))
+        if len(distinct) < 2:
+            raise EvaluationError(
+                f"{label} is fitted on sentences and needs at least 2 distinct ones; {len(distinct)} given"
+            )
+        self.encoder = encoder
+        self.label = label
+        self.encoded = Encoded(encoder, distinct)
+        digest = hashlib.sha256("\0".join(distinct).encode()).hexdigest()
+        self.fitted_on = {"source": source, "sentences": len(distinct), "sha256": digest}
+        self.name = f"{getattr(encoder, 'name', 'encoder')}+{label}"
+
+    @property
+    def hash(self) -> str | None:
+        """sha256 of the model's files; what was fitted follows from them, `protocol` and the sentences."""
+        return getattr(self.encoder, "hash", None)
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """The encoder's own, and what was fitted on what."""
+        inner = getattr(self.encoder, "protocol", {})
+        return {**inner, "post_processing": self.label, "fitted_on": self.fitted_on}
+
+    def transform(self, vectors: np.ndarray) -> np.ndarray:
+        """The fitted map of vectors (N, d)."""
+        raise NotImplementedError
+
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        """Vectors (N, k), float32, of N texts."""
+        if modality != "text":
+            raise EvaluationError(f"{self.label} was fitted on texts; modality {modality!r} was asked for")
+        vectors = self.encoded.encode(items)
+        return self.transform(vectors).astype(np.float32) if len(vectors) else vectors
+
+
+class Whitened(PostProcessed):
+    """Whitening (Su et al. 2021): mean taken off, rotated to the principal axes, each brought to variance 1.
+
+    `dimensions` keeps the first k axes. Axes along which the sentences do not vary (the last LayerNorm of a BERT leaves
+    one; fewer sentences than dimensions leave many) are left out: dividing by their spread would blow up rounding
+    errors. A line in the log says how many.
+
+    Raises EvaluationError when there are fewer than `dimensions` axes.
+    """
+
+    def __init__(
+        self, encoder: Encoder, sentences: Sequence[str], dimensions: int | None = None, *, source: str = "given"
+    ) -> None:
+        super().__init__(encoder, sentences, f"whitening{'' if dimensions is None else dimensions}", source)
+        if dimensions is not None and dimensions < 1:
+            raise EvaluationError(f"whitening to {dimensions} dimensions; at least 1 is needed")
+        vectors = self.encoded.vectors.astype(np.float64)
+        self.mean = vectors.mean(axis=0)
+        values, axes = np.linalg.eigh(np.atleast_2d(np.cov(vectors, rowvar=False)))
+        values, axes = values[::-1], axes[:, ::-1]
+        rank = int((values > 1e-10 * values[0]).sum()) if values[0] > 0 else 0
+        if rank < (dimensions or 1):
+            raise EvaluationError(
+                f"{self.label}: the {len(vectors):,} sentences vary along {rank} of the model's {len(values)} dimensions; "
+                "ask for fewer dimensions, or fit on more sentences"
+            )
+        if dimensions is None and rank < len(values):
+            logger.info("whitening keeps %d of %d dimensions; the sentences do not vary along the rest", rank, len(values))
+        kept = dimensions or rank
+        self.fitted_on["dimensions"] = kept
+        self.matrix = axes[:, :kept] / np.sqrt(values[:kept])
+
+    def transform(self, vectors: np.ndarray) -> np.ndarray:
+        """(x - mean) W, (N, k), of vectors x (N, d)."""
+        return (vectors - self.mean) @ self.matrix

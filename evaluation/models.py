@@ -1,0 +1,149 @@
+"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow]``, and the encoder that it stands for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from evaluation.task import EvaluationError, did_you_mean
+from evaluation.word_vectors import WordVectors, is_word_vectors
+
+logger = logging.getLogger(__name__)
+
+MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
+POST = ("whitening", "flow")
+TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
+
+
+class Model(Protocol):
+    """An encoder that can be reported."""
+
+    name: str  # short, for tables
+
+    @property
+    def hash(self) -> str | None:
+        """sha256 of the model's files."""
+        ...
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """How items become vectors: pooling, post_processing, fitted_on, max_tokens, texts_cut, device."""
+        ...
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d) of N items, in their order."""
+        ...
+
+
+class Spec(NamedTuple):
+    """A model's name in its parts."""
+
+    place: Path
+    pooling: str | None = None
+    post: str | None = None  # "whitening", "whitening256", "flow"
+
+
+def parse(spec: str) -> Spec:
+    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow]``; the longest beginning that exists on disk is the place.
+
+    Raises EvaluationError for a place that does not exist and an unknown post-processing.
+    """
+    cuts = [i for i, character in enumerate(spec) if character in "@+"]
+    ends = [end for end in (len(spec), *reversed(cuts)) if end and _path(spec[:end]).exists()]
+    if not ends:
+        name_at = spec.rfind("/") + 1
+        path = _path(spec[: min((cut for cut in cuts if cut > name_at), default=len(spec))])
+        there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise EvaluationError(
+            f"no model {path}{did_you_mean(path.name, there)} A model is a folder on disk (of the Hub: `hf download NAME "
+            "--local-dir DIR` first) or a word-vector file; @POOLING and +whitening or +flow may follow it"
+        )
+    place, rest = spec[: ends[0]], spec[ends[0] :]
+    parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+(.+))?", rest)
+    if parts is None:
+        raise EvaluationError(f"{place} exists, but {rest!r} after it is not @POOLING, +POST or @POOLING+POST")
+    pooling, post = parts.groups()
+    if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
+        raise EvaluationError(
+            f"unknown post-processing {post!r} in {spec!r}{did_you_mean(post, POST)} It is one of +whitening, "
+            "+whitening<K> (to K dimensions) and +flow"
+        )
+    return Spec(_path(place), pooling, post)
+
+
+def load_model(
+    spec: str,
+    *,
+    pooling: str | None = None,
+    device: str | None = None,
+    batch_size: int = 128,
+    fit: Sequence[str] | None = None,
+    fit_source: str = TARGET,
+    seed: int = 0,
+) -> Model:
+    """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, or a word-vector file.
+
+    `pooling` is for a spec that names none (`evaluation.baselines.layer_pooling` lists those over layers, word vectors
+    have mean and gclsr). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the
+    protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
+    sound.
+
+    Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
+    """
+    place, own, post = parse(spec)
+    if own is not None and pooling is not None and own != pooling:
+        raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
+    pooling = own or pooling
+    if post is not None and fit is None:
+        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and none were given (a text file, one a line)")
+    model = _load(place, pooling, device, batch_size, seed)
+    if pooling is not None:
+        model.name = f"{model.name}@{pooling}"
+    if post is None:
+        return model
+    assert fit is not None
+    if post == "flow":
+        from evaluation.flow import Flowed
+
+        return Flowed(model, fit, seed=seed, source=fit_source)
+    from evaluation.baselines import Whitened
+
+    size = post.removeprefix("whitening")
+    return Whitened(model, fit, int(size) if size else None, source=fit_source)
+
+
+def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
+    if is_word_vectors(place) and not place.is_dir():
+        return WordVectors(place, pooling)
+    if _model_type(place) in MULTIMODAL:
+        from evaluation.multimodal import load_multimodal
+
+        if pooling is not None:
+            raise EvaluationError(
+                f"{place} holds a {_model_type(place)} model, which has its own projection; leave @{pooling} out"
+            )
+        return load_multimodal(place, device=device, batch_size=batch_size, seed=seed)
+    from evaluation.encoders import load_encoder
+
+    return load_encoder(place, pooling, device, batch_size)
+
+
+def _model_type(folder: Path) -> str | None:
+    """``model_type`` of the folder's first module."""
+    for file in (folder / "config.json", folder / "0_CLIPModel" / "config.json"):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text(encoding="utf-8")).get("model_type")
+            except (ValueError, AttributeError) as error:
+                raise EvaluationError(f"{file} is no JSON object: {error}") from error
+    return None
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()

@@ -1,12 +1,26 @@
-"""Figures, returned as Matplotlib objects; nothing is shown and no global state is touched."""
+"""Figures of scores, returned as Matplotlib objects; nothing is shown and no global state is touched.
+
+`figures_vectors` draws vectors, `figures_words` words by weight. Bad input is a ValueError.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
 
+import matplotlib
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+# Okabe & Ito's palette without yellow: told apart by the colour-blind, and on white.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#000000")
+MARKERS = "osD^vPX"
+UNIFORMITY = "uniformity (lower: spread more evenly)"
+ALIGNMENT = "alignment (lower: positives closer)"
 
 
 def alignment_uniformity_figure(history: Sequence[tuple[int, float, float]]) -> Figure:
@@ -14,18 +28,71 @@ def alignment_uniformity_figure(history: Sequence[tuple[int, float, float]]) -> 
 
     Both are better when lower, so good training moves to the lower left. (SimCSE, Figure 2.)
     """
-    figure = _figure()
-    axes = figure.add_subplot()
     if not history:
         raise ValueError("no evaluation was recorded, so there is nothing to draw: history is empty")
-    steps, align, uniform = (np.asarray(column, dtype=float) for column in zip(*history, strict=True))
+    steps, align, uniform = (finite("history", column) for column in zip(*history, strict=True))
+    figure = new_figure()
+    axes = figure.add_subplot()
     axes.plot(uniform, align, color="0.7", linewidth=1, zorder=1)
     points = axes.scatter(uniform, align, c=steps, cmap="viridis", zorder=2)
     for i in {0, len(steps) - 1}:
         axes.annotate(f"step {steps[i]:.0f}", (uniform[i], align[i]), textcoords="offset points", xytext=(6, 6))
     figure.colorbar(points, label="step")
-    axes.set(xlabel="uniformity (lower: spread more evenly)", ylabel="alignment (lower: positives closer)")
+    axes.set(xlabel=UNIFORMITY, ylabel=ALIGNMENT)
     axes.margins(0.15)
+    return figure
+
+
+def alignment_uniformity_scatter(
+    models: Mapping[str, tuple[float, float]], scores: Mapping[str, float] | None = None, label: str = "average STS score"
+) -> Figure:
+    """Several models, one point each: name -> (alignment, uniformity), coloured by name -> score. (SimCSE, Figure 3.)"""
+    places = finite("models", list(models.values()), shape=(None, 2))
+    if scores is not None and set(scores) != set(models):
+        raise ValueError(f"scores must be given for the models drawn: {sorted(models)}, got {sorted(scores)}")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    if scores is None:
+        axes.scatter(places[:, 1], places[:, 0], color=COLOURS[0])
+    else:
+        values = finite("scores", [scores[name] for name in models])
+        figure.colorbar(axes.scatter(places[:, 1], places[:, 0], c=values, cmap="viridis"), label=label)
+    middle = (places[:, 1].min() + places[:, 1].max()) / 2
+    for name, (align, uniform) in zip(models, places, strict=True):
+        side: Literal["left", "right"] = "right" if uniform > middle else "left"  # names stay inside
+        shift = -6 if side == "right" else 6
+        text = axes.annotate(name, (uniform, align), textcoords="offset points", xytext=(shift, 6), parse_math=False)
+        text.set_horizontalalignment(side)
+    axes.set(xlabel=UNIFORMITY, ylabel=ALIGNMENT)
+    axes.margins(0.2)
+    return figure
+
+
+def layer_curves(
+    scores: Mapping[str, Sequence[float]],
+    references: Mapping[str, float] | None = None,
+    ylabel: str = "Spearman x 100",
+) -> Figure:
+    """Score of every layer, a curve a pooling: name -> scores (L + 1,), the first of the embedding layer.
+
+    `references` are drawn as horizontal lines: what a trained model or another baseline has. (SG-BERT, Figure 1.)
+    """
+    references = references or {}
+    curves = {name: finite(f"scores of {name!r}", values) for name, values in scores.items()}
+    if not curves or len({len(curve) for curve in curves.values()}) > 1:
+        lengths = ", ".join(f"{name}: {len(curve)}" for name, curve in curves.items())
+        raise ValueError(f"scores must hold at least one pooling, and all the same layers, got {lengths or 'none'}")
+    if len(curves) + len(references) > len(COLOURS):
+        raise ValueError(f"at most {len(COLOURS)} curves and lines can be told apart by colour")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for i, (name, curve) in enumerate(curves.items()):
+        axes.plot(np.arange(len(curve)), curve, color=COLOURS[i], marker=MARKERS[i], label=name)
+    for i, (name, value) in enumerate(references.items(), len(curves)):
+        axes.axhline(float(finite(name, [value])[0]), color=COLOURS[i], linestyle="--", label=name)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(xlabel="layer (0: embeddings)", ylabel=ylabel)
+    legend(axes)
     return figure
 
 
@@ -34,9 +101,10 @@ def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: 
     similarities, gold = np.asarray(similarities, dtype=float), np.asarray(gold, dtype=float)
     if similarities.shape != gold.shape or similarities.ndim != 1 or not len(gold):
         raise ValueError(f"similarities {similarities.shape} and gold {gold.shape} must be equally long, (N,), not empty")
-    figure = _figure()
+    finite("similarities", similarities), finite("gold", gold)
+    figure = new_figure()
     axes = figure.add_subplot()
-    axes.scatter(gold, similarities, s=6, alpha=0.25, linewidths=0)
+    axes.scatter(gold, similarities, s=6, alpha=0.25, linewidths=0, color=COLOURS[0])
     edges = np.linspace(gold.min(), gold.max(), bins + 1)
     which = np.clip(np.digitize(gold, edges) - 1, 0, bins - 1)
     used = [b for b in range(bins) if (which == b).any()]
@@ -47,12 +115,53 @@ def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: 
         widths=width * 0.5,
         manage_ticks=False,
         showfliers=False,
+        medianprops={"color": COLOURS[3]},
     )
     axes.set(xlabel="human rating", ylabel="cosine similarity")
     return figure
 
 
-def _figure() -> Figure:
-    figure = Figure(figsize=(6, 4.5), layout="constrained")
+# --------------------------------------------------------------------------------------------------------- shared parts
+
+
+def save(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
+    """Write ``NAME.png`` (150 dpi) and ``NAME.svg`` (text as text); returns both paths, the folder is made.
+
+    The same figure gives the same bytes: neither date nor random ids are written.
+    """
+    if not name or Path(name).name != name:
+        raise ValueError(f"a figure's name is that of a file without its ending, got {name!r}")
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # else every further drawing would move the axes a little
+    png, svg = place / f"{name}.png", place / f"{name}.svg"
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "multicse"}):
+        figure.savefig(png, dpi=150)
+        figure.savefig(svg, metadata={"Date": None})
+    return png, svg
+
+
+def new_figure(width: float = 6, height: float = 4.5) -> Figure:
+    """An empty figure of a size in inches, on a canvas of its own."""
+    figure = Figure(figsize=(width, height), layout="constrained")
     FigureCanvasAgg(figure)
     return figure
+
+
+def legend(axes: Axes) -> None:
+    """A legend whose names are shown as they are, ``$`` included."""
+    for text in axes.legend(framealpha=0.9, edgecolor="none").get_texts():
+        text.set_parse_math(False)
+
+
+def finite(name: str, values: Any, shape: tuple[int | None, ...] = (None,)) -> np.ndarray:
+    """`values` as floats of a shape (None: any length but 0). Raises ValueError for another shape, NaN and infinity."""
+    array = np.asarray(values, dtype=float)
+    fits = array.ndim == len(shape) and all(want in (None, have) for want, have in zip(shape, array.shape, strict=False))
+    if not fits or not array.size:
+        wanted = ", ".join("N" if want is None else str(want) for want in shape)
+        raise ValueError(f"{name} must be ({wanted}) and not empty, got shape {array.shape}")
+    if not np.isfinite(array).all():
+        raise ValueError(f"{name} holds {int((~np.isfinite(array)).sum())} values that are NaN or infinite; leave them out")
+    return array

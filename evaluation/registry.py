@@ -2,40 +2,126 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import parse_qsl
 
 from evaluation import lee, sts
 from evaluation.geometry import GeometryTask
 from evaluation.sts import PairTask
+from evaluation.tables import SEVEN, TRANSFER
 from evaluation.task import EvaluationError, Task, did_you_mean
 
-# The seven numbers of the papers' STS tables, in their order.
-SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
+if TYPE_CHECKING:
+    from evaluation.probe import Protocol
+
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
+REGRESSION = {  # SentEval's trained mode: train, dev and test part
+    "stsb-regression": ("stsb-train", "stsb-dev", "stsb-test"),
+    "sickr-regression": ("sickr-train", "sickr-dev", "sickr"),
+}
+DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
+GROUPS = {"sts": SEVEN, "transfer": TRANSFER}
 GEOMETRY = "-geometry"
 
 # Ratings above which a pair counts as positive for alignment: 4 of 5 (SimCSE); for Lee, whose raters seldom went that
 # high, the middle of the scale.
 THRESHOLDS = {"lee": 0.5}
 
+# Tasks on data of the user's own: KIND:PLACE, with options as in a URL (zero-shot:shards/cifar?classes=names.json).
+KINDS = {
+    "pairs": "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
+    "hub": "rated sentence pairs of a Hugging Face dataset, NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, or of its folder",
+    "classify": "labelled texts in a TSV with the columns label text: a probe on frozen vectors",
+    "finetune": "the same texts: the encoder itself is trained",
+    "retrieval": "shards of images or sounds with captions, both directions",
+    "zero-shot": "shards of labelled images or sounds; options classes, set, templates",
+    "geometry": "a labelled TSV, or shards with captions",
+}
+
+
+OPTIONS = {
+    "zero-shot": ("classes", "set", "templates"),
+    "classify": ("head",),
+    "finetune": ("head", "epochs", "lr", "batch"),
+}
+
+
+@dataclass(frozen=True)
+class Training:
+    """How tasks that train a classifier do it. `fast` is SentEval's quick configuration, `hidden` the width of a hidden
+    layer (0: none; 50 in SG-BERT), `seed` fixes folds, order and weights."""
+
+    fast: bool = False
+    hidden: int = 0
+    seed: int = 1111
+
+    @property
+    def protocol(self) -> Protocol:
+        """The classifiers' protocol."""
+        from evaluation import probe
+
+        return replace(probe.FAST if self.fast else probe.TEST, nhid=self.hidden, seed=self.seed)
+
 
 def known() -> tuple[str, ...]:
-    """Every task name."""
+    """Every task name that is not of the form KIND:PLACE."""
     pairs = (*STS, *lee.PARTS)
-    return (*pairs, *(name + GEOMETRY for name in pairs))
+    return (*pairs, *REGRESSION, *TRANSFER, *(name + GEOMETRY for name in pairs))
+
+
+def is_development(name: str) -> bool:
+    """Whether a checkpoint may be chosen on this task: only on development pairs, and on the geometry of these.
+
+    Of the user's own sets all may that do not call themselves a test set and train nothing.
+    """
+    kind, colon, place = name.partition(":")
+    if colon:
+        return kind in ("pairs", "hub", "retrieval", "zero-shot", "geometry") and "test" not in place.lower()
+    return name.removesuffix(GEOMETRY) in DEVELOPMENT
 
 
 def available(data: str | Path | None = None) -> list[str]:
-    """Names of the evaluation sets found: those of the folder `data`, or the Lee corpus when none is given.
+    """Names of the STS sets found: those of the folder `data`, or the Lee corpus when none is given.
 
-    Training splits and geometry are left out; they are there when asked for by name.
+    Training splits, geometry, trained regressions and the transfer tasks are left out; they are there when asked for.
     """
     if data is None:
         return list(lee.PARTS)
+    return [name for name in found(data) if name in STS and not name.endswith("-train")]
+
+
+def found(data: str | Path) -> list[str]:
+    """Names of all sets that the folder `data` has files for, geometry left out."""
+    from evaluation import transfer
+
     folder, layout = locate(data)
     files = sts.RAW_FILES if layout == "raw" else sts.SENTEVAL_FILES
-    return [name for name in STS if not name.endswith("-train") and (folder / files[name]).exists()]
+    names = [name for name in STS if (folder / files[name]).exists()]
+    names += [name for name, parts in REGRESSION.items() if all(part in names for part in parts)]
+    return names + (transfer.available(folder) if layout == "senteval" else [])
+
+
+def expand(names: Sequence[str], data: str | Path | None = None) -> tuple[list[str], list[str]]:
+    """Names with the groups ``sts`` and ``transfer`` replaced by their members that the folder has, and those it lacks."""
+    chosen: list[str] = []
+    missing: list[str] = []
+    for name in names:
+        members = GROUPS.get(name)
+        if members is None:
+            chosen.append(name)
+            continue
+        if data is None:
+            raise EvaluationError(f"the tasks {name!r} need data: give a SentEval downstream folder (--data DIR)")
+        here = found(data)
+        if not any(member in here for member in members):
+            raise EvaluationError(f"the data folder {data} holds none of the tasks {name!r}: {', '.join(members)}")
+        chosen += [member for member in members if member in here]
+        missing += [member for member in members if member not in here]
+    return list(dict.fromkeys(chosen)), missing
 
 
 def locate(data: str | Path) -> tuple[Path, str]:
@@ -46,16 +132,17 @@ def locate(data: str | Path) -> tuple[Path, str]:
     if any((folder / file).is_file() for file in sts.RAW_FILES.values()):
         return folder, "raw"
     for candidate in (folder, folder / "downstream"):
-        if (candidate / "STS").is_dir() or (candidate / "SICK").is_dir():
+        if any((candidate / name).is_dir() for name in ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")):
             return candidate, "senteval"
     raise EvaluationError(
-        f"the data folder {folder} is neither a SentEval downstream folder (no STS/ or SICK/ in it) nor a folder of raw "
-        "TSVs (no STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ... in it)"
+        f"the data folder {folder} is neither a SentEval downstream folder (no STS/, SICK/, MR/, ... in it) nor a folder of "
+        "raw TSVs (no STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ... in it)"
     )
 
 
-def make_tasks(names: Sequence[str], data: str | Path | None = None) -> list[Task]:
-    """Tasks by name, in order. The Lee tasks need no `data`; ``<name>-geometry`` is alignment and uniformity on it.
+def make_tasks(names: Sequence[str], data: str | Path | None = None, training: Training | None = None) -> list[Task]:
+    """Tasks by name, in order. The Lee tasks need no `data`; ``<name>-geometry`` is alignment and uniformity on it;
+    ``KIND:PLACE`` is a set of the user's own (`KINDS`).
 
     Raises EvaluationError for an unknown name (with the nearest known one), a missing folder or file, and bad lines.
     """
@@ -66,16 +153,35 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None) -> list[Tas
             loaded[name] = lee.lee(name) if name in lee.PARTS else _sts(name, data)
         return loaded[name]
 
-    return [_make(name, pairs) for name in dict.fromkeys(names)]
+    training = training or Training()
+    tasks = [_make(name, data, pairs, training) for name in dict.fromkeys(names)]
+    titles = [task.name for task in tasks]
+    for title in titles:
+        if titles.count(title) > 1:
+            raise EvaluationError(
+                f"two tasks are called {title!r}, so one result would hide the other; rename a file or folder"
+            )
+    return tasks
 
 
-def _make(name: str, pairs: Callable[[str], PairTask]) -> Task:
+def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], training: Training) -> Task:
+    kind, colon, place = name.partition(":")
+    if colon and kind in KINDS:
+        return _own(kind, place, training)
     if name not in known():
-        shown = ", ".join((*STS, *lee.PARTS))
+        shown = ", ".join((*STS, *lee.PARTS, *TRANSFER, *REGRESSION))
         raise EvaluationError(
-            f"unknown task {name!r}{did_you_mean(name, known())} Tasks are {shown}; each with {GEOMETRY} at the end is "
-            "alignment and uniformity on it"
+            f"unknown task {name!r}{did_you_mean(name, (*known(), *GROUPS, *KINDS))} Tasks are {shown}; a pair set "
+            f"with {GEOMETRY} at the end is alignment and uniformity on it; sets of your own are "
+            f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
         )
+    if name in TRANSFER:
+        return _transfer(name, data, training)
+    if name in REGRESSION:
+        from evaluation.relatedness import RelatednessTask
+
+        train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
+        return RelatednessTask(name, train, dev, test, seed=training.seed)
     base = name.removesuffix(GEOMETRY)
     if name == base:
         return pairs(base)
@@ -83,13 +189,127 @@ def _make(name: str, pairs: Callable[[str], PairTask]) -> Task:
 
 
 def _sts(name: str, data: str | Path | None) -> PairTask:
+    folder, layout = _located(name, data)
+    try:
+        return PairTask(name, sts.read(name, folder, layout))
+    except EvaluationError as error:
+        raise EvaluationError(f"task {name}: {error}") from error
+
+
+def _located(name: str, data: str | Path | None) -> tuple[Path, str]:
     if data is None:
         raise EvaluationError(
             f"task {name} needs data: give a SentEval downstream folder or a folder of raw TSVs (--data DIR); "
             f"without data there are {', '.join(lee.PARTS)}"
         )
-    folder, layout = locate(data)
+    return locate(data)
+
+
+def _transfer(name: str, data: str | Path | None, training: Training) -> Task:
+    from evaluation import transfer
+
+    folder, layout = _located(name, data)
+    if layout != "senteval":
+        raise EvaluationError(
+            f"task {name}: {folder} is a folder of raw TSVs; give a SentEval downstream folder (--data DIR)"
+        )
+    return transfer.make(name, folder, training.protocol)
+
+
+def _own(kind: str, place: str, training: Training) -> Task:
+    """A task on the user's own data; `place` may end in options as a URL has them."""
+    if not place:
+        raise EvaluationError(f"task {kind}: names no place; {kind}:PLACE is for {KINDS[kind]}")
+    place, _, query = place.partition("?") if not Path(place).exists() else (place, "", "")
+    options = dict(parse_qsl(query))
+    allowed = OPTIONS.get(kind, ())
+    for option in options:
+        if option not in allowed:
+            near = did_you_mean(option, allowed)
+            raise EvaluationError(
+                f"task {kind}:{place}: unknown option {option!r}{near} Options: {', '.join(allowed) or 'none'}"
+            )
+    return MAKERS[kind](place, options, training)
+
+
+Options = dict[str, str]
+
+
+def _pairs(place: str, options: Options, training: Training) -> Task:
+    return sts.pair_task(Path(place).expanduser())
+
+
+def _hub(place: str, options: Options, training: Training) -> Task:
+    from evaluation.hub import hub_pairs
+
+    return hub_pairs(place)
+
+
+def _classify(place: str, options: Options, training: Training) -> Task:
+    from evaluation.classification import ClassificationTask
+    from evaluation.labelled import read_labelled
+
+    labelled = read_labelled(place, training.seed)
+    return ClassificationTask(_title("classify", place), labelled, training.protocol, **options)
+
+
+def _finetune(place: str, options: Options, training: Training) -> Task:
+    from evaluation import finetune
+    from evaluation.labelled import read_labelled
+
+    head = {"head": options["head"]} if "head" in options else {}
+    numbers = {name: _number(name, options[name]) for name in ("epochs", "lr", "batch") if name in options}
+    settings = finetune.Training(**numbers, seed=training.seed)  # type: ignore[arg-type]
+    return finetune.FinetuneTask(_title("finetune", place), read_labelled(place, training.seed), settings, **head)
+
+
+def _number(option: str, text: str) -> int | float:
     try:
-        return PairTask(name, sts.read(name, folder, layout))
-    except EvaluationError as error:
-        raise EvaluationError(f"task {name}: {error}") from error
+        return float(text) if option == "lr" else int(text)
+    except ValueError:
+        raise EvaluationError(f"option {option}={text}: that is no number") from None
+
+
+def _retrieval(place: str, options: Options, training: Training) -> Task:
+    from evaluation.retrieval import RetrievalTask
+
+    return RetrievalTask(_title("retrieval", place), place)
+
+
+def _zero_shot(place: str, options: Options, training: Training) -> Task:
+    from evaluation.zero_shot import CLAP_TEMPLATES, ZeroShotTask, read_prompts
+
+    prompts = read_prompts(options["classes"], options.get("set")) if "classes" in options else None
+    templates: Sequence[str] | None = prompts.templates if prompts else None
+    if "templates" in options:
+        file = options["templates"]
+        templates = CLAP_TEMPLATES if file == "clap29" else read_prompts(file).templates
+    return ZeroShotTask(_title("zero-shot", place), place, prompts.classes if prompts else None, templates or None)
+
+
+def _geometry(place: str, options: Options, training: Training) -> Task:
+    from evaluation.geometry import ClassGeometryTask, PairedGeometryTask
+    from evaluation.labelled import read_labelled
+
+    title = _title("geometry", place)
+    if not place.removesuffix(".gz").endswith(".tsv"):
+        return PairedGeometryTask(title, place)
+    rows = [row for part in read_labelled(place, training.seed).parts.values() for row in part]
+    return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
+
+
+MAKERS: dict[str, Callable[[str, Options, Training], Task]] = {
+    "pairs": _pairs,
+    "hub": _hub,
+    "classify": _classify,
+    "finetune": _finetune,
+    "retrieval": _retrieval,
+    "zero-shot": _zero_shot,
+    "geometry": _geometry,
+}
+
+
+def _title(kind: str, place: str) -> str:
+    """``retrieval:coco`` of ``retrieval:shards/coco``: a name that a metric may have."""
+    name = Path(place.split("::")[0]).name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".tar")
+    return f"{kind}:{re.sub(r'[^a-zA-Z0-9_.-]+', '-', name)}"

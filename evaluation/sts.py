@@ -1,30 +1,37 @@
 """Semantic textual similarity: the cosine of two sentences against a human rating.
 
-Two layouts on disk hold the same pairs:
+Two layouts on disk hold the seven sets:
 
 * SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files a subset;
 * raw TSV (``STS12.raw.tsv``): cased text in one file a set, columns ``dataset subset row score sentence1 sentence2``,
   tab separated, never quoted.
+
+`pair_task` makes a task of any other file of the same kind, such as a translation of STS-B or a SemEval track.
 """
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import logging
 import math
+import re
+import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from scipy import stats
 
-from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.task import Encoder, EvaluationError, Score, did_you_mean, embed
 
 logger = logging.getLogger(__name__)
 
-COLUMNS = ("dataset", "subset", "row", "score", "sentence1", "sentence2")
+COLUMNS = ("score", "sentence1", "sentence2")  # what a pair file must have; subset is optional
+SEMEVAL_INPUT = re.compile(r"STS\.input\.(.+)\.txt")
 
 # The subsets of each year, as SimCSE's SentEval has them; STS13 is without SMT, whose licence forbids passing it on.
 SUBSETS = {
@@ -161,16 +168,60 @@ def _points(correlation: Callable[[], float], x: np.ndarray, y: np.ndarray) -> f
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
+def pair_task(path: Path) -> PairTask:
+    """The task of any file that `read_pairs` takes, named after it: ``stsb-de-test.tsv.gz`` is ``stsb-de-test``.
+
+    A SemEval file is named after its subset (``STS.input.track5.en-en.txt`` is ``track5.en-en``). Characters that metric
+    names may not have become hyphens.
+    """
+    match = SEMEVAL_INPUT.fullmatch(path.name)
+    name = match[1] if match else path.name.removesuffix(".gz").removesuffix(".tsv")
+    return PairTask(re.sub(r"[^\w.-]+", "-", name), read_pairs(path))
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Pairs of any file or folder of rated pairs, in one of three forms.
+
+    * ``.tsv`` or ``.tsv.gz``: a header with at least ``score sentence1 sentence2``, in any order. A column ``subset``
+      is used for the means over subsets.
+    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017).
+    * A folder of such SemEval files: all subsets in it, in the order of their names.
+
+    Raises EvaluationError, with file and line, for what is missing, has another form, or rates nothing.
+    """
+    match = SEMEVAL_INPUT.fullmatch(path.name)
+    if match:
+        return read_senteval_year(path.parent, (match[1],))
+    if path.is_dir():
+        found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
+        subsets = tuple(match[1] for match in found if match)
+        if not subsets:
+            raise EvaluationError(f"no STS.input.<subset>.txt in the folder {path}; give such a folder, or one .tsv file")
+        return read_senteval_year(path, subsets)
+    if path.is_file() and not path.name.endswith((".tsv", ".tsv.gz")):
+        raise EvaluationError(
+            f"{path} is not a file of rated pairs by its name; use .tsv or .tsv.gz with the columns "
+            f"{' '.join(COLUMNS)}, or SemEval's STS.input.<subset>.txt"
+        )
+    return _read_tsv(path)
+
+
 def read_raw(path: Path, subsets: bool = True) -> Pairs:
     """Pairs of one raw TSV. With `subsets` false the subset column (STS-B's genre and source) is not used for means."""
+    return _read_tsv(path, "subset" if subsets else None, needs=(*COLUMNS, "subset") if subsets else COLUMNS)
+
+
+def _read_tsv(path: Path, subset: str | None = "subset", needs: tuple[str, ...] = COLUMNS) -> Pairs:
     lines = _lines(path)
     header = next(lines, (0, ""))[1].split("\t")
-    missing = [column for column in COLUMNS[3:] + COLUMNS[1:2] * subsets if column not in header]
-    if missing:
-        raise EvaluationError(
-            f"{path}, line 1: no column {', '.join(map(repr, missing))}; found {', '.join(header)}; "
-            f"a raw TSV begins with a header of the tab-separated columns {' '.join(COLUMNS)}"
-        )
+    for column in needs:
+        if header.count(column) != 1:
+            what = "no column" if column not in header else "more than one column"
+            nearest = did_you_mean(column, set(header) - set(needs)) if column not in header else "."
+            raise EvaluationError(
+                f"{path}, line 1: {what} {column!r}{nearest} Found {', '.join(map(repr, header))}; a pair file begins with "
+                f"a header of tab-separated columns, {' '.join(needs)} among them"
+            )
     rows = []
     for number, line in lines:
         fields = line.split("\t")
@@ -179,9 +230,9 @@ def read_raw(path: Path, subsets: bool = True) -> Pairs:
                 f"{path}, line {number}: {len(fields)} tab-separated fields where the header has {len(header)}"
             )
         row = dict(zip(header, fields, strict=True))
-        subset = row["subset"] if subsets else "all"
-        rows.append((subset, _gold(row["score"], path, number), row["sentence1"], row["sentence2"]))
-    return _pairs(rows, path)
+        gold = _gold(row["score"], path, number)
+        rows.append((row.get(subset, "all") if subset else "all", gold, row["sentence1"], row["sentence2"]))
+    return collect(rows, path)
 
 
 def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
@@ -198,7 +249,7 @@ def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
             if len(sentences) < 2:
                 raise EvaluationError(f"{inputs}, line {number}: no tab; a line is sentence, tab, sentence")
             rows.append((subset, gold, _tokens(sentences[0]), _tokens(sentences[1])))
-    return _pairs(rows, folder)
+    return collect(rows, folder)
 
 
 def read_senteval_stsb(path: Path) -> Pairs:
@@ -209,7 +260,7 @@ def read_senteval_stsb(path: Path) -> Pairs:
         if len(fields) < 7:
             raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 7 are needed")
         rows.append(("all", _gold(fields[4], path, number), _tokens(fields[5]), _tokens(fields[6])))
-    return _pairs(rows, path)
+    return collect(rows, path)
 
 
 def read_senteval_sick(path: Path) -> Pairs:
@@ -222,7 +273,7 @@ def read_senteval_sick(path: Path) -> Pairs:
         if len(fields) < 4:
             raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 4 are needed")
         rows.append(("all", _gold(fields[3], path, number), _tokens(fields[1]), _tokens(fields[2])))
-    return _pairs(rows, path)
+    return collect(rows, path)
 
 
 def read(name: str, folder: Path, layout: str) -> Pairs:
@@ -238,14 +289,23 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
 def _lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
     """Numbered lines of a UTF-8 file; only line feeds end a line, since sentences hold other Unicode separators."""
     if not path.is_file():
-        raise EvaluationError(f"no file {path}")
+        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise EvaluationError(f"no file {path}{did_you_mean(path.name, beside)}")
     try:
-        with path.open(encoding="utf-8-sig", newline="\n") as file:
+        with _open(path) as file:
             for number, line in enumerate(file, 1):
                 if blank or line.strip():
                     yield number, line.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise EvaluationError(f"{path} is not UTF-8: {error}") from error
+    except (OSError, EOFError, zlib.error) as error:  # what a broken gzip file raises
+        raise EvaluationError(f"{path} cannot be read: {error}") from error
+
+
+def _open(path: Path) -> IO[str]:
+    if path.suffix == ".gz":
+        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
+    return path.open(encoding="utf-8-sig", newline="\n")
 
 
 def _gold(text: str, path: Path, number: int) -> float | None:
@@ -263,9 +323,19 @@ def _tokens(text: str) -> str:
     return " ".join(text.split())
 
 
-def _pairs(rows: list[tuple[str, float | None, str, str]], path: Path) -> Pairs:
+def collect(rows: list[tuple[str, float | None, str, str]], source: Path | str) -> Pairs:
+    """Pairs of rows (subset, rating or None, sentence, sentence) of `source`; those without a rating are counted.
+
+    Raises EvaluationError when nothing is rated, or everything alike: no correlation is defined then.
+    """
     rated = [(subset, gold, first, second) for subset, gold, first, second in rows if gold is not None]
     if not rated:
-        raise EvaluationError(f"{path} holds no rated pair ({len(rows)} pairs without a score)")
+        why = f"the score is empty in all {len(rows):,} of them" if rows else "it has no pairs at all, an empty split"
+        raise EvaluationError(f"{source} holds no rated pair: {why}")
     subset, gold, first, second = zip(*rated, strict=True)
+    if len(gold) > 1 and len(set(gold)) == 1:
+        raise EvaluationError(
+            f"{source}: all {len(gold):,} pairs have the score {gold[0]:g}, so there is nothing to correlate with "
+            "(some sets hide the ratings of their test split behind one value)"
+        )
     return Pairs(first, second, gold, subset, skipped=len(rows) - len(rated))

@@ -1,20 +1,79 @@
-"""Results as text tables."""
+"""Results as tables: one model in full, or models side by side as text, Markdown or LaTeX in the papers' column order."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
-from evaluation.registry import SEVEN
+import numpy as np
+
+from evaluation import statistics
+from evaluation.statistics import Summary
+from evaluation.task import EvaluationError, did_you_mean
 
 Results = Mapping[str, Mapping[str, Any]]  # task -> metric -> value
 
+SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
+TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
+# Columns of the seven: SimCSE's (NonLing-CSE, GCLSR, ...) and SG-BERT's.
+ORDERS = {"simcse": SEVEN, "sgbert": (*SEVEN[5:], *SEVEN[:5])}
+STYLES = ("text", "markdown", "latex")
+AVERAGE = "average"
+TRANSFER_AVERAGE = "transfer-average"
+LABELS = {
+    **{name: name.upper() for name in (*SEVEN[:5], "mr", "cr", "subj", "mpqa", "trec", "mrpc")},
+    **{"stsb-train": "STS-B train", "stsb-dev": "STS-B dev", "stsb-test": "STS-B"},
+    **{"sickr-train": "SICK-R train", "sickr-dev": "SICK-R dev", "sickr": "SICK-R"},
+    **{"sst2": "SST", AVERAGE: "Avg", TRANSFER_AVERAGE: "Avg"},
+}
+HEADLINES = (("spearman",), ("accuracy",), ("alignment", "uniformity"))  # what stands for a task, the first that it has
+LOWER = {
+    "alignment",
+    "intra_class_distance",
+    "distance_ratio",
+    "mean_cosine",
+    "top3_variance",
+    "mse",
+}  # and all uniformities
+NEITHER = {"modality_gap", "inter_class_distance"}  # no best
 
-def average(results: Results) -> float | None:
+
+@dataclass(frozen=True)
+class Row:
+    """A model in a comparison: its label, and the results of its runs (one a seed).
+
+    `examples` is what a test on a single run needs, by task: the cosine of every pair (N,), or for a classification
+    which examples were right (N,), booleans.
+    """
+
+    label: str
+    runs: Sequence[Results]
+    examples: Mapping[str, np.ndarray] = field(default_factory=dict)
+
+
+class Column(NamedTuple):
+    """One column: `key` names it in marks, an average is over `tasks`, all others have one."""
+
+    key: str
+    label: str
+    tasks: tuple[str, ...]
+    metric: str
+
+
+@dataclass(frozen=True)
+class Marks:
+    """p values by (label, column key) against the row `reference`, and the test they are from."""
+
+    p: Mapping[tuple[str, str], float]
+    reference: str
+    test: str
+
+
+def average(results: Results, tasks: Sequence[str] = SEVEN, metric: str = "spearman") -> float | None:
     """Mean of the seven STS numbers, each rounded to 2 decimals first as the papers' script does; None if one lacks."""
-    if any(name not in results for name in SEVEN):
-        return None
-    return sum(round(results[name]["spearman"], 2) for name in SEVEN) / len(SEVEN)
+    values = [_value(results, task, metric) for task in tasks]
+    return None if None in values else sum(round(value, 2) for value in values if value is not None) / len(values)
 
 
 def task_table(results: Results) -> str:
@@ -28,18 +87,165 @@ def task_table(results: Results) -> str:
 
 
 def comparison_table(models: Mapping[str, Results], metric: str = "spearman") -> str:
-    """One row a model, one column a task, one metric: ``{"before": results, "after": results}`` side by side.
+    """Single runs side by side in one metric: ``{"before": results, "after": results}``."""
+    return comparison([Row(label, [results]) for label, results in models.items()], metric=metric)
 
-    Tasks in the order of the papers' tables, then the others; their average when all seven are there.
+
+def comparison(
+    rows: Sequence[Row], order: str = "simcse", metric: str | None = None, marks: Marks | None = None, style: str = "text"
+) -> str:
+    """Models side by side, one row each: mean ± sample sd where a model is several runs, the best in bold.
+
+    order: of the seven STS columns, "simcse" or "sgbert"; transfer and whatever else there is follow. metric: one for all
+    tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
+    (lines ``a & b \\\\`` of a tabular, needs no package). marks: from `significance`; ``*`` p < .05, ``**`` p < .01.
+
+    An average is that of the already rounded numbers, and only where all of them are there. "-": a run lacks the number.
+    Raises EvaluationError for no rows, labels that repeat, an unknown order or style, and a metric that nothing has.
     """
-    tasks = list(dict.fromkeys(t for results in models.values() for t, r in results.items() if metric in r))
-    tasks = [t for t in SEVEN if t in tasks] + [t for t in tasks if t not in SEVEN]
-    with_average = all(average(results) is not None for results in models.values())
-    rows = [[f"{metric} x 100", *tasks, *(["average"] if with_average else [])]]
-    for model, results in models.items():
-        cells = [_cell(results.get(t, {}).get(metric)) for t in tasks]
-        rows.append([model, *cells, *([_cell(average(results))] if with_average else [])])
-    return layout(rows)
+    _known("style", style, STYLES)
+    columns = _columns(rows, order, metric)
+    head = [metric or "", *(column.label for column in columns)]
+    cells = [[mean_sd(_summary(row, column)) for column in columns] for row in rows]
+    stars = [[_stars(marks, row.label, column.key) for column in columns] for row in rows]
+    legend = _legend(rows, marks)
+    if style == "text":
+        widths = [max(map(len, column)) for column in zip(*stars, strict=True)]  # digits stay below one another
+        body = [
+            [row.label, *(c + s.ljust(w) for c, s, w in zip(*line, widths, strict=True))]
+            for row, line in zip(rows, zip(cells, stars, strict=True), strict=True)
+        ]
+        return "\n".join([layout([head, *body]), *legend])
+    best = [_best(column, columns[i].metric) for i, column in enumerate(zip(*cells, strict=True))]
+    lines = [[_escape(text, style) for text in head]]
+    for i, row in enumerate(rows):
+        dressed = [_dress(c, s, i in b, style) for c, s, b in zip(cells[i], stars[i], best, strict=True)]
+        lines.append([_escape(row.label, style), *dressed])
+    if style == "latex":
+        return "\n".join([*(" & ".join(line) + r" \\" for line in lines), *(f"% {line}" for line in legend)])
+    lines.insert(1, ["---", *("---:" for _ in columns)])
+    table = ["| " + " | ".join(line) + " |" for line in lines]
+    return "\n".join([*table, *("\n" + _escape(line, style) for line in legend)])
+
+
+# ----------------------------------------------------------------------------------------------------------- significance
+
+
+def significance(
+    rows: Sequence[Row],
+    gold: Mapping[str, np.ndarray] | None = None,
+    order: str = "simcse",
+    metric: str | None = None,
+    samples: int = 10_000,
+) -> Marks:
+    """Every row against the first: pooled t test over runs if both have several, paired bootstrap if both have one.
+
+    The bootstrap is over the `examples` of the two rows; cosines need `gold` (task -> ratings (N,)). Several models
+    against one reference are several chances to win by luck: within a column, p is adjusted after Holm. A cell without
+    what its test needs, or whose runs do not vary, gets no p; neither does the average of single runs.
+    """
+    columns = _columns(rows, order, metric)
+    reference, others = rows[0], rows[1:]
+    seeds = len(reference.runs) > 1
+    found: dict[tuple[str, str], float] = {}
+    for column in columns:
+        p = {}
+        for row in others:
+            value = _seeds_p(reference, row, column) if seeds else _examples_p(reference, row, column, gold or {}, samples)
+            if value is not None:
+                p[row.label, column.key] = value
+        found |= dict(zip(p, statistics.holm(list(p.values())), strict=True)) if p else {}
+    test = "two-sided Student t over runs" if seeds else f"paired bootstrap over the test set ({samples:,} samples)"
+    return Marks(found, reference.label, test + (", Holm within a column" if len(others) > 1 else ""))
+
+
+def _seeds_p(reference: Row, row: Row, column: Column) -> float | None:
+    first, second = _numbers(reference, column), _numbers(row, column)
+    if first is None or second is None or len(second) < 2:
+        return None
+    try:
+        return statistics.student_t(first, second).p
+    except EvaluationError:  # runs that do not vary
+        return None
+
+
+def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.ndarray], samples: int) -> float | None:
+    first, second = reference.examples.get(column.tasks[0]), row.examples.get(column.tasks[0])
+    if len(row.runs) != 1 or len(column.tasks) > 1 or first is None or second is None:
+        return None
+    try:
+        if column.metric == "accuracy":
+            return statistics.paired_bootstrap_accuracy(first, second, samples).p
+        if column.metric in ("spearman", "pearson") and column.key in gold:
+            return statistics.paired_bootstrap(first, second, gold[column.key], column.metric, samples).p
+    except EvaluationError as error:
+        raise EvaluationError(f"{reference.label} and {row.label} on {column.key}: {error}") from error
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------------------- columns
+
+
+def _columns(rows: Sequence[Row], order: str, metric: str | None) -> list[Column]:
+    """The columns that at least one run fills, in the papers' order."""
+    _known("order", order, ORDERS)
+    labels = [row.label for row in rows]
+    if not rows or not all(row.runs for row in rows):
+        raise EvaluationError("a comparison needs at least one row, and every row at least one run")
+    if len(set(labels)) < len(labels):
+        raise EvaluationError(f"labels must differ, or marks are ambiguous: {', '.join(labels)}")
+    every = [results for row in rows for results in row.runs]
+    tasks = list(dict.fromkeys(task for results in every for task in results))
+    columns = []
+    for group, key, headline in ((ORDERS[order], AVERAGE, "spearman"), (TRANSFER, TRANSFER_AVERAGE, "accuracy")):
+        columns += [column for task in group if task in tasks for column in _of_task(task, every, metric)]
+        if any(average(results, group, metric or headline) is not None for results in every):
+            columns.append(Column(key, LABELS[key], group, metric or headline))
+    others = [task for task in tasks if task not in (*SEVEN, *TRANSFER)]
+    columns += [column for task in others for column in _of_task(task, every, metric)]
+    if not columns:
+        raise EvaluationError(f"no task has the metric {metric!r}" if metric else "the results hold no numbers to compare")
+    return columns
+
+
+def _of_task(task: str, every: Sequence[Results], metric: str | None) -> Iterator[Column]:
+    found = list(
+        dict.fromkeys(m for results in every for m in results.get(task, {}) if _value(results, task, m) is not None)
+    )
+    metrics = [m for m in found if m != "threshold"]
+    if metric is not None:
+        chosen = [m for m in metrics if m == metric]
+    else:
+        chosen = next(([m for m in names if m in metrics] for names in HEADLINES if set(names) <= set(metrics)), metrics)
+    base = task.removesuffix("-geometry")
+    label = LABELS.get(base, base)
+    for name in chosen:
+        alone = len(chosen) == 1
+        plain = alone and name in (metric, "spearman", "accuracy")
+        yield Column(task if alone else f"{task}/{name}", label if plain else f"{label} {name}", (task,), name)
+
+
+def _value(results: Results, task: str, metric: str) -> float | None:
+    value = results.get(task, {}).get(metric)
+    return value if isinstance(value, float) else None
+
+
+def _numbers(row: Row, column: Column) -> list[float] | None:
+    """The column's number of every run; None if one lacks."""
+    if len(column.tasks) > 1:
+        values = [average(results, column.tasks, column.metric) for results in row.runs]
+    else:
+        values = [_value(results, column.tasks[0], column.metric) for results in row.runs]
+    found = [value for value in values if value is not None]
+    return found if len(found) == len(values) else None
+
+
+def _summary(row: Row, column: Column) -> Summary | None:
+    values = _numbers(row, column)
+    return None if values is None else statistics.summary(values)
+
+
+# ------------------------------------------------------------------------------------------------------------------ cells
 
 
 def layout(rows: Sequence[Sequence[str]]) -> str:
@@ -56,3 +262,57 @@ def _cell(value: float | int | None) -> str:
     if value is None:
         return "-"
     return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+
+
+def mean_sd(value: Summary | None) -> str:
+    """``76.96 ± 0.38``; without the second for one value, "-" for none."""
+    if value is None:
+        return "-"
+    return f"{value.mean:.2f}" + ("" if value.sd is None else f" ± {value.sd:.2f}")
+
+
+def _best(cells: Sequence[str], metric: str) -> set[int]:
+    """Rows with the best mean as it is printed; none where there is nothing to be better than."""
+    means = {i: float(cell.split()[0]) for i, cell in enumerate(cells) if cell != "-"}
+    if len(means) < 2 or metric in NEITHER:
+        return set()
+    top = min(means.values()) if metric in LOWER or "uniformity" in metric else max(means.values())
+    return {i for i, mean in means.items() if mean == top}
+
+
+def _stars(marks: Marks | None, label: str, key: str) -> str:
+    p = marks.p.get((label, key), 1.0) if marks else 1.0
+    return "**" if p < 0.01 else "*" if p < 0.05 else ""
+
+
+def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
+    lines = []
+    if any(len(row.runs) > 1 for row in rows):
+        lines.append(f"± sample standard deviation over runs ({', '.join(f'{row.label}: {len(row.runs)}' for row in rows)})")
+    if marks and marks.p:
+        lines.append(f"* p < .05, ** p < .01 for a difference from {marks.reference}: {marks.test}")
+    return lines
+
+
+def _dress(cell: str, stars: str, best: bool, style: str) -> str:
+    mean, *sd = cell.split(" ± ")
+    bold = (f"**{mean}**" if style == "markdown" else rf"\textbf{{{mean}}}") if best else mean
+    mark = f"$^{{{stars}}}$" if stars and style == "latex" else stars.replace("*", r"\*")
+    plus = r" $\pm$ " if style == "latex" else " ± "
+    return plus.join([bold, *sd]) + mark
+
+
+_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "|": "bar", "<": "less", ">": "greater"}
+_LATEX = {c: rf"\text{name}{{}}" for c, name in _NAMES.items()} | {c: "\\" + c for c in "&%$#_{}"}
+
+
+def _escape(text: str, style: str) -> str:
+    text = " ".join(text.split())
+    if style == "latex":
+        return "".join(_LATEX.get(c, c) for c in text)
+    return "".join("\\" + c if c in r"\|*_`<" else c for c in text)
+
+
+def _known(setting: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
+    if name not in known:
+        raise EvaluationError(f"unknown {setting} {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}")

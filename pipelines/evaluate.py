@@ -1,15 +1,15 @@
-"""How good is an encoder: ``python pipelines/evaluate.py --model DIR --data DIR --tasks sts12 stsb-test --json OUT``."""
+"""How good is an encoder: ``python pipelines/evaluate.py --model DIR --data DIR --tasks sts transfer --json OUT``."""
 
 from __future__ import annotations
 
 import json
 import logging
-import platform
 import sys
+import tempfile
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
@@ -19,77 +19,233 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if TYPE_CHECKING:
-    from evaluation.encoders import FolderEncoder
+    from matplotlib.figure import Figure
+
+    from evaluation.report import Measured
     from evaluation.task import Task
+
+logger = logging.getLogger("evaluation.command")
 
 
 @dataclass(frozen=True)
 class Arguments:
-    """Evaluate any Hugging Face or sentence-transformers folder.
+    """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders, word-vector files.
 
-    Correlations are in points: cosine of the two sentences against the human rating, all subsets of a set concatenated
-    (spearman, the headline), and the mean over subsets, plain and weighted by size. Without --data the Lee corpus of
-    gensim is used (lee, lee-dev, lee-all).
+    MODEL is PLACE[@POOLING][+whitening[K]|+flow]: bert, bert@first-last, bert@layer6-max, bert@wk, bert+whitening256,
+    glove.txt. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
 
-    model: Path
-    """Folder of the model."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    """The model."""
+    compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[LABEL=]MODEL")] = ()
+    """Several models side by side; marks say which differ significantly from the first. Models of one LABEL are runs (seeds)
+    of one model; a report that --json wrote (.json) may stand for a model."""
     data: Path | None = None
     """A SentEval downstream folder, or a folder of raw TSVs (STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ...)."""
     tasks: tuple[str, ...] = ()
-    """sts12 ... sts16, stsb-dev, stsb-test, sickr-dev, sickr, lee, lee-dev, lee-all; with -geometry at the end: alignment
-    and uniformity. Default: everything found."""
+    """sts (the seven), transfer (the seven), or single ones: sts12 ... sts16, stsb-dev, stsb-test, sickr-dev, sickr,
+    stsb-regression, sickr-regression, lee, lee-dev, lee-all, mr, cr, subj, mpqa, sst2, trec, mrpc; NAME-geometry for
+    alignment and uniformity; pairs:FILE, hub:DATASET, classify:FILE, finetune:FILE, retrieval:SHARDS, zero-shot:SHARDS,
+    geometry:PLACE. Default: every STS set found."""
     pooling: str | None = None
-    """cls, mean, max, ...: replaces the model's own. A folder that says nothing of pooling gets mean."""
+    """cls, mean, max, last2, first-last, layer3-mean, wk, ...: replaces the model's own. A folder that says nothing of
+    pooling gets mean."""
+    fit: Path | None = None
+    """Sentences, one a line, that +whitening and +flow are fitted on. Default: those of the tasks, without labels."""
+    fast: bool = False
+    """Transfer tasks by SentEval's quick configuration."""
+    hidden: int = 0
+    """Width of the hidden layer of transfer classifiers; 0: logistic regression. SG-BERT has 50."""
+    layers: bool = False
+    """Score every layer by cls, mean and max instead (SG-BERT, Figure 1)."""
+    style: Literal["text", "markdown", "latex"] = "text"
+    """Of the table."""
+    order: Literal["simcse", "sgbert"] = "simcse"
+    """Of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 ..."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write the results, with what is needed to repeat them, to this file."""
+    figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
+    """Write figures (PNG and SVG) into this folder."""
+    experiment: str | None = None
+    """Log metrics, report and figures to this MLflow experiment, at MLFLOW_TRACKING_URI or ./mlflow.db."""
     device: str | None = None
     """cpu, cuda, cuda:1, ... Default: the GPU if there is one."""
     batch_size: int = 128
     """In texts of 32 tokens: a batch holds 32 times as many tokens."""
+    seed: int = 1111
+    """Of folds, classifiers, flow and t-SNE."""
 
 
-def run(arguments: Arguments) -> dict[str, Any]:
-    """Scores, details and provenance: what the JSON file holds.
+@dataclass
+class Outcome:
+    """What a command gives: a table, the JSON report, metrics for MLflow, and figures."""
+
+    table: str
+    report: dict[str, Any]
+    metrics: dict[str, float]
+    figures: dict[str, Figure]
+
+
+def run(arguments: Arguments) -> Outcome:
+    """Measure what the arguments ask for.
 
     Raises ValueError for a missing folder or file, an unknown task or pooling, and bad lines or embeddings.
     """
-    from evaluation import registry, tables
-    from evaluation.encoders import load_encoder
-    from evaluation.task import EvaluationError, encode_once
+    from evaluation import registry
+    from evaluation.task import EvaluationError
 
-    names = list(arguments.tasks) or registry.available(arguments.data)
+    if (arguments.model is None) == (not arguments.compare):
+        raise EvaluationError("give one model (--model MODEL), or several to compare (--compare MODEL MODEL ...)")
+    names, missing = registry.expand(list(arguments.tasks) or registry.available(arguments.data), arguments.data)
     if not names:
-        raise EvaluationError(f"the data folder {arguments.data} holds no evaluation set; known: {', '.join(registry.STS)}")
-    tasks = registry.make_tasks(names, arguments.data)
-    encoder = load_encoder(arguments.model, arguments.pooling, arguments.device, arguments.batch_size)
-    encoded = encode_once(tasks, encoder)
-    scores = {task.name: task.score(encoded) for task in tasks}
-    results = {name: {**score.metrics, **score.details} for name, score in scores.items()}
-    report: dict[str, Any] = {"model": str(arguments.model), "results": results}
-    if (average := tables.average(results)) is not None:
-        report["average"] = average
-    return {**report, "provenance": provenance(encoder, tasks)}
+        raise EvaluationError(
+            f"the data folder {arguments.data} holds no STS set; known: {', '.join(registry.STS)}. Other tasks are named by "
+            "--tasks"
+        )
+    if missing:
+        logger.warning("not in %s, so left out: %s", arguments.data, ", ".join(missing))
+    training = registry.Training(arguments.fast, arguments.hidden, arguments.seed)
+    tasks = registry.make_tasks(names, arguments.data, training)
+    if arguments.layers:
+        return _layers(arguments, tasks)
+    return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
 
 
-def provenance(encoder: FolderEncoder, tasks: list[Task]) -> dict[str, Any]:
-    """What was measured, on what, by what."""
-    packages = ("torch", "transformers", "sentence-transformers", "numpy", "scipy")
-    return {
-        "model_sha256": encoder.hash,
-        "data_sha256": {task.name: getattr(task, "hash", None) for task in tasks},
-        "protocol": {
-            "similarity": "cosine",
-            "spearman": "all subsets concatenated",
-            "pooling": encoder.pooling,
-            "max_tokens": encoder.limit,
-            "texts_cut": encoder.cut,
-            "device": str(encoder.device),
-        },
-        "versions": {"python": platform.python_version(), **{name: metadata.version(name) for name in packages}},
+def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
+    from evaluation import tables
+
+    assert arguments.model is not None
+    measured = _measure(arguments, arguments.model, tasks)
+    results = measured.report["results"]
+    table = tables.task_table(results)
+    if arguments.style != "text":
+        table = tables.comparison([tables.Row(arguments.model, [results])], arguments.order, style=arguments.style)
+    for key, name in (("average", "the seven"), ("transfer_average", "the seven transfer tasks")):
+        if key in measured.report and arguments.style == "text":
+            table += f"\naverage of {name}: {measured.report[key]:.2f}"
+    return Outcome(table, measured.report, _flat(results), dict(_figures(arguments, measured, tasks)))
+
+
+def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
+    from evaluation import report, tables
+    from evaluation.sts import PairTask
+
+    runs: dict[str, list[Measured]] = {}
+    drawn: dict[str, Figure] = {}
+    for label, spec in _entries(arguments.compare):
+        measured = _saved(spec) if spec.endswith(".json") else _measure(arguments, spec, tasks)
+        drawn |= {f"{_file_name(label)}_{name}": figure for name, figure in _figures(arguments, measured, tasks)}
+        # The vectors of one model are not kept while the next one is measured.
+        runs.setdefault(label, []).append(report.Measured(measured.report, measured.examples))
+    rows = [
+        tables.Row(label, [m.report["results"] for m in several], several[0].examples if len(several) == 1 else {})
+        for label, several in runs.items()
+    ]
+    gold = {task.name: task.gold for task in tasks if isinstance(task, PairTask)}
+    marks = tables.significance(rows, gold, arguments.order) if len(rows) > 1 else None
+    if arguments.figures is not None or arguments.experiment is not None:
+        drawn |= {f"scatter_{name}": f for name, f in report.scatter({n: s[0].report for n, s in runs.items()}, tasks)}
+    content: dict[str, Any] = {"models": {label: [m.report for m in several] for label, several in runs.items()}}
+    if marks is not None:
+        p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
+        content["significance"] = {"reference": marks.reference, "test": marks.test, "p": p}
+    table = tables.comparison(rows, arguments.order, marks=marks, style=arguments.style)
+    first = {label: several[0].report["results"] for label, several in runs.items()}
+    metrics = {
+        f"{_file_name(label)}/{key}": value for label, results in first.items() for key, value in _flat(results).items()
     }
+    return Outcome(table, content, metrics, drawn)
+
+
+def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
+    from evaluation import tables
+    from evaluation.figures import layer_curves
+    from evaluation.layers import layer_scores
+    from evaluation.task import EvaluationError
+
+    if arguments.model is None:
+        raise EvaluationError("--layers is for one model (--model DIR)")
+    curves = layer_scores(arguments.model, tasks, arguments.device, arguments.batch_size)
+    primary = {
+        task.name: [[scores[task.name][task.primary] for scores in curve] for curve in curves.values()] for task in tasks
+    }
+    rows = [["layer", *(f"{task} {pool}" for task in primary for pool in curves)]]
+    depth = len(next(iter(curves.values())))
+    rows += [[str(i), *(f"{curve[i]:.2f}" for task in primary.values() for curve in task)] for i in range(depth)]
+    figures = {
+        f"layers_{task.name}": layer_curves(
+            dict(zip(curves, primary[task.name], strict=True)), ylabel=f"{task.primary} on {task.name}"
+        )
+        for task in tasks
+    }
+    metrics = {
+        f"{task.name}/{pool}/layer{i}": value
+        for task in tasks
+        for pool, curve in zip(curves, primary[task.name], strict=True)
+        for i, value in enumerate(curve)
+    }
+    return Outcome(tables.layout(rows), {"model": arguments.model, "layers": curves}, metrics, figures)
+
+
+def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
+    from evaluation.models import TARGET, load_model
+    from evaluation.report import measure
+    from evaluation.retrieval import read_captions
+
+    if arguments.fit is not None:
+        fit, source = read_captions(arguments.fit), str(arguments.fit)
+    else:
+        fit, source = list(dict.fromkeys(s for task in tasks for s in task.sentences())), TARGET
+    model = load_model(
+        spec,
+        pooling=arguments.pooling,
+        device=arguments.device,
+        batch_size=arguments.batch_size,
+        fit=fit,
+        fit_source=source,
+        seed=arguments.seed,
+    )
+    return measure(spec, model, tasks)
+
+
+def _figures(arguments: Arguments, measured: Measured, tasks: list[Task]) -> Iterator[tuple[str, Figure]]:
+    from evaluation.report import figures
+
+    if measured.encoded is not None and (arguments.figures is not None or arguments.experiment is not None):
+        yield from figures(measured.encoded, tasks, arguments.seed)
+
+
+def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Label and model of every entry; without a label the model is its own."""
+    for entry in entries:
+        label, equals, spec = entry.partition("=")
+        yield (label, spec) if equals and label and spec and not Path(entry).exists() else (entry, entry)
+
+
+def _saved(file: str) -> Measured:
+    """A report that --json wrote."""
+    from evaluation.report import Measured
+    from evaluation.task import EvaluationError
+
+    try:
+        report = json.loads(Path(file).read_text(encoding="utf-8"))
+        if not isinstance(report["results"], dict):
+            raise TypeError("results")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvaluationError(f"{file} is no report of a single model ({error}); --model ... --json writes one") from None
+    return Measured(report)
+
+
+def _flat(results: dict[str, dict[str, Any]]) -> dict[str, float]:
+    return {
+        f"{task}/{m}": value for task, scores in results.items() for m, value in scores.items() if isinstance(value, float)
+    }
+
+
+def _file_name(label: str) -> str:
+    return "".join(c if c.isalnum() or c in "-_." else "_" for c in label).strip("_.")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -101,19 +257,40 @@ def main(argv: list[str] | None = None) -> int:
         if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
             raise ValueError(f"--json {arguments.json}: no folder {arguments.json.absolute().parent}")
         quiet()
-        report = run(arguments)
+        outcome = run(arguments)
+        print(outcome.table)
+        _write(arguments, outcome)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    from evaluation import tables
-
-    print(tables.task_table(report["results"]))
-    if "average" in report:
-        print(f"average of the seven: {report['average']:.2f}")
-    if arguments.json is not None:
-        arguments.json.write_text(json.dumps(report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-        print(f"written to {arguments.json}")
     return 0
+
+
+def _write(arguments: Arguments, outcome: Outcome) -> None:
+    from evaluation.figures import save
+
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        print(f"written to {arguments.json}")
+    if arguments.figures is not None:
+        for name, figure in outcome.figures.items():
+            save(figure, arguments.figures, name)
+        print(f"{len(outcome.figures)} figures written to {arguments.figures}")
+    if arguments.experiment is not None:
+        from trainers.tracking import open_run
+
+        models = [arguments.model] if arguments.model else list(arguments.compare)
+        params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}
+        handle = open_run(None, arguments.experiment, f"evaluate {models[0]}", params)
+        handle.log_metrics(outcome.metrics)
+        with tempfile.TemporaryDirectory() as place:
+            file = Path(place) / "report.json"
+            file.write_text(json.dumps(outcome.report, indent=2), encoding="utf-8")
+            handle.log_artifact(file)
+        for name, figure in outcome.figures.items():
+            handle.log_figure(name, figure)
+        handle.finish()
+        print(f"run {handle.run_id} (mlflow ui --backend-store-uri {handle.uri})")
 
 
 def quiet() -> None:

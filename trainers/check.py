@@ -10,7 +10,7 @@ from data.config import AudioStream, ImageStream, StreamConfig, TextStream
 from data.decode import IMAGES, SOUNDS
 from data.errors import DataError
 from data.shards import ShardSet
-from evaluation.registry import GEOMETRY, make_tasks
+from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
@@ -218,11 +218,11 @@ def _check_task_names(recipe: Recipe) -> None:
     evaluation = recipe.evaluation
     development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
     for name in development:
-        base = name.removesuffix(GEOMETRY)
-        if base.endswith(("-test", "-all")) or base in ("lee", "sickr", "sts12", "sts13", "sts14", "sts15", "sts16"):
+        if (name in known() or ":" in name) and not is_development(name):
             raise RecipeError(
-                f"evaluation.select/watch: {name!r} is a test set, and a checkpoint must not be chosen on it; "
-                "use stsb-dev, sickr-dev or lee-dev, and put test sets into evaluation.final"
+                f"evaluation.select/watch: {name!r} is a test set or a task that trains on labels, and a checkpoint must "
+                f"not be chosen on it; use {', '.join(DEVELOPMENT)} or pairs:FILE of a development set, and put test sets into "
+                "evaluation.final"
             )
     try:
         make_tasks([*development, *evaluation.final], evaluation.data)

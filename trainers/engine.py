@@ -142,6 +142,7 @@ class Engine:
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
         self.positions = dict.fromkeys(recipe.streams, 0)
         self.seconds = 0.0
+        self.evaluation_seconds = 0.0
 
     # ------------------------------------------------------------------ the loop
 
@@ -171,12 +172,15 @@ class Engine:
             stop = last
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
+                start = time.perf_counter()
                 improved = self._evaluate()
+                self.evaluation_seconds += time.perf_counter() - start
                 patience = self.recipe.evaluation.patience
                 stop = stop or (patience is not None and not improved and self.bad_rounds >= patience)
             every = self.recipe.run.checkpoint_every
             if stop or (evaluated if every is None else self.step % every == 0):
                 self._save(readers)
+        self.seconds = time.perf_counter() - began  # the last evaluation and checkpoint included
         for reader in readers.values():
             reader.close()
         return self._finish()
@@ -287,6 +291,7 @@ class Engine:
             "best_step": self.best_step,
             "best_score": self.best_score if math.isfinite(self.best_score) else None,
             "train_seconds": self.seconds,
+            "evaluation_seconds": self.evaluation_seconds,
             "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
             "fingerprints": [rank["fingerprint"] for rank in ranks],
         }
@@ -301,7 +306,11 @@ class Engine:
             values[f"data/{name}/skipped"] = float(len(self.skipped[name]))
         batches = sum(self.recipe.streams[name].batch_size for streams in self.turns.values() for name in streams)
         speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
-        values |= window.wait_shares(readers) | {"time/samples_per_second": speed, "time/seconds": self.seconds}
+        values |= window.wait_shares(readers) | {
+            "time/samples_per_second": speed,
+            "time/seconds": self.seconds,
+            "time/evaluation_share": self.evaluation_seconds / max(1e-9, self.seconds),
+        }
         if self.host.rank == 0:
             self.log.metrics(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
@@ -327,6 +336,7 @@ class Engine:
                 "step": self.step,
                 "best": [self.best_score, self.best_step, self.bad_rounds],
                 "seconds": self.seconds,
+                "evaluation_seconds": self.evaluation_seconds,
                 "before": self.before,
                 "positions": positions,
                 "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
@@ -343,6 +353,7 @@ class Engine:
         if (folder / "best.safetensors").exists():
             self.best = load_file(folder / "best.safetensors")
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
+        self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}

@@ -250,11 +250,15 @@ def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, A
 
 
 def _log_figures(recipe: Recipe, handle: RunHandle, output: Path, export: Path) -> None:
-    """Alignment against uniformity over training, and similarity against gold score of the exported model."""
+    """Alignment against uniformity over training; of the exported model on the development pairs similarity by rating, a
+    t-SNE of pairs, angles, and the score of every layer."""
     from evaluation.encoders import load_encoder
-    from evaluation.figures import alignment_uniformity_figure, similarity_by_gold_figure
+    from evaluation.figures import alignment_uniformity_figure, layer_curves
+    from evaluation.layers import layer_scores
     from evaluation.registry import make_tasks
+    from evaluation.report import figures
     from evaluation.sts import PairTask
+    from evaluation.task import encode_once
 
     select = recipe.evaluation.select
     if select is None:
@@ -269,9 +273,13 @@ def _log_figures(recipe: Recipe, handle: RunHandle, output: Path, export: Path) 
     if history:
         handle.log_figure("alignment_uniformity", alignment_uniformity_figure([history[step] for step in sorted(history)]))
     (task,) = make_tasks([select], recipe.evaluation.data)
-    if isinstance(task, PairTask):
-        figure = similarity_by_gold_figure(task.similarities(load_encoder(export, device="cpu")), task.gold)
-        handle.log_figure("similarity_by_gold", figure)
+    if not isinstance(task, PairTask):
+        return
+    for name, figure in figures(encode_once([task], load_encoder(export)), [task], recipe.run.seed):
+        handle.log_figure(name, figure)
+    curves = layer_scores(export, [task])
+    scores = {pool: [layer[task.name][task.primary] for layer in curve] for pool, curve in curves.items()}
+    handle.log_figure(f"layers_{task.name}", layer_curves(scores, ylabel=f"{task.primary} x 100 on {task.name}"))
 
 
 def _worker_error(error: Exception) -> Exception:
@@ -304,7 +312,10 @@ def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoi
         handle.log_artifact(output / "skipped.json")
     handle.log_artifact(output / "recipe.json")
     handle.log_artifacts(export, "export")
-    _log_figures(recipe, handle, output, export)
+    try:
+        _log_figures(recipe, handle, output, export)
+    except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
+        log.warning("the remaining figures are left out: %s", error)
     if recipe.run.register_as:
         handle.register(export, recipe.run.register_as)
     return {

@@ -10,6 +10,7 @@ Half-precision inputs are computed in float32 with autocast off; float64 stays f
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from typing import ParamSpec
 
@@ -141,16 +142,36 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
 
 @full_precision
 def alignment(x: Tensor, y: Tensor) -> Tensor:
-    """mean ||x_i - y_i||^2 of positive pairs x, y (N, d) on the unit sphere (Wang & Isola 2020). Lower is better."""
-    return (F.normalize(x, dim=-1) - F.normalize(y, dim=-1)).square().sum(-1).mean()
+    """mean ||x_i - y_i||^2 of positive pairs x, y (N, d) on the unit sphere (Wang & Isola 2020). Lower is better.
+
+    Raises ValueError for rows that are not of unit length: their distances are a matter of length (hundreds for BERT).
+    """
+    for rows in (x, y):
+        lengths = rows.detach().norm(dim=-1)
+        if not ((lengths - 1).abs() < 1e-2).all():  # what half precision keeps of a unit vector, and a NaN is none
+            far = int((lengths - 1).abs().argmax())
+            raise ValueError(
+                f"alignment is of unit vectors, but row {far} has length {lengths[far].item():.4g}; "
+                "normalise first (torch.nn.functional.normalize), or use evaluation.geometry.alignment, which does"
+            )
+    return (x - y).square().sum(-1).mean()
 
 
 @full_precision
-def uniformity(x: Tensor, log: bool = True) -> Tensor:
+def uniformity(x: Tensor, log: bool = True, chunk: int = 2048) -> Tensor:
     """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d) on the unit sphere (Wang & Isola 2020). Lower is better.
 
-    NonLing-CSE prints it without the logarithm: ``log=False``.
+    NonLing-CSE prints it without the logarithm: ``log=False``. Without gradients memory is flat: chunk x chunk pairs at a
+    time, in the precision of x, summed in float64.
     """
-    potentials = -2 * torch.pdist(F.normalize(x, dim=-1)).square()
-    value = potentials.logsumexp(0) - torch.log(potentials.new_tensor(float(len(potentials))))
-    return value if log else value.exp()
+    unit = F.normalize(x, dim=-1)
+    sums = []
+    for top in range(0, len(unit), chunk):
+        for left in range(top, len(unit), chunk):
+            potentials = 4 * (unit[top : top + chunk] @ unit[left : left + chunk].T) - 4  # -2 (2 - 2 cos)
+            if left == top:
+                potentials = potentials[torch.ones_like(potentials, dtype=torch.bool).triu(1)]
+            if potentials.numel():
+                sums.append(potentials.flatten().logsumexp(0).double())
+    value = torch.stack(sums).logsumexp(0) - math.log(len(unit) * (len(unit) - 1) / 2)
+    return (value if log else value.exp()).to(unit.dtype)

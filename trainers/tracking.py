@@ -405,18 +405,25 @@ class RunHandle:
         self._do({"do": "artifacts", "path": str(Path(path).resolve()), "folder": folder})
 
     def log_figure(self, name: str, figure: Any) -> Path | None:
-        """A matplotlib figure as ``figures/NAME.png``, kept beside the journal too; returns where."""
-        file_name = re.sub(r"[^\w\-.]", "_", name).removesuffix(".png") + ".png"
-        if self.journal is None:
-            with tempfile.TemporaryDirectory() as place:
-                figure.savefig(Path(place) / file_name, bbox_inches="tight")
-                self.log_artifacts(Path(place) / file_name, "figures")
-            return None
-        file = self.journal.parent.resolve() / "figures" / file_name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(file, bbox_inches="tight")
-        self.log_artifacts(file, "figures")
-        return file
+        """A matplotlib figure as ``figures/NAME.png`` and ``.svg``, kept beside the journal too; returns the PNG's place."""
+        from evaluation.figures import save
+
+        name = re.sub(r"[^\w\-.]", "_", name)
+        with contextlib.ExitStack() as stack:
+            kept = self.journal.parent.resolve() / "figures" if self.journal is not None else None
+            files = save(figure, kept or stack.enter_context(tempfile.TemporaryDirectory()), name)
+            for file in files:
+                self.log_artifacts(file, "figures")
+        return files[0] if kept is not None else None
+
+    def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
+        """Metrics that belong to the run as a whole, sent at once. Raises what MLflow raises."""
+        from mlflow.entities import Metric
+
+        now = int(time.time() * 1000)
+        values = [Metric(metric_name(key), float(value), now, step) for key, value in metrics.items()]
+        for first in range(0, len(values), BATCH):
+            _client(self.uri).log_batch(self.run_id, metrics=values[first : first + BATCH])
 
     def register(self, export: Path | str, name: str) -> None:
         """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.

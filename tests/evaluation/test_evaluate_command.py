@@ -7,12 +7,16 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from evaluation_helpers import rated, tiny_bert, write_raw
 
 from evaluation.encoders import load_encoder
 from evaluation.registry import SEVEN, make_tasks
+from evaluation.statistics import paired_bootstrap
+from evaluation.sts import PairTask
 from evaluation.task import evaluate
+from pipelines import nearest
 from pipelines.evaluate import main
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +87,7 @@ def test_all_seven_give_an_average(model: Path, data: Path, tmp_path: Path, caps
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "{tmp}/none"], "no model folder"),
+        (["--model", "{tmp}/none"], "no model {tmp}/none"),
         (["--model", "{model}", "--data", "{tmp}/none"], "no data folder"),
         (["--model", "{model}", "--data", "{model}"], "neither a SentEval downstream folder"),
         (["--model", "{model}", "--data", "{data}", "--tasks", "stsbtest"], "did you mean 'stsb-test'?"),
@@ -91,12 +95,131 @@ def test_all_seven_give_an_average(model: Path, data: Path, tmp_path: Path, caps
         (["--model", "{model}", "--tasks", "sts12"], "task sts12 needs data"),
         (["--model", "{model}", "--pooling", "median"], "unknown pooling 'median'"),
         (["--model", "{model}", "--json", "{tmp}/no/such/scores.json"], "no folder"),
+        ([], "give one model (--model MODEL), or several"),
+        (["--model", "{model}", "--compare", "{model}"], "give one model"),
+        (["--model", "{model}", "--tasks", "transfer"], "need data"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "transfer"], "holds none of the tasks 'transfer'"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "mr"], "is a folder of raw TSVs"),
+        (["--model", "{model}", "--tasks", "pairs:"], "names no place"),
+        (["--model", "{model}", "--tasks", "pairs:{tmp}/absent.tsv"], "{tmp}/absent.tsv"),
+        (["--model", "{model}", "--tasks", "pair:x"], "did you mean 'pairs'?"),
+        (["--model", "{model}", "--tasks", "retrieval:{data}?k=3"], "unknown option 'k'"),
+        (["--model", "{model}+whitning"], "did you mean 'whitening'?"),
+        (["--compare", "a={model}", "b={tmp}/absent.json"], "absent.json is no report of a single model"),
+        (["--compare", "{model}", "--layers"], "--layers is for one model"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "sts12", "pairs:{twin}"], "two tasks are called 'sts12'"),
     ],
 )
 def test_bad_input(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
-    filled = [a.format(tmp=tmp_path, model=model, data=data) for a in arguments]
-    assert main(filled) == 2
+    twin = write_raw(tmp_path / "sts12.tsv", rated(5))
+    filled = [text.format(tmp=tmp_path, model=model, data=data, twin=twin) for text in [*arguments, message]]
+    assert main(filled[:-1]) == 2
     error = capsys.readouterr().err
-    assert error.startswith("error: ") and message in error and "Traceback" not in error
+    assert error.startswith("error: ") and filled[-1] in error and "Traceback" not in error
+
+
+@pytest.fixture
+def single(model: Path, data: Path, tmp_path: Path) -> Path:
+    """The report of one model."""
+    out = tmp_path / "mean.json"
+    assert main(["--model", f"{model}@mean", "--data", str(data), "--device", "cpu", "--json", str(out)]) == 0
+    return out
+
+
+def test_models_side_by_side(
+    model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each column is what the model gets alone; the marks are those of a bootstrap over the same pairs."""
+    out = tmp_path / "comparison.json"
+    command = ["--compare", f"mean={model}@mean", f"max={model}@max", f"whitened={model}@mean+whitening4"]
+    assert main([*command, "--data", str(data), "--device", "cpu", "--json", str(out), "--style", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    report = json.loads(out.read_text())
+    alone = json.loads(single.read_text())["results"]
+    assert report["models"]["mean"][0]["results"] == alone
+    assert [line.split("|")[1].strip() for line in shown.splitlines() if line.startswith("| ")][1:] == [
+        "---", "mean", "max", "whitened",
+    ]  # fmt: skip
+    assert report["models"]["whitened"][0]["provenance"]["protocol"]["post_processing"]
+    (task,) = make_tasks(["stsb-test"], data)
+    assert isinstance(task, PairTask)
+    cosines = [task.similarities(load_encoder(model, pooling, "cpu")) for pooling in ("mean", "max")]
+    raw = paired_bootstrap(*cosines, task.gold).p
+    p = {(entry["model"], entry["column"]): entry["p"] for entry in report["significance"]["p"]}
+    assert report["significance"]["reference"] == "mean"
+    assert p["max", "stsb-test"] in (pytest.approx(raw), pytest.approx(min(1, 2 * raw)))  # Holm, of two
+
+
+def test_runs_of_one_model_are_averaged(
+    model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reports stand for models, and several of one label are its seeds."""
+    report = json.loads(single.read_text())
+    seeds = []
+    for i, shift in enumerate((0.0, 1.0, 2.0, 10.0, 11.0, 12.0)):
+        report["results"]["stsb-test"]["spearman"] = 50 + shift
+        seeds.append(tmp_path / f"{i}.json")
+        seeds[-1].write_text(json.dumps(report))
+    entries = [f"{'old' if i < 3 else 'new'}={file}" for i, file in enumerate(seeds)]
+    assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-test"]) == 0
+    shown = capsys.readouterr().out
+    assert "51.00 ± 1.00" in shown and "61.00 ± 1.00**" in shown and "Student t" in shown
+
+
+def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--model", str(model), "--data", str(data), "--device", "cpu", "--tasks", "stsb-test"]
+    assert main([*command, "--layers", "--figures", str(tmp_path / "layers")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (task,) = make_tasks(["stsb-test"], data)
+    for layer in range(3):
+        row = lines[2 + layer].split()
+        want = [
+            task.score(load_encoder(model, f"layer{layer}-{pool}", "cpu")).metrics["spearman"]
+            for pool in ("cls", "mean", "max")
+        ]
+        assert row == [str(layer), *(f"{value:.2f}" for value in want)]
+    assert {file.name for file in (tmp_path / "layers").iterdir()} == {"layers_stsb-test.png", "layers_stsb-test.svg"}
+    assert main([*command, "stsb-test-geometry", "--figures", str(tmp_path / "one")]) == 0
+    names = {file.stem for file in (tmp_path / "one").iterdir()}
+    assert names == {"similarity_stsb-test", "tsne_stsb-test", "angles_stsb-test"}
+    several = ["--compare", f"a={model}@mean", f"b={model}@max", *command[2:], "stsb-test-geometry"]
+    assert main([*several, "--figures", str(tmp_path / "two")]) == 0
+    assert {"a_similarity_stsb-test.svg", "scatter_stsb-test-geometry.png"} <= {f.name for f in (tmp_path / "two").iterdir()}
+
+
+def test_logged_to_mlflow(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    command = ["--model", str(model), "--data", str(data), "--tasks", "stsb-test", "--device", "cpu"]
+    assert main([*command, "--experiment", "evaluation"]) == 0
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("evaluation")
+    assert experiment is not None
+    (logged,) = client.search_runs([experiment.experiment_id])
+    want = make_tasks(["stsb-test"], data)[0].score(load_encoder(model, device="cpu")).metrics
+    assert logged.data.metrics["stsb-test/spearman"] == pytest.approx(want["spearman"])
+    assert logged.info.status == "FINISHED"
+    found = {file.path for file in client.list_artifacts(logged.info.run_id, "figures")}
+    assert {"figures/tsne_stsb-test.png", "figures/tsne_stsb-test.svg"} <= found
+
+
+def test_nearest_sentences(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentences = list(dict.fromkeys(text for _, first, second in rated(40) for text in (first, second)))
+    (tmp_path / "queries.txt").write_text("\n".join(sentences[:3]) + "\n")
+    (tmp_path / "database.tsv").write_text("id\tcaption\n" + "".join(f"{i}\t{s}\n" for i, s in enumerate(sentences)))
+    files = ["--queries", str(tmp_path / "queries.txt"), "--database", str(tmp_path / "database.tsv")]
+    out = tmp_path / "nearest.json"
+    command = ["--model", str(model), *files, "--columns", "caption", "--device", "cpu", "--json", str(out)]
+    assert nearest.main(command) == 0
+    vectors = load_encoder(model, device="cpu").encode(sentences)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    for i, found in enumerate(json.loads(out.read_text())):
+        order = [j for j in np.argsort(-(vectors @ vectors[i])) if j != i][:3]
+        assert found["query"] == sentences[i] and [n["text"] for n in found["nearest"]] == [sentences[j] for j in order]
+        assert found["nearest"][0]["text"][:80] in capsys.readouterr().out or i
+    assert nearest.main([*command[:-2], "--k", "0"]) == 2
+    assert "k is 0" in capsys.readouterr().err

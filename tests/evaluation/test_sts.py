@@ -118,6 +118,18 @@ def test_senteval_layout_of_the_absent_sets(tmp_path: Path) -> None:
     assert all(t.score(Bag()).metrics["spearman"] != 0 for t in tasks)
 
 
+def test_raw_layout_of_the_absent_sets(tmp_path: Path) -> None:
+    rows = [("", "never rated", "this pair"), *rated(30)]
+    for file in ("STS15.raw.tsv", "STS16.raw.tsv", "SICK.test.raw.tsv"):
+        write_raw(tmp_path / file, rows, ("u", "v"))
+    assert available(tmp_path) == ["sts15", "sts16", "sickr"]
+    for name in available(tmp_path):
+        pairs = task(name, tmp_path).pairs
+        assert [*zip(pairs.gold, pairs.first, pairs.second, strict=True)] == [(float(s), a, b) for s, a, b in rows[1:]]
+        assert pairs.skipped == 1
+        assert set(pairs.subset) == ({"all"} if name == "sickr" else {"u", "v"})
+
+
 def test_senteval_text_is_joined_by_blanks_and_raw_text_kept(tmp_path: Path) -> None:
     odd = 'it  said "no'
     rows = [("1", odd, "line\u2028separator\x85kept"), ("2", "b", "c")]
@@ -210,11 +222,11 @@ ROW = "X\ts\t0\t1\ta\tb\n"
         (
             "STS12.raw.tsv",
             GOOD.replace("score", "gold") + ROW,
-            r"line 1: no column 'score'; found .* row, gold",
+            r"line 1: no column 'score'.* Found .*'row', 'gold'",
         ),
         ("STS12.raw.tsv", GOOD + ROW + "X\ts\t1\t1\ta\n", r"STS12.raw.tsv, line 3: 5 tab-separated fields where .* has 6"),
         ("STS12.raw.tsv", GOOD + "X\ts\t0\thigh\ta\tb\n", r"STS12.raw.tsv, line 2: the score 'high' is not a number"),
-        ("STS12.raw.tsv", GOOD, r"STS12.raw.tsv holds no rated pair"),
+        ("STS12.raw.tsv", GOOD, r"STS12.raw.tsv holds no rated pair: it has no pairs at all"),
         ("STS12.raw.tsv", "", r"STS12.raw.tsv, line 1: no column 'score'"),
         ("STS12.raw.tsv", GOOD + ROW, r"task sts12 has 1 rated pairs"),
         ("STS13.raw.tsv", GOOD, r"no file .*STS12.raw.tsv"),

@@ -371,7 +371,15 @@ def test_figures(run: RunHandle, tmp_path: Path) -> None:
     kept = run.log_figure("alignment/uniformity", figure)
     assert kept == tmp_path / "figures" / "alignment_uniformity.png" and kept.stat().st_size > 1000
     names = {item.path for item in list_artifacts(f"{run.artifact_uri}/figures") or []}
-    assert {Path(name).name for name in names} == {"first.png", "alignment_uniformity.png"}
+    assert {Path(name).name for name in names} == {"first.png", "first.svg", "alignment_uniformity.png", "alignment_uniformity.svg"}
+
+
+def test_metrics_of_the_run_as_a_whole(run: RunHandle) -> None:
+    from mlflow import MlflowClient
+
+    run.log_metrics({"stsb-test/spearman": 82.5, "pairs:my file/spearman": 3})
+    logged = MlflowClient(run.uri).get_run(run.run_id).data.metrics
+    assert logged == {"stsb-test/spearman": 82.5, "pairs:my file/spearman": 3.0}
 
 
 def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_path: Path) -> None:

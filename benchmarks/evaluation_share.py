@@ -1,0 +1,54 @@
+"""What evaluation costs a run at the papers' interval: every 125 steps of 64 sentences, STS-B dev.
+
+    python benchmarks/evaluation_share.py --data SentEval/data/downstream --text shards/wiki [--steps 250]
+
+A SimCSE run of the shipped encoder, in this process; the share of the loop's time that went into evaluation. The ratio is
+that of one model's forward on the development set to its training steps, so it carries over to larger ones.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+
+import tyro
+
+from pipelines import parts, simcse
+from trainers.launch import fit
+
+
+@dataclass
+class Arguments:
+    """What is read and for how long."""
+
+    data: str
+    """SentEval downstream folder or raw TSVs."""
+    text: str
+    """Shards of sentences."""
+    steps: int = 250
+
+
+def main(arguments: Arguments) -> None:
+    """Train, evaluate every 125 steps, print the share."""
+    recipe = simcse.demo().replace("evaluation", parts.STS.model_dump()).replace("evaluation.data", arguments.data)
+    with tempfile.TemporaryDirectory() as place:
+        changes = {
+            "streams.text.shards": arguments.text,
+            "streams.text.batch_size": 64,
+            "evaluation.final": (),
+            "evaluation.watch": (),
+            "run.output": f"{place}/run",
+            "run.tracking_uri": f"sqlite:///{place}/mlflow.db",
+            "run.workers": 0,
+            "run.max_steps": arguments.steps,
+        }
+        for path, value in changes.items():
+            recipe = recipe.replace(path, value)
+        summary = fit(recipe)
+    share = summary["evaluation_seconds"] / summary["train_seconds"]
+    print(f"{summary['steps']} steps of 64, {summary['steps'] // recipe.evaluation.every} evaluations on {recipe.evaluation.select}")
+    print(f"loop {summary['train_seconds']:.1f} s, of which evaluation {summary['evaluation_seconds']:.1f} s: {100 * share:.1f} %")
+
+
+if __name__ == "__main__":
+    main(tyro.cli(Arguments))

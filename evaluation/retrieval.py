@@ -1,0 +1,290 @@
+"""Retrieval by cosine, exact and in blocks: item and caption in both directions, and the nearest captions of a text.
+
+Only a block of queries times a block of database rows is in memory at a time, in float64, never the whole matrix.
+"""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import zlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from evaluation.paired import Samples, embed_distinct, encode_pairs
+from evaluation.task import Encoder, EvaluationError, Score, embed, shorten
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 1024  # rows of a block on either side: 8 MB of scores
+ENCODE = 8192  # captions of a database encoded at a time
+TIE = 1e-9  # cosines that differ by less are equal
+
+
+class Ranks(NamedTuple):
+    """Ranks from 1, one a caption."""
+
+    text: np.ndarray  # (T,) of the caption among all captions, when its item asks
+    item: np.ndarray  # (T,) of its item among all items, when the caption asks
+
+
+def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int = CHUNK) -> Ranks:
+    """Ranks of everything relevant, in both directions, from items (N, d), texts (T, d) and the item (T,) of each text.
+
+    The rank of a caption is its place among the captions of the same item plus the number of other items' captions that
+    score as high or higher. A tie thus counts as lost: an encoder that gives everything one vector finds nothing, where
+    counting strictly higher scores, or sorting, would let it find what happens to come first.
+
+    Raises EvaluationError for vectors of different widths or that are not finite (a NaN compares as lower than nothing,
+    which would be a perfect rank).
+    """
+    owners = np.asarray(owners)
+    if items.ndim != 2 or texts.ndim != 2 or items.shape[1] != texts.shape[1]:
+        raise EvaluationError(f"items {items.shape} and texts {texts.shape} do not lie in one space, (N, d) and (T, d)")
+    if len(owners) != len(texts) or not len(owners) or owners.min() < 0 or owners.max() >= len(items):
+        raise EvaluationError(f"owners must give one of the {len(items)} items for each of the {len(texts)} texts")
+    own = _own_scores(items, texts, owners, chunk)
+    limit = own - TIE
+    slots = _slots(owners)
+    ahead_texts, ahead_items = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.int64)
+    for top in range(0, len(items), chunk):
+        asking = unit(items[top : top + chunk])
+        asked = [slot[(owners[slot] >= top) & (owners[slot] < top + chunk)] for slot in slots]
+        for left in range(0, len(texts), chunk):
+            scores = asking @ unit(texts[left : left + chunk]).T
+            columns = owners[left : left + chunk] - top
+            inside = np.flatnonzero((columns >= 0) & (columns < len(asking)))
+            scores[columns[inside], inside] = -np.inf  # an item's captions do not compete with each other
+            ahead_items[left : left + chunk] += (scores >= limit[left : left + chunk]).sum(0)
+            for mine in asked:
+                rows = scores if len(mine) == len(asking) else scores[owners[mine] - top]
+                ahead_texts[mine] += (rows >= limit[mine, None]).sum(1)
+    return Ranks(_place(owners, -own) + ahead_texts, 1 + ahead_items)
+
+
+def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """The best rank (N,) among each item's captions, from ranks and owners (T,)."""
+    best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(best, owners, ranks)
+    return best
+
+
+def recall_at(ranks: np.ndarray, ks: Sequence[int] = (1, 5, 10)) -> dict[int, float]:
+    """R@k in points for each k: the share of queries whose (best) rank is at most k."""
+    return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in ks}
+
+
+def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None) -> float:
+    """mAP@10 in points, as LAION-CLAP counts it.
+
+    With `owners` (T,) the mean over items of sum_r (r / rank_r) over those of its captions, in order, whose rank is at
+    most 10, divided by the number of its captions; without, every rank is a query of its own: mean of 1 / rank.
+    """
+    ranks = np.asarray(ranks)
+    owners = np.arange(len(ranks)) if owners is None else np.asarray(owners)
+    gain = np.where(ranks <= 10, _place(owners, ranks) / ranks, 0.0)
+    count = np.bincount(owners)
+    return 100 * float(np.mean(np.bincount(owners, gain)[count > 0] / count[count > 0]))
+
+
+def top_k(queries: np.ndarray, database: np.ndarray, k: int, chunk: int = CHUNK) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and row numbers (Q, k) of the k best rows of database (M, d) for each of queries (Q, d), best first."""
+    if not 1 <= k <= len(database):
+        raise EvaluationError(f"k is {k}; the database has {len(database)} rows, so it must be 1 to {len(database)}")
+    scores, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
+    for top in range(0, len(queries), chunk):
+        asking, best = unit(queries[top : top + chunk]), None
+        for left in range(0, len(database), chunk):
+            best = _merge(best, asking @ unit(database[left : left + chunk]).T, left, k)
+        assert best is not None
+        scores[top : top + chunk], rows[top : top + chunk] = best
+    return scores, rows
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows (N, d) at unit length in float64; a zero row stays zero, its cosine is 0 with everything."""
+    rows = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():
+        raise EvaluationError("an embedding holds NaN or infinity; the model has diverged or overflows")
+    return rows / np.maximum(lengths, np.finfo(np.float64).tiny)
+
+
+def _own_scores(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int) -> np.ndarray:
+    """Cosine (T,) of every caption with its item."""
+    blocks = (slice(start, start + chunk) for start in range(0, len(texts), chunk))
+    return np.concatenate([np.einsum("td,td->t", unit(items[owners[block]]), unit(texts[block])) for block in blocks])
+
+
+def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Place (T,), from 1, of each value in ascending order within its group."""
+    order = np.lexsort((values, groups))
+    ordered = groups[order]
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
+    return place
+
+
+def _slots(owners: np.ndarray) -> list[np.ndarray]:
+    """The texts as lists with at most one of each item, in the items' order: all first captions, all second, ..."""
+    order = np.argsort(owners, kind="stable")
+    place = _place(owners, np.arange(len(owners)))[order]
+    return [order[place == number] for number in range(1, place.max() + 1)]
+
+
+Best = tuple[np.ndarray, np.ndarray]  # scores and rows (Q, k), best first
+
+
+def _merge(best: Best | None, scores: np.ndarray, start: int, k: int) -> Best:
+    """The k best so far, with those of a block (Q, M) whose first row is `start`; of equal scores the earlier row."""
+    kept = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
+    values, rows = np.take_along_axis(scores, kept, 1), kept + start
+    if best is not None:
+        values, rows = np.concatenate([best[0], values], 1), np.concatenate([best[1], rows], 1)
+    order = np.lexsort((rows, -values), axis=1)[:, :k]
+    return np.take_along_axis(values, order, 1), np.take_along_axis(rows, order, 1)
+
+
+# ----------------------------------------------------------------------------------------------------------- paired shards
+
+
+class RetrievalTask:
+    """Pictures or sounds of shards against their captions, of which an item may have several.
+
+    ``<image|audio>_to_text_r1`` (r5, r10): the item is the query, and the best ranked of its own captions counts.
+    ``text_to_<image|audio>_r1``: every caption is a query over the items. ``..._map10`` is mAP@10. In points.
+    ``mean_r1``, the mean of the two R@1, stands for the task. Chance is 100 / number of items for text to item.
+    """
+
+    primary = "mean_r1"
+
+    def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
+        self.name = name
+        self.samples = Samples(name, shards)
+        self.modality = self.samples.modality
+        if self.modality == "text":
+            raise EvaluationError(f"task {name}: the shards hold texts only; retrieval is of pictures or sounds by captions")
+        if len(self.samples) < 2:
+            raise EvaluationError(f"task {name}: the shards hold 1 item, which is found whatever the encoder; give more")
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the shards."""
+        return self.samples.hash
+
+    def sentences(self) -> list[str]:
+        """None: captions are read along with their items, when the task is scored."""
+        return []
+
+    def score(self, encoder: Encoder) -> Score:
+        """Recall and mAP in both directions; counts of items and captions."""
+        items, captions, owners = encode_pairs(self.samples, encoder)
+        texts = embed_distinct(encoder, captions)
+        ranks = paired_ranks(items, texts, owners)
+        there, back = f"{self.modality}_to_text", f"text_to_{self.modality}"
+        best = best_ranks(ranks.text, owners)
+        metrics = {f"{there}_r{k}": value for k, value in recall_at(best).items()}
+        metrics[f"{there}_map10"] = map_at_10(ranks.text, owners)
+        metrics |= {f"{back}_r{k}": value for k, value in recall_at(ranks.item).items()}
+        metrics[f"{back}_map10"] = map_at_10(ranks.item)
+        metrics["mean_r1"] = (metrics[f"{there}_r1"] + metrics[f"{back}_r1"]) / 2
+        count = np.bincount(owners)
+        spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
+        return Score(metrics, {"items": len(items), "captions": len(captions), **spread})
+
+
+# -------------------------------------------------------------------------------------------------------- nearest captions
+
+
+class Neighbour(NamedTuple):
+    """A text of the database that is near to a query."""
+
+    text: str
+    score: float  # cosine
+    row: int  # position in the database, from 0
+
+
+def nearest_captions(encoder: Encoder, queries: Sequence[str], database: Sequence[str], k: int = 3) -> list[list[Neighbour]]:
+    """The k texts of `database` nearest to each query, best first (NonLing-CSE, Table D.1).
+
+    A text that occurs several times in the database is found once (at its first row), and the query itself not at all.
+    The database is encoded in chunks, of which only the best texts are kept.
+    """
+    row = {text: i for i, text in reversed(list(enumerate(database)))}
+    distinct = sorted(row, key=row.__getitem__)
+    if len(distinct) < len(database):
+        logger.info("%d of %d database texts repeat an earlier one", len(database) - len(distinct), len(database))
+    others = len(distinct) - any(query in row for query in queries)
+    if not queries or not 1 <= k <= others:
+        raise EvaluationError(
+            f"k is {k} for {len(queries)} queries; the database has {others} distinct texts beside a query, so there must "
+            f"be a query, and k must be 1 to {others}"
+        )
+    asking, best = unit(embed(encoder, list(queries))), None
+    for start in range(0, len(distinct), ENCODE):
+        vectors = unit(embed(encoder, distinct[start : start + ENCODE]))
+        best = _merge(best, asking @ vectors.T, start, k + 1)  # one more: the query itself may be among them
+    assert best is not None
+    found = []
+    for query, scores, rows in zip(queries, best[0].tolist(), best[1].tolist(), strict=True):
+        near = [Neighbour(distinct[i], score, row[distinct[i]]) for score, i in zip(scores, rows, strict=True)]
+        found.append([neighbour for neighbour in near if neighbour.text != query][:k])
+    return found
+
+
+def neighbour_table(queries: Sequence[str], found: Sequence[Sequence[Neighbour]]) -> str:
+    """Queries with their nearest texts below them, as a text table."""
+    from evaluation.tables import layout
+
+    rows = [["query, nearest texts", "cosine", "row"]]
+    for query, neighbours in zip(queries, found, strict=True):
+        rows.append([shorten(query, 100), "", ""])
+        rows += [[f"  {shorten(n.text, 98)}", f"{n.score:.4f}", f"{n.row:,}"] for n in neighbours]
+    return layout(rows)
+
+
+def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
+    """Texts of a file, one a line (``.txt``, ``.txt.gz``), or those of `columns` of a TSV with a header, row by row.
+
+    Empty texts are left out and counted in the log. Raises EvaluationError for a missing or damaged file, a missing
+    column, and a line with another number of fields, by its number.
+    """
+    path = Path(path).expanduser()
+    lines = _lines(path)
+    header = next(lines, (0, ""))[1].split("\t") if columns or ".tsv" in path.suffixes else []
+    missing = [column for column in columns if column not in header]
+    if missing or (header and not columns):
+        what = f"no column {', '.join(map(repr, missing))}" if missing else "a TSV needs columns"
+        raise EvaluationError(f"{path}, line 1: {what}; name some of {', '.join(header)}")
+    places = [header.index(column) for column in columns] or [0]
+    texts: list[str] = []
+    empty = 0
+    for number, line in lines:
+        fields = line.split("\t") if header else [line]
+        if header and len(fields) != len(header):
+            raise EvaluationError(
+                f"{path}, line {number}: {len(fields)} tab-separated fields where the header has {len(header)}"
+            )
+        found = [fields[place].strip() for place in places]
+        empty += found.count("")
+        texts += filter(None, found)
+    if not texts:
+        raise EvaluationError(f"{path} holds no text")
+    if empty:
+        logger.info("%s: %d empty texts left out", path, empty)
+    return texts
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    if not path.is_file():
+        raise EvaluationError(f"no file {path}")
+    opener = gzip.open if path.suffix == ".gz" else open
+    try:
+        with opener(path, "rt", encoding="utf-8-sig", newline="\n") as file:
+            for number, line in enumerate(file, 1):
+                yield number, line.rstrip("\r\n")
+    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise EvaluationError(f"{path} cannot be read as UTF-8 text to its end: {error}") from error

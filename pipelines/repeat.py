@@ -1,0 +1,150 @@
+"""Repeat a recipe over seeds: ``python pipelines/repeat.py simcse demo --seeds 0 1 2 [--optim.text.lr 1e-5 ...]``."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import logging
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.errors import DataError
+from evaluation import statistics, tables
+from evaluation.task import EvaluationError
+from pipelines.cli import parse, prepare
+from trainers.engine import NonFiniteLoss
+from trainers.launch import fit, resolve
+from trainers.recipe import Recipe, RecipeError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train one recipe with several seeds; mean ± sample sd of every number before and after.
+
+    Any setting of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo --help). A seed whose
+    folder holds the summary of the same recipe is not run again: what was stopped goes on, and seeds can be added.
+    """
+
+    pipeline: tyro.conf.Positional[Literal["simcse", "visualcse", "audiocse", "nonlingcse", "pretrain"]]
+    """What is trained."""
+    recipe: tyro.conf.Positional[str]
+    """demo, bert-base, ...: a recipe of that pipeline."""
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    """Seeds, one run each."""
+    output: Path | None = None
+    """Folder of the runs. Default: runs/repeat-NAME-HASH, where the hash stands for all settings but the seed."""
+    against: Path | None = None
+    """The repeat.json of another repeat: differences with Student's (pooled) and Welch's t test."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad."""
+    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        other = None if arguments.against is None else read(arguments.against)
+        report, file = repeat(arguments, rest)
+        print(f"{table(report, other)}\nwritten to {file}")
+    except (DataError, NonFiniteLoss, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]:
+    """Run what was not run yet; the report that ``repeat.json`` holds, and where that is."""
+    seeds = arguments.seeds
+    if not seeds or len(set(seeds)) < len(seeds):
+        raise RecipeError(f"--seeds takes at least one seed, each once, got {list(seeds)}")
+    module = importlib.import_module(f"pipelines.{arguments.pipeline}")
+    recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
+    plain = module.RECIPES[arguments.recipe]().run
+    if (recipe.run.seed, recipe.run.output) != (plain.seed, plain.output):
+        raise RecipeError("a repeat sets run.seed and run.output itself: give --seeds and --output")
+    identity = resolve(recipe.replace("run.seed", 0)).identity()
+    folder = arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}"
+    prepare(recipe)
+    getattr(module, "make_start", lambda recipe: None)(recipe)
+    summaries = [_run(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
+    values = {when: _values([summary[when] for summary in summaries]) for when in ("before", "after")}
+    report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
+    file = folder / "repeat.json"
+    file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
+    return report, file
+
+
+def _run(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
+    """The summary of one seed, from its folder if it is there."""
+    recipe = resolve(recipe.replace("run.seed", seed).replace("run.output", str(output)))
+    if (output / "summary.json").is_file():
+        found: dict[str, Any] = json.loads((output / "summary.json").read_text())
+        if found.get("identity") != recipe.identity():
+            raise RecipeError(f"{output} holds a finished run of other settings; give another --output")
+        print(f"seed {seed}: finished already, {output}")
+        return found
+    print(f"seed {seed}: {output}")
+    return fit(recipe)
+
+
+def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
+    """Task -> metric -> one value a seed."""
+    return {
+        task: {metric: [run[task][metric] for run in runs] for metric, value in metrics.items() if isinstance(value, float)}
+        for task, metrics in runs[0].items()
+    }
+
+
+def _each(values: dict[str, Any]) -> dict[str, Any]:
+    """The same tree with a mean, sd and n for every list of values."""
+    if not isinstance(values, list):
+        return {name: _each(value) for name, value in values.items()}
+    return statistics.summary(values)._asdict()
+
+
+def read(file: Path) -> dict[str, Any]:
+    """Another repeat's report; RecipeError when the file is none."""
+    try:
+        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        report["values"]["after"], report["recipe"], report["seeds"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RecipeError(f"--against {file}: not a repeat.json that a repeat wrote ({error!r})") from error
+    return report
+
+
+def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
+    """Before and after of every task and metric; `other` after, this minus that, and p ("-": too few runs or no spread)."""
+    tests = (statistics.student_t, statistics.welch_t)
+    lines = [["task", "metric", "before", "after", *(["other", "change", "Student p", "Welch p"] if other else [])]]
+    for task, metrics in report["values"]["after"].items():
+        for metric, after in metrics.items():
+            sides = [report["values"]["before"][task][metric], after]
+            if other:
+                sides.append(other["values"]["after"].get(task, {}).get(metric))
+            cells = [statistics.summary(values) if values else None for values in sides]
+            line = [task, metric, *map(tables.mean_sd, cells)]
+            if other and sides[2]:
+                line += [f"{np.mean(after) - np.mean(sides[2]):+.2f}", *(_p(test, sides[2], after) for test in tests)]
+            lines.append(line + ["-"] * (len(lines[0]) - len(line)))
+    note = f"\nother: {other['recipe']}, {len(other['seeds'])} seeds; p of two-sided t tests over seeds" if other else ""
+    return f"{report['recipe']}, {len(report['seeds'])} seeds, mean ± sample sd\n{tables.layout(lines)}{note}"
+
+
+def _p(test: Callable[..., statistics.TTest], a: list[float], b: list[float]) -> str:
+    try:
+        return f"{test(a, b).p:.2g}"
+    except EvaluationError:
+        return "-"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

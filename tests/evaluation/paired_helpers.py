@@ -1,0 +1,113 @@
+"""Shards of tiny pictures and sounds that carry a number, and an encoder that reads it."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+from evaluation.task import Sound
+
+
+class Coded:
+    """The item with number i and a text whose first number is the same have the same random vector.
+
+    `shift` is added to a text's number, `broken` is a number whose item becomes NaN, `narrow` halves the texts' vectors.
+    """
+
+    def __init__(self, shift: int = 0, broken: int | None = None, narrow: bool = False) -> None:
+        self.shift, self.broken, self.narrow = shift, broken, narrow
+        self.texts: list[str] = []
+        self.largest = 0
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        if modality == "text":
+            self.texts += items
+            numbers = [self.number(text) + self.shift for text in items]
+        else:
+            self.largest = max(self.largest, len(items))
+            numbers = [decoded(item) for item in items]
+        vectors = np.stack([self.vector(number) for number in numbers])
+        if modality == "text":
+            return vectors[:, : vectors.shape[1] // (2 if self.narrow else 1)]
+        vectors[[number == self.broken for number in numbers]] = np.nan
+        return vectors
+
+    def number(self, text: str) -> int:
+        return int(re.findall(r"\d+", text)[0])
+
+    def vector(self, number: int) -> np.ndarray:
+        return np.random.default_rng(number).standard_normal(64)
+
+
+def decoded(item: Any) -> int:
+    """The number that a picture's colour, or a sound's level, stands for."""
+    if isinstance(item, Sound):
+        return round(float(np.median(item.samples)) * 256)
+    assert item.dtype == np.uint8 and item.shape == (5, 4, 3)
+    return int(item[0, 0, 0])
+
+
+def picture(number: int) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (4, 5), (number, 0, 0)).save(data, "PNG")
+    return data.getvalue()
+
+
+def sound(number: int, rate: int = 8000) -> bytes:
+    data = io.BytesIO()
+    soundfile.write(data, np.full(80, number / 256, dtype=np.float32), rate, format="WAV", subtype="FLOAT")
+    return data.getvalue()
+
+
+def image_shards(
+    folder: Path,
+    captions: Sequence[Sequence[str]],
+    labels: Sequence[int] | None = None,
+    change: Mapping[int, Mapping[str, bytes]] | None = None,
+    field: str = "json",
+    classes: Sequence[str] = (),
+) -> Path:
+    """A folder of shards with picture i and its captions (none: without that field); `change` replaces fields."""
+    return _write(folder, "png", [picture(i) for i in range(len(captions))], captions, labels, change, field, classes)
+
+
+def sound_shards(folder: Path, captions: Sequence[Sequence[str]], labels: Sequence[int] | None = None) -> Path:
+    """The same with sounds, 80 samples each."""
+    return _write(folder, "wav", [sound(i) for i in range(len(captions))], captions, labels, None, "json", ())
+
+
+def _write(
+    folder: Path,
+    extension: str,
+    contents: list[bytes],
+    captions: Sequence[Sequence[str]],
+    labels: Sequence[int] | None,
+    change: Mapping[int, Mapping[str, bytes]] | None,
+    field: str,
+    classes: Sequence[str],
+) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / "x-000.tar", "w") as tar:
+        for i, (content, texts) in enumerate(zip(contents, captions, strict=True)):
+            fields = {extension: content}
+            if texts:
+                fields[field] = texts[0].encode() if field == "txt" else json.dumps({"captions": texts}).encode()
+            if labels is not None:
+                fields["cls"] = str(labels[i]).encode()
+            for name, value in {**fields, **(change or {}).get(i, {})}.items():
+                member = tarfile.TarInfo(f"{i:04d}.{name}")
+                member.size = len(value)
+                tar.addfile(member, io.BytesIO(value))
+    if classes:
+        listed = [{"url": "x-000.tar", "nsamples": len(contents)}]
+        (folder / "dataset.json").write_text(json.dumps({"shardlist": listed, "classes": list(classes)}))
+    return folder

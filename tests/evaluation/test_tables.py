@@ -1,0 +1,219 @@
+"""Tables in the papers' order, their averages, bold and marks."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from evaluation import registry
+from evaluation.statistics import paired_bootstrap, paired_bootstrap_accuracy, student_t
+from evaluation.tables import (
+    AVERAGE,
+    ORDERS,
+    SEVEN,
+    TRANSFER,
+    Marks,
+    Results,
+    Row,
+    average,
+    comparison,
+    comparison_table,
+    significance,
+    task_table,
+)
+from evaluation.task import EvaluationError
+
+
+def test_comparison_is_in_the_papers_order() -> None:
+    before = {"lee": {"spearman": 14.123}, "stsb-test": {"spearman": 50.0}, "sts12": {"spearman": 40.5}}
+    after = {name: {"spearman": scores["spearman"] + 10} for name, scores in before.items()}
+    lines = comparison_table({"before": before, "after": after}).splitlines()
+    assert lines[0].split()[-3:] == ["STS12", "STS-B", "lee"]
+    assert lines[2].split() == ["before", "40.50", "50.00", "14.12"]
+    assert lines[3].split() == ["after", "50.50", "60.00", "24.12"]
+    assert len({len(line) for line in lines}) == 1
+
+
+def test_missing_results_are_dashes_and_average_needs_all_seven() -> None:
+    full = {name: {"spearman": 70 + i + 0.005 * i} for i, name in enumerate(SEVEN)}
+    assert average(full) == pytest.approx(sum(round(v["spearman"], 2) for v in full.values()) / 7)
+    assert average({"sts12": {"spearman": 1.0}}) is None
+    assert "Avg" in comparison_table({"a": full})
+    assert "-" in comparison_table({"a": full, "b": {"sts12": {"spearman": 1.0}}}).splitlines()[3].split()
+
+
+def test_task_table_shows_every_metric() -> None:
+    results: dict[str, dict[str, Any]] = {
+        "sts12": {"spearman": 72.366, "pearson": 81.0, "pairs": 3108, "skipped": 0, "subsets": {}},
+        "stsb-dev-geometry": {"alignment": 0.25, "uniformity": -2.5, "positives": 9, "threshold": 4.0},
+    }
+    lines = task_table(results).splitlines()
+    assert lines[0].split() == ["task", "spearman", "pearson", "alignment", "uniformity", "pairs", "skipped"]
+    assert lines[2].split() == ["sts12", "72.37", "81.00", "-", "-", "3,108", "0"]
+    assert lines[3].split() == ["stsb-dev-geometry", "-", "-", "0.25", "-2.50", "-", "-"]
+
+
+# ------------------------------------------------------------------------------------------------------------ comparison
+
+
+def results(values: str, order: tuple[str, ...] = SEVEN, metric: str = "spearman") -> dict[str, dict[str, Any]]:
+    return {task: {metric: float(value)} for task, value in zip(order, values.split(), strict=True)}
+
+
+PAPER_ROWS = [  # NonLing-CSE, Tables 1, 2 and E.1; SG-BERT, Table 1
+    (SEVEN, "68.40 82.41 74.38 80.91 78.56 76.85 72.23", "76.25"),
+    (SEVEN, "71.65 84.27 76.69 83.22 78.69 79.94 70.49", "77.85"),
+    (SEVEN, "73.09 84.77 77.09 85.47 82.06 83.26 72.23", "79.71"),
+    (TRANSFER, "81.18 86.46 94.43 88.87 85.50 89.80 74.49", "85.82"),
+    (TRANSFER, "83.44 88.13 93.96 88.43 88.63 91.60 73.86", "86.86"),
+    (ORDERS["sgbert"], "47.29 58.22 30.87 59.89 47.73 60.29 63.73", "52.57"),
+]
+
+
+@pytest.mark.parametrize(("order", "values", "printed"), PAPER_ROWS)
+def test_averages_are_those_that_the_papers_print(order: tuple[str, ...], values: str, printed: str) -> None:
+    metric = "accuracy" if order == TRANSFER else "spearman"
+    given = results(values, order, metric)
+    assert f"{average(given, order, metric):.2f}" == printed
+    line = comparison(
+        [Row("model", [dict(reversed(given.items()))])], order="sgbert" if order[0] == "stsb-test" else "simcse"
+    )
+    assert line.splitlines()[2].split() == ["model", *values.split(), printed]
+
+
+def test_every_column_is_a_task() -> None:
+    assert SEVEN == registry.SEVEN and set(SEVEN) <= set(registry.known())
+
+
+def test_the_average_is_of_rounded_numbers() -> None:
+    given = {task: {"spearman": 70.004} for task in SEVEN} | {"sts12": {"spearman": 70.005 + 1e-9}}
+    assert average(given) == pytest.approx(70 + 0.01 / 7)
+
+
+def test_columns_follow_the_papers() -> None:
+    everything: Results = {
+        "stsb-dev-geometry": {"uniformity": -2.0, "alignment": 0.2, "threshold": 4.0, "positives": 3},
+        **results("1 2 3 4 5 6 7", TRANSFER, "accuracy"),
+        "own": {"recall_1": 3.0, "recall_5": 4.0},
+        **results("1 2 3 4 5 6 7"),
+    }
+    head = comparison([Row("a", [everything])], style="latex").splitlines()[0]
+    seven = "STS12 & STS13 & STS14 & STS15 & STS16 & STS-B & SICK-R & Avg"
+    transfer = "MR & CR & SUBJ & MPQA & SST & TREC & MRPC & Avg"
+    others = r"STS-B dev alignment & STS-B dev uniformity & own recall\_1 & own recall\_5"
+    assert head == rf" & {seven} & {transfer} & {others} \\"
+    crossed: Results = {"coco-geometry": {"alignment": 1.0, "text_uniformity": -2.0, "modality_gap": 0.8}}
+    other: Results = {"coco-geometry": {"alignment": 1.1, "text_uniformity": -3.0, "modality_gap": 0.9}}
+    lines = comparison([Row("a", [crossed]), Row("b", [other])], style="markdown").splitlines()
+    assert lines[0] == r"|  | coco alignment | coco text\_uniformity | coco modality\_gap |"
+    assert lines[2:] == ["| a | **1.00** | -2.00 | 0.80 |", "| b | 1.10 | **-3.00** | 0.90 |"]
+    sgbert = comparison([Row("a", [everything])], order="sgbert", metric="spearman", style="markdown").splitlines()[0]
+    assert sgbert == "| spearman | STS-B | SICK-R | STS12 | STS13 | STS14 | STS15 | STS16 | Avg |"
+
+
+def test_bold_is_the_best_as_printed() -> None:
+    first: Results = {
+        "sts12": {"spearman": 70.001},
+        "lee": {"spearman": 1.0},
+        "lee-geometry": {"alignment": 0.1, "uniformity": -1.0},
+    }
+    second: Results = {"sts12": {"spearman": 70.004}, "lee-geometry": {"alignment": 0.2, "uniformity": -2.0}}
+    rows = [Row("a_b|c", [first]), Row("50% & more", [second])]
+    markdown = comparison(rows, style="markdown").splitlines()
+    assert markdown[2:] == [
+        r"| a\_b\|c | **70.00** | 1.00 | **0.10** | -1.00 |",
+        "| 50% & more | **70.00** | - | 0.20 | **-2.00** |",
+    ]
+    latex = comparison(rows, style="latex").splitlines()
+    assert latex[1] == r"a\_b\textbar{}c & \textbf{70.00} & 1.00 & \textbf{0.10} & -1.00 \\"
+    assert latex[2] == r"50\% \& more & \textbf{70.00} & - & 0.20 & \textbf{-2.00} \\"
+
+
+# ----------------------------------------------------------------------------------------------------------- significance
+
+
+def seeds(means: list[float], lee: float = 50.0) -> list[Results]:
+    return [{task: {"spearman": mean} for task in SEVEN} | {"lee": {"spearman": lee}} for mean in means]
+
+
+BASE, BETTER, ALIKE = [75.0, 75.4, 74.9], [77.9, 78.0, 78.3], [75.1, 75.6, 74.9]
+
+
+def test_seeds_are_mean_and_sd_with_marks_against_the_first() -> None:
+    rows = [Row("base", seeds(BASE)), Row("better", seeds(BETTER)), Row("alike", seeds(ALIKE))]
+    marks = significance(rows)
+    assert marks.reference == "base" and "Student t over runs" in marks.test and "Holm" in marks.test
+    low, high = student_t(BASE, BETTER).p, student_t(BASE, ALIKE).p
+    assert marks.p["better", "sts12"] == pytest.approx(2 * low)  # Holm: the smaller of two is doubled
+    assert marks.p["alike", AVERAGE] == pytest.approx(high)
+    assert ("better", "lee") not in marks.p  # nothing varies
+    text = comparison(rows, marks=marks).splitlines()
+    assert text[3].count("78.07 ± 0.21**") == 8 and text[4].count("*") == 0
+    assert text[2].index("75.10 ±") == text[3].index("78.07 ±") == text[4].index("75.20 ±")
+    assert text[5] == "± sample standard deviation over runs (base: 3, better: 3, alike: 3)"
+    assert text[6].startswith("* p < .05, ** p < .01 for a difference from base: two-sided Student t over runs")
+    latex = comparison(rows, marks=marks, style="latex")
+    assert r"\textbf{78.07} $\pm$ 0.21$^{**}$" in latex and "\n% * p < .05" in latex
+    assert r"**78.07** ± 0.21\*\* |" in comparison(rows, marks=marks, style="markdown")
+
+
+def test_a_run_that_lacks_a_number_makes_the_cell_a_dash() -> None:
+    whole, part = seeds([75.0, 76.0]), seeds([75.0, 76.0])
+    part[1] = {"sts12": {"spearman": 70.0}}
+    line = comparison([Row("whole", whole), Row("part", part)]).splitlines()[3]
+    assert re.findall(r"72.50 ± 3.54|-", line) == ["72.50 ± 3.54", *8 * ["-"]]
+
+
+@pytest.mark.parametrize(("p", "stars"), [(0.0099, "**"), (0.01, "*"), (0.0499, "*"), (0.05, ""), (1.0, "")])
+def test_stars(p: float, stars: str) -> None:
+    rows = [Row("a", seeds([75.0])), Row("b", seeds([76.0]))]
+    table = comparison(rows, marks=Marks({("b", "lee"): p}, "a", "a test"))
+    assert table.splitlines()[3].endswith("50.00" + stars)
+
+
+def test_single_runs_are_compared_by_bootstrap() -> None:
+    rng = np.random.default_rng(0)
+    gold = rng.uniform(0, 5, 80)
+    cosines = (gold + rng.normal(0, 3, 80), gold + rng.normal(0, 1, 80))
+    right = (rng.random(80) < 0.6, rng.random(80) < 0.9)
+    rows = [
+        Row(
+            label,
+            [{"sts12": {"spearman": 100 * stats.spearmanr(c, gold).statistic}, "mr": {"accuracy": 100 * r.mean()}}],
+            {"sts12": c, "mr": r},
+        )
+        for label, c, r in zip("ab", cosines, right, strict=True)
+    ]
+    marks = significance(rows, {"sts12": gold}, samples=500)
+    assert marks.p == {
+        ("b", "sts12"): paired_bootstrap(*cosines, gold, samples=500).p,
+        ("b", "mr"): paired_bootstrap_accuracy(*right, samples=500).p,
+    }
+    assert marks.test == "paired bootstrap over the test set (500 samples)"
+    assert significance([rows[0], Row("seeds", seeds([1.0, 2.0]))], {"sts12": gold}).p == {}
+    with pytest.raises(EvaluationError, match=r"a and b on sts12: .*got 80 and 80 and 70"):
+        significance(rows, {"sts12": gold[:70]}, samples=500)
+
+
+ONE = Row("a", [{"sts12": {"spearman": 1.0}}])
+
+
+@pytest.mark.parametrize(
+    ("rows", "options", "message"),
+    [
+        ([], {}, "at least one row"),
+        ([Row("a", [])], {}, "every row at least one run"),
+        ([ONE, ONE], {}, "labels must differ"),
+        ([ONE], {"order": "simsce"}, "did you mean 'simcse'"),
+        ([ONE], {"style": "html"}, "unknown style 'html'.*text, markdown, latex"),
+        ([ONE], {"metric": "pearson"}, "no task has the metric 'pearson'"),
+        ([Row("a", [{"sts12": {"spearman": float("nan")}}])], {}, "nan"),
+    ],
+)
+def test_bad_comparison(rows: list[Row], options: dict[str, Any], message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        comparison(rows, **options)

@@ -1,0 +1,97 @@
+"""A recipe over seeds: what is run, what is not run again, and the tables."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from pipelines.repeat import main, table
+
+
+@pytest.fixture
+def command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The smoke recipe on tiny inputs, in this process."""
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "encoder.path": place / "encoder",
+        "streams.text.shards": place / "text",
+        "run.workers": 0,
+        "run.max-steps": 2,
+        "run.threads": 1,
+        "run.tracking-uri": f"sqlite:///{tmp_path / 'mlflow.db'}",
+        "evaluation.select": "None",  # the last step is kept, so that seeds differ
+        "evaluation.final": "lee",
+    }
+    return ["simcse", "smoke", *(word for name, value in settings.items() for word in (f"--{name}", str(value)))]
+
+
+def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command, "--seeds", "3", "5"]) == 0
+    (folder,) = (tmp_path / "runs").glob("repeat-simcse-smoke-*")
+    report = json.loads((folder / "repeat.json").read_text())
+    runs = [json.loads((folder / f"seed-{seed}" / "summary.json").read_text()) for seed in (3, 5)]
+    recipes = [json.loads((folder / f"seed-{seed}" / "recipe.json").read_text()) for seed in (3, 5)]
+    assert [recipe["run"]["seed"] for recipe in recipes] == report["seeds"] == [3, 5]
+    assert runs[0]["identity"] != runs[1]["identity"]
+    after = [run["after"]["lee"]["spearman"] for run in runs]
+    assert report["values"]["after"]["lee"]["spearman"] == after and after[0] != after[1]
+    cell = report["summary"]["after"]["lee"]["spearman"]
+    assert cell == pytest.approx({"mean": sum(after) / 2, "sd": abs(after[0] - after[1]) / 2**0.5, "n": 2})
+    shown = capsys.readouterr().out
+    assert "simcse/smoke, 2 seeds" in shown and f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in shown
+
+    # More seeds: those that are there are read. Another recipe does not overwrite them.
+    kept = [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)]
+    assert main([*command, "--seeds", "3", "5", "7", "--against", str(folder / "repeat.json")]) == 0
+    shown = capsys.readouterr().out
+    assert shown.count("finished already") == 2 and "seed 7: " in shown and "other: simcse/smoke, 2 seeds" in shown
+    assert [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)] == kept
+    assert json.loads((folder / "repeat.json").read_text())["seeds"] == [3, 5, 7]
+
+    assert main([*command, "--seeds", "3", "--output", str(folder), "--optim.text.lr", "1e-2"]) == 2
+    assert "seed-3 holds a finished run of other settings" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--seeds"], "at least one seed"),
+        (["--seeds", "1", "1"], r"each once, got [1, 1]"),
+        (["--run.seed", "9"], "give --seeds and --output"),
+        (["--run.output", "elsewhere"], "give --seeds and --output"),
+        (["--against", "nowhere.json"], "not a repeat.json"),
+        (["--no-such-setting", "1"], "--no-such-setting"),
+    ],
+)
+def test_bad_command(command: list[str], more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        code = main([*command, *more])
+    except SystemExit as stop:  # the parser's own way
+        code = int(stop.code or 0)
+    assert code == 2
+    captured = capsys.readouterr()
+    assert message in captured.err + captured.out
+
+
+def report(name: str, lee: list[float], **tasks: dict[str, list[float]]) -> dict[str, Any]:
+    after = {"lee": {"spearman": lee, "pearson": [1.0] * len(lee)}, **tasks}
+    return {"recipe": name, "seeds": list(range(len(lee))), "values": {"before": after, "after": after}}
+
+
+def test_table_against_another() -> None:
+    a, b = [40.0, 40.4, 41.0], [41.5, 43.0, 42.1]
+    lines = table(report("x/b", b, mr={"accuracy": [80.0]}), report("x/a", a)).splitlines()
+    student, welch = (stats.ttest_ind(a, b, equal_var=equal).pvalue for equal in (True, False))
+    p = f"+1.73 {student:.2g} {welch:.2g}"
+    assert " ".join(lines[3].split()) == f"lee spearman 42.20 ± 0.75 42.20 ± 0.75 40.47 ± 0.50 {p}"
+    assert lines[4].split()[-3:] == ["+0.00", "-", "-"]  # nothing varies
+    assert lines[5].split() == ["mr", "accuracy", "80.00", "80.00", "-", "-", "-", "-"]
+    assert lines[0].startswith("x/b, 3 seeds") and lines[6].startswith("other: x/a, 3 seeds")
+
+
+def test_table_of_one_seed_has_no_spread() -> None:
+    assert table(report("x/a", [40.0])).splitlines()[3].split() == ["lee", "spearman", "40.00", "40.00"]

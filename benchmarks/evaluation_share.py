@@ -45,9 +45,10 @@ def main(arguments: Arguments) -> None:
         for path, value in changes.items():
             recipe = recipe.replace(path, value)
         summary = fit(recipe)
-    share = summary["evaluation_seconds"] / summary["train_seconds"]
-    print(f"{summary['steps']} steps of 64, {summary['steps'] // recipe.evaluation.every} evaluations on {recipe.evaluation.select}")
-    print(f"loop {summary['train_seconds']:.1f} s, of which evaluation {summary['evaluation_seconds']:.1f} s: {100 * share:.1f} %")
+    seconds, loop = summary["evaluation_seconds"], summary["train_seconds"]
+    rounds = summary["steps"] // recipe.evaluation.every
+    print(f"{summary['steps']} steps of 64, {rounds} evaluations on {recipe.evaluation.select}")
+    print(f"loop {loop:.1f} s, of which evaluation {seconds:.1f} s: {100 * seconds / loop:.1f} %")
 
 
 if __name__ == "__main__":

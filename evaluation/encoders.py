@@ -270,7 +270,7 @@ def load_encoder(
     layered = pooling is not None and is_layer_pooling(pooling)
     if pooling is not None and not layered:
         _check_pooling(pooling)
-    model = _load(folder, "mean" if layered and not (folder / "modules.json").is_file() else pooling, _usable(device))
+    model = _load(folder, "mean" if layered and not (folder / "modules.json").is_file() else pooling, usable_device(device))
     _keep_positions(model)
     if layered:
         assert pooling is not None
@@ -350,7 +350,8 @@ def _hidden_states(model: Any, features: Features) -> list[Tensor]:
     return [*features["all_layer_embeddings"][:-1], features["token_embeddings"]]
 
 
-def _usable(device: str | None) -> str:
+def usable_device(device: str | None) -> str:
+    """The device asked for, or the first GPU, else the CPU. Raises EvaluationError for one that is not there."""
     if device is None:
         return "cuda" if torch.cuda.is_available() else "cpu"
     try:

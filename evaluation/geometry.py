@@ -126,14 +126,18 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> ClassD
             f"{len(x)} vectors with {len(numbers)} labels of {len(sizes)} classes, the largest of {int(sizes.max())}: "
             "distances within and between classes need two classes, and two members of one of them"
         )
-    totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, BINS, dtype=torch.double)
+    totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, BINS, dtype=torch.double)  # within, all
     for rows, columns, cosines in _blocks(unit := _unit(x).double(), unit, upper=True):
-        ahead = rows[:, None] < columns
+        distances = (2 - 2 * cosines).clamp_(0, 4).sqrt_()
         same = numbers[rows][:, None] == numbers[columns]
-        distances = (2 - 2 * cosines).clamp_min(0).sqrt()
-        for kind, chosen in enumerate((same & ahead, ~same & ahead)):
-            totals[kind] += distances[chosen].sum()
-            counts[kind] += torch.histc(distances[chosen].clamp(0, 2), BINS, 0, 2)
+        if rows[0] == columns[0]:
+            ahead = torch.ones_like(same).triu(1)
+            distances, same = distances[ahead], same[ahead]
+        for kind, chosen in enumerate((distances[same], distances)):
+            totals[kind] += chosen.sum()
+            counts[kind] += torch.histc(chosen, BINS, 0, 2)
+    totals[1] -= totals[0]
+    counts[1] -= counts[0]
     intra, inter = (totals / counts.sum(1)).tolist()
     return ClassDistances(intra, inter, *(count.long().tolist() for count in counts))
 

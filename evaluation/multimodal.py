@@ -12,7 +12,7 @@ import soxr
 import torch
 from torch import Tensor
 
-from evaluation.encoders import Features, FolderEncoder, _usable, evaluation_mode
+from evaluation.encoders import Features, FolderEncoder, evaluation_mode, usable_device
 from evaluation.task import EvaluationError, Sound
 
 
@@ -119,7 +119,7 @@ def load_multimodal(folder: str | Path, device: str | None = None, batch_size: i
         raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
     try:
         model = SentenceTransformer(
-            str(path), device=_usable(device), local_files_only=True, model_kwargs={"use_safetensors": True}
+            str(path), device=usable_device(device), local_files_only=True, model_kwargs={"use_safetensors": True}
         )
         modalities = set(model.modalities)
     except EvaluationError:

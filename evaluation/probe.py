@@ -194,9 +194,11 @@ class _Fit:
         share /= share.sum(0).clamp(min=1)  # the mean over a model's own rows; none at all in a last, small batch
         error = logits.softmax(1).sub_(self.onehot[self.y[batch]][:, :, None]).mul_(share[:, None])  # (B, C, M)
         if hidden is not None:
-            into = torch.einsum("bcm,hcm->bhm", error, weights[1][:-1]) * hidden * (1 - hidden)
-            weights[1].grad = torch.cat([torch.einsum("bhm,bcm->hcm", hidden, error), error.sum(0, keepdim=True)])
-            error = into if keep is None else into * keep
+            above, output = _models_first(weights[1]), _models_first(error)
+            into = torch.bmm(output, above[:, :-1].mT).mul_(hidden).mul_(1 - hidden)
+            of_output = torch.cat([torch.bmm(hidden.mT, output), output.sum(1, keepdim=True)], 1)
+            weights[1].grad = of_output.permute(1, 2, 0).contiguous()
+            error = into.permute(1, 2, 0) if keep is None else into.permute(1, 2, 0) * keep
         weights[0].grad = (x.T @ error.flatten(1)).view_as(weights[0])
         for weight in weights:
             assert weight.grad is not None
@@ -232,12 +234,18 @@ class _Fit:
 
 
 def _forward(weights: list[Tensor], x: Tensor, keep: Tensor | None = None) -> tuple[Tensor, Tensor | None]:
-    """Logits (B, C, M) of x (B, d + 1), and the hidden layer (B, nhid, M) where there is one."""
+    """Logits (B, C, M) of x (B, d + 1), and the hidden layer (M, B, nhid) where there is one."""
     first = (x @ weights[0].flatten(1)).view(len(x), *weights[0].shape[1:])
     if len(weights) == 1:
         return first, None
-    hidden = torch.sigmoid(first if keep is None else first * keep)
-    return torch.einsum("bhm,hcm->bcm", hidden, weights[1][:-1]) + weights[1][-1], hidden
+    hidden = torch.sigmoid(_models_first(first if keep is None else first * keep))
+    above = _models_first(weights[1])
+    return torch.baddbmm(above[:, -1:], hidden, above[:, :-1]).permute(1, 2, 0), hidden
+
+
+def _models_first(x: Tensor) -> Tensor:
+    """(M, i, j) of x (i, j, M), for products that are done model by model."""
+    return x.permute(2, 0, 1).contiguous()
 
 
 def _initial(rows: int, columns: int, models: int, random: torch.Generator) -> Tensor:

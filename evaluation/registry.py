@@ -39,7 +39,7 @@ KINDS = {
     "finetune": "the same texts: the encoder itself is trained",
     "retrieval": "shards of images or sounds with captions, both directions",
     "zero-shot": "shards of labelled images or sounds; options classes, set, templates",
-    "geometry": "a labelled TSV, or shards with captions",
+    "geometry": "a labelled TSV, or shards with captions or classes",
 }
 
 
@@ -290,10 +290,13 @@ def _zero_shot(place: str, options: Options, training: Training) -> Task:
 def _geometry(place: str, options: Options, training: Training) -> Task:
     from evaluation.geometry import ClassGeometryTask, PairedGeometryTask
     from evaluation.labelled import read_labelled
+    from evaluation.paired import Samples
 
     title = _title("geometry", place)
     if not place.removesuffix(".gz").endswith(".tsv"):
-        return PairedGeometryTask(title, place)
+        fields = Samples(title, place).shards.fields
+        classes = "cls" in fields and "json" not in fields and "txt" not in fields
+        return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
     rows = [row for part in read_labelled(place, training.seed).parts.values() for row in part]
     return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
 

@@ -77,13 +77,13 @@ def average(results: Results, tasks: Sequence[str] = SEVEN, metric: str = "spear
 
 
 def task_table(results: Results) -> str:
-    """One row a task, one column a metric: everything about one model."""
-    metrics = list(
-        dict.fromkeys(m for r in results.values() for m, v in r.items() if isinstance(v, float) and m != "threshold")
-    )
-    counts = [m for m in ("pairs", "skipped") if any(m in r for r in results.values())]
-    rows = [[task, *(_cell(r.get(m)) for m in metrics + counts)] for task, r in results.items()]
-    return layout([["task", *metrics, *counts], *rows])
+    """One row a task, one column a metric: everything about one model. Tasks with other metrics are in a block below."""
+    blocks: dict[tuple[str, ...], list[list[str]]] = {}
+    for task, scores in results.items():
+        metrics = [m for m, value in scores.items() if isinstance(value, float) and m != "threshold"]
+        metrics += [m for m in ("pairs", "skipped") if m in scores]
+        blocks.setdefault(tuple(metrics), []).append([task, *(_cell(scores[m], m) for m in metrics)])
+    return "\n\n".join(layout([["task", *metrics], *rows]) for metrics, rows in blocks.items())
 
 
 def comparison_table(models: Mapping[str, Results], metric: str = "spearman") -> str:
@@ -106,7 +106,7 @@ def comparison(
     _known("style", style, STYLES)
     columns = _columns(rows, order, metric)
     head = [metric or "", *(column.label for column in columns)]
-    cells = [[mean_sd(_summary(row, column)) for column in columns] for row in rows]
+    cells = [[mean_sd(_summary(row, column), _digits(column.metric)) for column in columns] for row in rows]
     stars = [[_stars(marks, row.label, column.key) for column in columns] for row in rows]
     legend = _legend(rows, marks)
     if style == "text":
@@ -258,17 +258,20 @@ def layout(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:]])
 
 
-def _cell(value: float | int | None) -> str:
-    if value is None:
-        return "-"
-    return f"{value:.2f}" if isinstance(value, float) else f"{value:,}"
+def _cell(value: float | int, metric: str) -> str:
+    return f"{value:.{_digits(metric)}f}" if isinstance(value, float) else f"{value:,}"
 
 
-def mean_sd(value: Summary | None) -> str:
+def _digits(metric: str) -> int:
+    """Points have two decimals; distances are of the size of 1."""
+    return 3 if metric in LOWER | NEITHER | {"dimension_std"} or "uniformity" in metric else 2
+
+
+def mean_sd(value: Summary | None, digits: int = 2) -> str:
     """``76.96 ± 0.38``; without the second for one value, "-" for none."""
     if value is None:
         return "-"
-    return f"{value.mean:.2f}" + ("" if value.sd is None else f" ± {value.sd:.2f}")
+    return f"{value.mean:.{digits}f}" + ("" if value.sd is None else f" ± {value.sd:.{digits}f}")
 
 
 def _best(cells: Sequence[str], metric: str) -> set[int]:

@@ -221,8 +221,8 @@ def _check_task_names(recipe: Recipe) -> None:
         if (name in known() or ":" in name) and not is_development(name):
             raise RecipeError(
                 f"evaluation.select/watch: {name!r} is a test set or a task that trains on labels, and a checkpoint must "
-                f"not be chosen on it; use {', '.join(DEVELOPMENT)} or pairs:FILE of a development set, and put test sets into "
-                "evaluation.final"
+                f"not be chosen on it; use {', '.join(DEVELOPMENT)} or pairs:FILE of a development set, and put test sets "
+                "into evaluation.final"
             )
     try:
         make_tasks([*development, *evaluation.final], evaluation.data)

@@ -79,7 +79,7 @@ def tiny_bert(folder: Path) -> Path:
     """A plain Hugging Face folder: random BERT, 24 positions, a vocabulary of whole words."""
     from transformers import BertConfig, BertModel
 
-    _tokenizer(24).save_pretrained(folder)
+    whole_words(24).save_pretrained(folder)
     torch.manual_seed(0)
     config = BertConfig(
         vocab_size=len(WORDS) + 4,
@@ -99,7 +99,7 @@ def tiny_roberta(folder: Path) -> Path:
     """A random RoBERTa of 22 positions, of which padding_idx + 1 = 2 are never used; its tokenizer states no limit."""
     from transformers import RobertaConfig, RobertaModel
 
-    _tokenizer(None).save_pretrained(folder)
+    whole_words(None).save_pretrained(folder)
     torch.manual_seed(0)
     config = RobertaConfig(
         vocab_size=len(WORDS) + 4,
@@ -115,7 +115,8 @@ def tiny_roberta(folder: Path) -> Path:
     return folder
 
 
-def _tokenizer(limit: int | None) -> Any:
+def whole_words(limit: int | None) -> Any:
+    """A tokenizer of `WORDS` that cuts at `limit` tokens."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
     from tokenizers.pre_tokenizers import Whitespace

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evaluation_helpers import WORDS, _tokenizer
+from evaluation_helpers import WORDS, whole_words
 
 TOWER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 TEXT: dict[str, Any] = {**TOWER, "vocab_size": len(WORDS) + 4, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}
@@ -24,7 +24,7 @@ def tiny_clip(folder: Path) -> Path:
     config = CLIPConfig(text_config={**TEXT, "max_position_embeddings": LIMIT}, vision_config=vision, projection_dim=8)
     CLIPModel(config).save_pretrained(folder)
     pictures = CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16})
-    CLIPProcessor(pictures, _tokenizer(LIMIT)).save_pretrained(folder)
+    CLIPProcessor(pictures, whole_words(LIMIT)).save_pretrained(folder)
     return folder
 
 
@@ -38,7 +38,7 @@ def tiny_siglip(folder: Path) -> Path:
     text = {**TEXT, "max_position_embeddings": LIMIT, "projection_size": 16}
     SiglipModel(SiglipConfig(text_config=text, vision_config=vision)).save_pretrained(folder)
     pictures = SiglipImageProcessorPil(size={"height": 16, "width": 16})
-    SiglipProcessor(pictures, _tokenizer(LIMIT)).save_pretrained(folder)
+    SiglipProcessor(pictures, whole_words(LIMIT)).save_pretrained(folder)
     return folder
 
 
@@ -74,5 +74,5 @@ def tiny_clap(folder: Path, fusion: bool = False) -> Path:
         frequency_max=4000,
         truncation="fusion" if fusion else "rand_trunc",
     )
-    ClapProcessor(sounds, _tokenizer(LIMIT)).save_pretrained(folder)
+    ClapProcessor(sounds, whole_words(LIMIT)).save_pretrained(folder)
     return folder

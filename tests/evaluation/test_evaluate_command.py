@@ -145,8 +145,8 @@ def test_models_side_by_side(
     assert report["models"]["whitened"][0]["provenance"]["protocol"]["post_processing"]
     (task,) = make_tasks(["stsb-test"], data)
     assert isinstance(task, PairTask)
-    cosines = [task.similarities(load_encoder(model, pooling, "cpu")) for pooling in ("mean", "max")]
-    raw = paired_bootstrap(*cosines, task.gold).p
+    mean, most = (task.similarities(load_encoder(model, pooling, "cpu")) for pooling in ("mean", "max"))
+    raw = paired_bootstrap(mean, most, task.gold).p
     p = {(entry["model"], entry["column"]): entry["p"] for entry in report["significance"]["p"]}
     assert report["significance"]["reference"] == "mean"
     assert p["max", "stsb-test"] in (pytest.approx(raw), pytest.approx(min(1, 2 * raw)))  # Holm, of two

@@ -251,3 +251,9 @@ def test_presets() -> None:
     assert (TEST.kfold, TEST.optimizer, TEST.batch, TEST.tenacity, TEST.epoch_size, TEST.nhid) == (10, "adam", 64, 5, 4, 0)
     assert (FAST.kfold, FAST.optimizer, FAST.batch, FAST.tenacity, FAST.epoch_size) == (5, "rmsprop", 128, 3, 2)
     assert TEST.replace(last_fit="held_out") == RELEASED
+
+
+def test_strengths_are_compared_with_two_decimals() -> None:
+    """As in the toolkit: of strengths that differ by less, the weakest is taken."""
+    assert probe._points(np.array([0.81231, 0.81234, 0.8122])).argmax() == 0
+    assert probe._points(np.array([0.8123, 0.8125, 0.8122])).argmax() == 1

@@ -52,9 +52,10 @@ def test_task_table_shows_every_metric() -> None:
         "stsb-dev-geometry": {"alignment": 0.25, "uniformity": -2.5, "positives": 9, "threshold": 4.0},
     }
     lines = task_table(results).splitlines()
-    assert lines[0].split() == ["task", "spearman", "pearson", "alignment", "uniformity", "pairs", "skipped"]
-    assert lines[2].split() == ["sts12", "72.37", "81.00", "-", "-", "3,108", "0"]
-    assert lines[3].split() == ["stsb-dev-geometry", "-", "-", "0.25", "-2.50", "-", "-"]
+    assert lines[0].split() == ["task", "spearman", "pearson", "pairs", "skipped"]
+    assert lines[2].split() == ["sts12", "72.37", "81.00", "3,108", "0"]
+    assert lines[4].split() == ["task", "alignment", "uniformity"]
+    assert lines[6].split() == ["stsb-dev-geometry", "0.250", "-2.500"]  # distances, not points
 
 
 # ------------------------------------------------------------------------------------------------------------ comparison
@@ -110,7 +111,7 @@ def test_columns_follow_the_papers() -> None:
     other: Results = {"coco-geometry": {"alignment": 1.1, "text_uniformity": -3.0, "modality_gap": 0.9}}
     lines = comparison([Row("a", [crossed]), Row("b", [other])], style="markdown").splitlines()
     assert lines[0] == r"|  | coco alignment | coco text\_uniformity | coco modality\_gap |"
-    assert lines[2:] == ["| a | **1.00** | -2.00 | 0.80 |", "| b | 1.10 | **-3.00** | 0.90 |"]
+    assert lines[2:] == ["| a | **1.000** | -2.000 | 0.800 |", "| b | 1.100 | **-3.000** | 0.900 |"]
     sgbert = comparison([Row("a", [everything])], order="sgbert", metric="spearman", style="markdown").splitlines()[0]
     assert sgbert == "| spearman | STS-B | SICK-R | STS12 | STS13 | STS14 | STS15 | STS16 | Avg |"
 
@@ -125,12 +126,12 @@ def test_bold_is_the_best_as_printed() -> None:
     rows = [Row("a_b|c", [first]), Row("50% & more", [second])]
     markdown = comparison(rows, style="markdown").splitlines()
     assert markdown[2:] == [
-        r"| a\_b\|c | **70.00** | 1.00 | **0.10** | -1.00 |",
-        "| 50% & more | **70.00** | - | 0.20 | **-2.00** |",
+        r"| a\_b\|c | **70.00** | 1.00 | **0.100** | -1.000 |",
+        "| 50% & more | **70.00** | - | 0.200 | **-2.000** |",
     ]
     latex = comparison(rows, style="latex").splitlines()
-    assert latex[1] == r"a\_b\textbar{}c & \textbf{70.00} & 1.00 & \textbf{0.10} & -1.00 \\"
-    assert latex[2] == r"50\% \& more & \textbf{70.00} & - & 0.20 & \textbf{-2.00} \\"
+    assert latex[1] == r"a\_b\textbar{}c & \textbf{70.00} & 1.00 & \textbf{0.100} & -1.000 \\"
+    assert latex[2] == r"50\% \& more & \textbf{70.00} & - & 0.200 & \textbf{-2.000} \\"
 
 
 # ----------------------------------------------------------------------------------------------------------- significance

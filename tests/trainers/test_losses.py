@@ -162,7 +162,7 @@ def test_gradients() -> None:
         (lambda a, b: losses.supcon_released(a, b, LABELS, 0.3), (z1, z2)),
         (lambda v: losses.supcon(v, v, LABELS, 0.3), (views,)),
         (losses.uniformity, (z1,)),
-        (losses.alignment, (z1, z2)),
+        (lambda a, b: losses.alignment(torch.nn.functional.normalize(a), torch.nn.functional.normalize(b)), (z1, z2)),
     ]
     for formula, inputs in cases:
         assert torch.autograd.gradcheck(formula, inputs)

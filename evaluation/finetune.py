@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from evaluation import probe
 from evaluation.classification import HEADS, check, name_of, score
 from evaluation.encoders import FolderEncoder, evaluation_mode
-from evaluation.labelled import Labelled, read_labelled
+from evaluation.labelled import Labelled, LabelledTask, read_labelled
 from evaluation.task import Encoded, Encoder, EvaluationError, Score
 
 logger = logging.getLogger(__name__)
@@ -41,19 +41,16 @@ class Training:
             raise EvaluationError(f"fine-tuning: warmup is {self.warmup}; it is a share of the steps, in [0, 1)")
 
 
-class FinetuneTask:
+class FinetuneTask(LabelledTask):
     """Accuracy and macro precision, recall and F1, in points, of a copy of the encoder trained on the train part.
 
     The head sits on the sentence vector; the epoch that is best on dev is tested, once. The encoder that is given stays
     as it is. It must be a `FolderEncoder`: anything else has no weights to train, and is refused.
     """
 
-    primary = "accuracy"
-
     def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
         check(name, data, head)
-        self.name = name
-        self.data = data
+        super().__init__(name, data)
         self.training = training or Training()
         self.head = head
 
@@ -63,11 +60,6 @@ class FinetuneTask:
     ) -> FinetuneTask:
         """The task of a labelled TSV, named after the file; `seed` draws the parts where the file does not state them."""
         return cls(f"{name_of(path)}-finetune", read_labelled(path, seed), training, head)
-
-    @property
-    def hash(self) -> str:
-        """sha256 of parts, sentences and labels."""
-        return self.data.hash
 
     def sentences(self) -> list[str]:
         """None: the vectors change while the encoder is trained."""

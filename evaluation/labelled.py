@@ -109,6 +109,25 @@ class Labelled:
             )
 
 
+class LabelledTask:
+    """What the tasks on labelled sentences share: the name, the data, its hash and its sentences."""
+
+    primary = "accuracy"
+
+    def __init__(self, name: str, data: Labelled) -> None:
+        self.name = name
+        self.data = data
+
+    @property
+    def hash(self) -> str:
+        """sha256 of parts, sentences and labels."""
+        return self.data.hash
+
+    def sentences(self) -> list[str]:
+        """Distinct sentences of all parts."""
+        return self.data.sentences
+
+
 # ---------------------------------------------------------------------------------------------------------------- files
 
 

@@ -89,6 +89,8 @@ class Protocol:
 TEST = Protocol()
 RELEASED = Protocol(last_fit="held_out")  # to the letter what SentEval does
 FAST = Protocol(kfold=5, optimizer="rmsprop", batch=128, tenacity=3, epoch_size=2)  # SentEval's prototyping setting
+GCLSR = Protocol(kfold=2, epoch_size=10)  # what GCLSR's code sets
+PRESETS = {"test": TEST, "released": RELEASED, "fast": FAST, "gclsr": GCLSR}
 
 
 class Classifiers(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl
@@ -52,10 +52,10 @@ OPTIONS = {
 
 @dataclass(frozen=True)
 class Training:
-    """How tasks that train a classifier do it. `fast` is SentEval's quick configuration, `hidden` the width of a hidden
-    layer (0: none; 50 in SG-BERT), `seed` fixes folds, order and weights."""
+    """How tasks that train a classifier do it: a preset of `probe.PRESETS`, the width of a hidden layer (0: none; 50 in
+    SG-BERT), and the seed of folds, order and weights."""
 
-    fast: bool = False
+    preset: str = "test"
     hidden: int = 0
     seed: int = 1111
 
@@ -64,7 +64,7 @@ class Training:
         """The classifiers' protocol."""
         from evaluation import probe
 
-        return replace(probe.FAST if self.fast else probe.TEST, nhid=self.hidden, seed=self.seed)
+        return probe.PRESETS[self.preset].replace(nhid=self.hidden, seed=self.seed)
 
 
 def known() -> tuple[str, ...]:

@@ -49,7 +49,7 @@ def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
     if (average := tables.average(results, tables.TRANSFER, "accuracy")) is not None:
         report["transfer_average"] = average
     report["provenance"] = provenance(model, tasks)
-    examples = {task.name: task.similarities(encoded) for task in tasks if isinstance(task, PairTask)}
+    examples = {name: score.examples for name, score in scores.items() if score.examples is not None}
     return Measured(report, examples, encoded)
 
 

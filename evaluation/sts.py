@@ -123,7 +123,7 @@ class PairTask:
         parts = self._parts(similarities)
         subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
         details = {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
-        return Score(self.metrics(similarities), details)
+        return Score(self.metrics(similarities), details, similarities)
 
     def metrics(self, similarities: np.ndarray) -> dict[str, float]:
         """The four correlations of given similarities (N,) with the ratings, in points."""

@@ -32,10 +32,14 @@ class Sound(NamedTuple):
 
 
 class Score(NamedTuple):
-    """What a task measured: metrics by name, and what stands beside them in a report (counts, scores of the parts)."""
+    """What a task measured: metrics by name, and what stands beside them in a report (counts, scores of the parts).
+
+    `examples` (N,) is what a paired test on this set needs: the cosine of every pair, or which examples were right.
+    """
 
     metrics: dict[str, float]
     details: dict[str, Any] = {}
+    examples: np.ndarray | None = None
 
 
 @runtime_checkable

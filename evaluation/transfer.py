@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from evaluation import probe
-from evaluation.labelled import Labelled, Row
+from evaluation.labelled import Labelled, LabelledTask, Row
 from evaluation.probe import Protocol
 from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
 
@@ -25,32 +25,20 @@ TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
 Parts = dict[str, list[Row]]  # "all"; "train" and "test"; or "train", "dev" and "test"
 
 
-class TransferTask:
+class TransferTask(LabelledTask):
     """Accuracy (and for pairs the F1 of class 1) of a classifier trained on frozen vectors, in points.
 
     With one part "all" the accuracy is the mean over the outer folds of nested k-fold; otherwise it is that of the test
     part. Pairs of vectors u, v become the features [|u - v|, u * v].
     """
 
-    primary = "accuracy"
-
     def __init__(self, name: str, parts: Parts, protocol: Protocol = probe.TEST, source: str = "") -> None:
-        self.name = name
         # SentEval sorts before it splits, so the folds depend on this order.
         rows = {part: sorted(rows, key=_senteval_order) for part, rows in parts.items()}
-        self.data = Labelled(f"task {name}" + (f" ({source})" if source else ""), rows)
+        super().__init__(name, Labelled(f"task {name}" + (f" ({source})" if source else ""), rows))
         self.protocol = protocol
         if "dev" not in parts:
             self.data.check_folds(protocol.kfold, probe.fewest_rows(protocol, 2 if "all" in parts else 1))
-
-    @property
-    def hash(self) -> str:
-        """sha256 of parts, sentences and labels."""
-        return self.data.hash
-
-    def sentences(self) -> list[str]:
-        """Distinct sentences of all parts."""
-        return self.data.sentences
 
     def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
         """Features (N, d) of every part, or (N, 2d) of pairs."""
@@ -65,7 +53,9 @@ class TransferTask:
             metrics["f1"] = f1(self.data.y["test"], result.predicted)
         details: dict[str, Any] = {part: len(rows) for part, rows in self.data.parts.items()}
         details["blank"] = sum(row.text == BLANK for rows in self.data.parts.values() for row in rows)
-        return Score(metrics, details | result.details() | {"protocol": dataclasses.asdict(self.protocol)})
+        details |= result.details() | {"protocol": dataclasses.asdict(self.protocol)}
+        gold = self.data.y["all" if "all" in self.data.y else "test"]
+        return Score(metrics, details, result.predicted == gold)
 
 
 def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:

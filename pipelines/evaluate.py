@@ -54,10 +54,10 @@ class Arguments:
     pooling gets mean."""
     fit: Path | None = None
     """Sentences, one a line, that +whitening and +flow are fitted on. Default: those of the tasks, without labels."""
-    fast: bool = False
-    """Transfer tasks by SentEval's quick configuration."""
+    protocol: Literal["test", "released", "fast", "gclsr"] = "test"
+    """Of classifiers: SentEval's for published numbers with a steadier last fit, to the letter, its quick one, GCLSR's."""
     hidden: int = 0
-    """Width of the hidden layer of transfer classifiers; 0: logistic regression. SG-BERT has 50."""
+    """Width of the classifiers' hidden layer; 0: logistic regression. SG-BERT has 50."""
     layers: bool = False
     """Score every layer by cls, mean and max instead (SG-BERT, Figure 1)."""
     style: Literal["text", "markdown", "latex"] = "text"
@@ -106,7 +106,7 @@ def run(arguments: Arguments) -> Outcome:
         )
     if missing:
         logger.warning("not in %s, so left out: %s", arguments.data, ", ".join(missing))
-    training = registry.Training(arguments.fast, arguments.hidden, arguments.seed)
+    training = registry.Training(arguments.protocol, arguments.hidden, arguments.seed)
     tasks = registry.make_tasks(names, arguments.data, training)
     if arguments.layers:
         return _layers(arguments, tasks)

@@ -66,7 +66,7 @@ def test_scores(head: str, tmp_path: Path) -> None:
     classes = tuple(WORDS[:7])
     path = write(tmp_path / "words.tsv", examples(420, classes))
     task, encoder = ClassificationTask.from_file(path, TEST.replace(batch=8), head), Bag(32)
-    metrics, details = task.score(encode_once([task], encoder))
+    metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1
     assert list(metrics) == ["accuracy", "precision", "recall", "f1"]
     assert metrics["accuracy"] > 75
@@ -81,7 +81,7 @@ def test_scores(head: str, tmp_path: Path) -> None:
 def test_134_classes(tmp_path: Path) -> None:
     path = write(tmp_path / "many.tsv", [(str(i % 134), f"w{i % 134} w{i % 134} x{i}") for i in range(134 * 10)])
     task = ClassificationTask.from_file(path, TEST.replace(batch=16, max_epochs=60))
-    metrics, details = task.score(Bag(64))
+    metrics, details, _ = task.score(Bag(64))
     assert len(details["classes"]) == 134
     assert metrics["accuracy"] > 80
 
@@ -90,7 +90,7 @@ def test_macro_metrics_are_sklearns() -> None:
     gold, predicted = ["a", "a", "b", "b", "c", "a"], ["a", "b", "b", "b", "a", "a"]
     rows = [Row(f"text {i}", label, "here") for i, label in enumerate(gold)]
     data = Labelled("x", {"train": rows, "dev": rows, "test": rows})
-    metrics, details = score(data, np.array(["abc".index(label) for label in predicted]), {})
+    metrics, details, _ = score(data, np.array(["abc".index(label) for label in predicted]), {})
     expected = {"accuracy": accuracy_score(gold, predicted)}
     for name, metric in {"precision": precision_score, "recall": recall_score, "f1": f1_score}.items():
         expected[name] = metric(gold, predicted, average="macro", zero_division=0)
@@ -186,5 +186,5 @@ def test_linear_is_the_probe(tmp_path: Path) -> None:
     task = ClassificationTask.from_file(write(tmp_path / "pets.tsv", examples(100)))
     x = {part: Bag().encode([row.text for row in rows]).astype(np.float32) for part, rows in task.data.parts.items()}
     expected = probe.split(x, task.data.y, TEST)
-    metrics, details = task.score(Bag())
+    metrics, details, _ = task.score(Bag())
     assert (metrics["accuracy"], details["dev_accuracy"], details["l2"]) == (expected.accuracy, expected.dev, expected.l2)

@@ -53,7 +53,7 @@ def test_learns_and_leaves_the_encoder_alone(head: str, encoder: FolderEncoder, 
     torch.manual_seed(5)
     expected = torch.rand(3)
     torch.manual_seed(5)
-    metrics, details = task.score(encode_once([task], encoder))
+    metrics, details, _ = task.score(encode_once([task], encoder))
     assert torch.equal(torch.rand(3), expected), "the global random state moved"
     assert metrics["accuracy"] > 90
     assert details["dev_accuracy"] == max(details["dev_by_epoch"])

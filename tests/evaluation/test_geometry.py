@@ -173,7 +173,7 @@ def test_positives_are_above_four_and_sentences_are_distinct() -> None:
     everything = np.stack(list(vectors.values()))
     want_uniformity = math.log(np.mean([math.exp(-2 * s) for s in squares(everything)]))
 
-    got, details = task.score(Bag())
+    got, details, _ = task.score(Bag())
     assert task.name == "toy-geometry"
     want = {"alignment": want_alignment, "uniformity": want_uniformity, "uniformity_without_log": math.exp(want_uniformity)}
     assert got == pytest.approx({**want, **anisotropy(everything)}, abs=1e-5)
@@ -198,7 +198,7 @@ def test_paired_geometry(tmp_path: Path, modality: str) -> None:
     texts = np.stack([encoder.vector(i + 3) for i, own in enumerate(captions) for _ in own])
     owners = [i for i, own in enumerate(captions) for _ in own]
 
-    metrics, details = PairedGeometryTask("pairs", make(tmp_path, captions)).score(encoder)
+    metrics, details, _ = PairedGeometryTask("pairs", make(tmp_path, captions)).score(encoder)
     assert details == {"items": 9, "captions": 13, "distinct_captions": 13}
     first = [owners.index(i) for i in range(9)]
     assert metrics == pytest.approx(
@@ -216,7 +216,7 @@ def test_paired_geometry(tmp_path: Path, modality: str) -> None:
 def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
     texts, labels = ["a dog", "the dog", "a red car", "the red car", "a dog"], ["animal"] * 2 + ["thing"] * 2 + ["animal"]
     task = ClassGeometryTask("t", texts, labels)
-    metrics, details = task.score(Bag())
+    metrics, details, _ = task.score(Bag())
     distances = class_distances(Bag().encode(texts), labels)
     assert metrics["intra_class_distance"] == pytest.approx(distances.intra)
     assert metrics["inter_class_distance"] > metrics["intra_class_distance"]

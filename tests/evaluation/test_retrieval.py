@@ -164,7 +164,7 @@ def test_paired_shards(tmp_path: Path, modality: str) -> None:
     make = image_shards if modality == "image" else sound_shards
     task = RetrievalTask("pairs", make(tmp_path, captions))
 
-    metrics, details = task.score(Coded())
+    metrics, details, _ = task.score(Coded())
     there, back = f"{modality}_to_text", f"text_to_{modality}"
     assert {f"{d}_{m}" for d, m in itertools.product((there, back), ("r1", "r5", "r10", "map10"))} <= set(metrics)
     assert metrics[f"{there}_r1"] == metrics[f"{back}_map10"] == metrics[task.primary] == 100

@@ -65,7 +65,7 @@ def test_the_seven_tasks(name: str, tmp_path: Path) -> None:
     data = senteval(tmp_path / "downstream")
     assert transfer.available(data) == transfer.available(tmp_path) == list(transfer.TRANSFER)
     task, encoder = make(name, tmp_path, QUICK), Bag(32)
-    metrics, details = task.score(encode_once([task], encoder))
+    metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1
     assert len(set(encoder.seen)) == len(encoder.seen)
     assert metrics["accuracy"] > 85

@@ -83,7 +83,7 @@ def test_template_vectors_are_normalised_before_the_mean() -> None:
 
 def test_one_vector_for_everything_is_at_chance(tmp_path: Path) -> None:
     task = ZeroShotTask("x", image_shards(tmp_path, NOTHING, LABELS), Noisy.names)
-    metrics, details = task.score(Noisy(constant=True))
+    metrics, details, _ = task.score(Noisy(constant=True))
     assert metrics == pytest.approx({"accuracy": 100 / 7, "accuracy_top5": 500 / 7}) and details["ties"] == 70
 
 

@@ -133,10 +133,8 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     from evaluation.sts import PairTask
 
     runs: dict[str, list[Measured]] = {}
-    drawn: dict[str, Figure] = {}
     for label, spec in _entries(arguments.compare):
         measured = _saved(spec) if spec.endswith(".json") else _measure(arguments, spec, tasks)
-        drawn |= {f"{_file_name(label)}_{name}": figure for name, figure in _figures(arguments, measured, tasks)}
         # The vectors of one model are not kept while the next one is measured.
         runs.setdefault(label, []).append(report.Measured(measured.report, measured.examples))
     rows = [
@@ -145,8 +143,7 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     ]
     gold = {task.name: task.gold for task in tasks if isinstance(task, PairTask)}
     marks = tables.significance(rows, gold, arguments.order) if len(rows) > 1 else None
-    if arguments.figures is not None or arguments.experiment is not None:
-        drawn |= {f"scatter_{name}": f for name, f in report.scatter({n: s[0].report for n, s in runs.items()}, tasks)}
+    drawn = report.scatter({label: several[0].report for label, several in runs.items()}, tasks)
     content: dict[str, Any] = {"models": {label: [m.report for m in several] for label, several in runs.items()}}
     if marks is not None:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
@@ -156,7 +153,7 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     metrics = {
         f"{_file_name(label)}/{key}": value for label, results in first.items() for key, value in _flat(results).items()
     }
-    return Outcome(table, content, metrics, drawn)
+    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in drawn})
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:

@@ -143,6 +143,17 @@ class TextEncoder(nn.Module):
         """Width of the transformer."""
         return self.config.hidden_size
 
+    @property
+    def embeddings(self) -> nn.Module:
+        """The module that makes layer 0 of token ids: words, positions, types, LayerNorm. Raises ValueError without one."""
+        module = getattr(self.model, "embeddings", None)
+        if not isinstance(module, nn.Module):
+            raise ValueError(
+                f"encoder.path: a {self.config.model_type!r} model has no module `embeddings` that could be frozen; choose "
+                "a model that has, such as BERT, RoBERTa, XLM-R, DistilBERT, DeBERTa, MPNet or ELECTRA"
+            )
+        return module
+
     def add_head(self, only_trains: bool) -> None:
         """Put a fresh `Head` behind the pooling, or keep that of a saved sentence encoder. See `head_only_trains`.
 
@@ -264,6 +275,44 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
         tokens = (layers[0] + layers[-1]) / 2
     weight = mask[..., None].to(tokens.dtype)
     return (tokens * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
+
+
+@torch.no_grad()
+def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
+    """Every layer of a Hugging Face model pooled, (B, l + 1, d), without gradient; layer 0 is the embedding output.
+
+    The same as pooling its `hidden_states`, but each layer is pooled as soon as it is there: the token states of one
+    layer are held at a time, not of all. input_ids and attention_mask (B, L).
+    """
+    found: list[Tensor] = []
+
+    def keep(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
+        states = args[0] if args else kwargs["hidden_states"]
+        found.append(pool(states, (), attention_mask, pooling))
+
+    # What enters a layer is the state before it. The last state is the model's output, behind its final norm if any.
+    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in _stack(model)]
+    try:
+        # Inference mode is cheaper than no_grad. Its tensors may not meet autograd, but the copy below may.
+        with torch.inference_mode():
+            tokens = model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
+            found.append(pool(tokens, (), attention_mask, pooling))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return torch.stack(found, dim=1)
+
+
+def _stack(model: Any) -> nn.ModuleList:
+    """The layers of a model: its outermost list of as many modules as the configuration has layers."""
+    depth = model.config.num_hidden_layers
+    for module in model.modules():
+        if isinstance(module, nn.ModuleList) and len(module) == depth:
+            return module
+    raise ValueError(
+        f"encoder.path: the {depth} layers of a {model.config.model_type!r} model are not one list of modules, so they "
+        "cannot be read one by one; choose a model such as BERT, RoBERTa, XLM-R, DistilBERT, DeBERTa, MPNet or ELECTRA"
+    )
 
 
 def _has_pooler(config: PretrainedConfig) -> bool:

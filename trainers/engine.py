@@ -137,6 +137,7 @@ class Engine:
         self.development: list[Task] = make_tasks(development, evaluation.data)
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
+        self.last_score = -math.inf
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
@@ -262,14 +263,18 @@ class Engine:
         if not scores or self.recipe.evaluation.select is None:
             self.best = None
             return True
-        task = self.development[0]
+        task, config = self.development[0], self.recipe.evaluation
         score = scores[task.name][task.primary]
-        if score > self.best_score:
-            self.best_score, self.best_step, self.bad_rounds = score, self.step, 0
-            self.best = _weights(self.method)
-            return True
-        self.bad_rounds += 1
-        return False
+        better, lower = score > self.best_score, score < self.last_score
+        self.last_score = score
+        if better:
+            self.best_score, self.best_step = score, self.step
+            self.best = _weights(self.method) if config.keep == "best" else None
+        if config.patience_counts == "decreases":
+            self.bad_rounds += lower
+        else:
+            self.bad_rounds = 0 if better else self.bad_rounds + 1
+        return better
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
         if self.host.rank == 0 and scores:
@@ -277,6 +282,7 @@ class Engine:
             self.log.metrics(self.step, flat)
 
     def _finish(self) -> dict[str, Any]:
+        """Scores of the weights that are kept."""
         if self.best is not None:
             self.method.load_state_dict(self.best)
         after = evaluate(self.final, self.encoder)
@@ -284,12 +290,14 @@ class Engine:
         ranks = _from_all_ranks({"skipped": self.skipped, "fingerprint": fingerprint(self.method)}, self.host)
         if len({rank["fingerprint"] for rank in ranks}) > 1:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
+        last = self.recipe.evaluation.keep == "last"
+        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
         return {
             "before": self.before,
             "after": after,
             "steps": self.step,
-            "best_step": self.best_step,
-            "best_score": self.best_score if math.isfinite(self.best_score) else None,
+            "best_step": step,
+            "best_score": score if math.isfinite(score) else None,
             "train_seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
@@ -334,7 +342,7 @@ class Engine:
                 save_file(self.best, folder / "best.safetensors")
             state = {
                 "step": self.step,
-                "best": [self.best_score, self.best_step, self.bad_rounds],
+                "best": [self.best_score, self.best_step, self.bad_rounds, self.last_score],
                 "seconds": self.seconds,
                 "evaluation_seconds": self.evaluation_seconds,
                 "before": self.before,
@@ -354,7 +362,7 @@ class Engine:
             self.best = load_file(folder / "best.safetensors")
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
         self.evaluation_seconds = state["evaluation_seconds"]
-        self.best_score, self.best_step, self.bad_rounds = state["best"]
+        self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
         for turn, optimizer in self.optimizers.items():

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
 import torch
@@ -138,6 +138,73 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
     """
     targets = released_targets(labels)[offset : offset + len(view1)]
     return F.cross_entropy(cosine_similarity(view1, view2) / temperature, targets)
+
+
+def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
+    """SG-BERT, L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members, positives in the denominator.
+
+    Students' vectors c (N, d) and their positives h (N, d), local; c_all and h_all (M, d) of all workers. The released
+    code has b labels for its 2b rows and cannot run [DISAGREE 3.3].
+    """
+    return nt_xent(torch.stack([c, h], 1), torch.stack([c_all, h_all], 1), temperature, offset)
+
+
+@full_precision
+def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
+    """SG-BERT, L_opt1: only c_i are anchors, so h_i are never pulled: -log phi(c_i, h_i) / Z_i with
+    Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and phi(u, v) = exp(cos(u, v) / temperature).
+
+    c (N, d) local; c_all and h_all (M, d) of all workers. Mean over i.
+    """
+    own = torch.arange(len(c), device=c.device) + offset
+    logits = cosine_similarity(c, torch.cat([h_all, c_all])) / temperature
+    itself = torch.arange(logits.shape[1], device=c.device) == own[:, None] + len(h_all)
+    return F.cross_entropy(logits.masked_fill(itself, -torch.inf), own)
+
+
+def sg_opt2(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
+    """SG-BERT, L_opt2: `sg_opt1` without the c_j, so that c are not pushed apart: -log phi(c_i, h_i) / sum_j phi(c_i, h_j).
+
+    c (N, d) local; h_all (M, d) of all workers.
+    """
+    return info_nce(c, h_all, temperature, offset)
+
+
+@full_precision
+def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
+    """What the released SG-BERT computes as L_opt2. DEFECTIVE, kept only to reproduce [DISAGREE 3.4].
+
+    Its list of negatives is cut one too late, so every anchor lacks the first: h_0, and anchor 0 lacks h_1.
+    """
+    own = torch.arange(len(c), device=c.device) + offset
+    logits = cosine_similarity(c, h_all) / temperature
+    lost = torch.arange(len(h_all), device=c.device) == (own == 0).long()[:, None]
+    return F.cross_entropy(logits.masked_fill(lost, -torch.inf), own)
+
+
+@full_precision
+def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
+    """SG-BERT, L_opt3 (SG-OPT), the mean over anchors i and layers k of
+    -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) ).
+
+    c (N, d) local; h_all (M, K, d): K layers of every sentence of all workers. Other layers of the anchor's own sentence
+    are neither positives nor negatives. One matrix product N x (M K) serves all layers.
+    """
+    own = torch.arange(len(c), device=c.device) + offset
+    logits = (cosine_similarity(c, h_all.flatten(0, 1)) / temperature).unflatten(1, h_all.shape[:2])  # (N, M, K)
+    itself = torch.arange(len(h_all), device=c.device) == own[:, None]
+    negatives = logits.masked_fill(itself[..., None], -torch.inf).flatten(1).logsumexp(1, keepdim=True)
+    return -F.logsigmoid(logits[itself].view(len(c), -1) - negatives).mean()
+
+
+def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
+    """SG-BERT, L_reg = ||theta_F - theta_T||^2, summed over pairs of tensors of one shape; no gradient to `others`.
+
+    A sum of squares has gradient 0 where the two are equal; the square of a norm (the released code) has 0/0 there.
+    `mse_loss` keeps no copy of the differences for the backward.
+    """
+    parts = [F.mse_loss(a, b.detach(), reduction="sum") for a, b in zip(weights, others, strict=True)]
+    return torch.stack(parts).sum()
 
 
 @full_precision

@@ -79,6 +79,10 @@ class EvaluationConfig(Settings):
     """Steps between evaluations."""
     patience: int | None = Field(None, gt=0)
     """Stop after this many evaluations without a better score; none: never."""
+    patience_counts: Literal["no_new_best", "decreases"] = "no_new_best"
+    """What patience counts: evaluations in a row without a new best, or (SG-BERT) all that fall below the one before."""
+    keep: Literal["best", "last"] = "best"
+    """The weights that are measured and exported: those of the best evaluation, or of the last step."""
 
 
 class RunConfig(Settings):

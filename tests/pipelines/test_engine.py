@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+import trainers.engine
 from trainers.engine import Engine, LocalHost, NonFiniteLoss, load_method
 from trainers.optim import schedule_factor
 from trainers.recipe import OptimConfig, Recipe
@@ -99,6 +100,35 @@ def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe
         frozen = frozen.replace(f"optim.{turn}.lr", 0.0)
     _, result, _ = run(frozen.replace("evaluation.every", 1).replace("evaluation.patience", 2))
     assert result["steps"] == 2 and result["best_step"] == 0
+
+
+SCORES = [50.0, 60.0, 59.0, 61.0, 60.0, 62.0, 40.0]  # before training and after each of the six steps
+
+
+@pytest.mark.parametrize(
+    ("counts", "keep", "steps", "kept"),
+    [("no_new_best", "best", 6, 5), ("decreases", "best", 4, 3), ("decreases", "last", 4, 4), ("no_new_best", "last", 6, 6)],
+)
+def test_disagree_3_6_what_patience_counts_and_what_is_kept(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, counts: str, keep: str, steps: int, kept: int
+) -> None:
+    """SG-BERT's code counts every decrease, never sets the count back, and reports the last weights; we differ."""
+    script = iter(SCORES)
+    real = trainers.engine.evaluate
+
+    def scripted(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
+        dev = [task.name for task in tasks] == ["lee-dev"]
+        return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
+
+    monkeypatch.setattr(trainers.engine, "evaluate", scripted)
+    changed = recipe.replace("evaluation.every", 1).replace("evaluation.patience", 2)
+    changed = changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep)
+    _, result, engine = run(changed.replace("run.checkpoint_every", 1))
+    assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
+    loaded = load_method(Path(recipe.run.output) / "checkpoint")
+    for name, tensor in engine.method.state_dict().items():
+        assert torch.equal(tensor, loaded.state_dict()[name]), name
+    assert (engine.best is None) == (keep == "last")
 
 
 def test_accumulation_averages_the_batches_that_it_draws(recipe: Recipe, tmp_path: Path) -> None:

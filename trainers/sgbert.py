@@ -1,0 +1,160 @@
+"""SG-BERT (Kim et al., ACL 2021): BERT guides itself. A trained copy learns that its [CLS] agrees with the layers of a
+frozen copy; nothing is augmented.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Literal, Self
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from data.batch import Batch
+from trainers import losses
+from trainers.config import MethodConfig
+from trainers.encoders import TextEncoder, pooled_layers
+from trainers.frozen import frozen
+from trainers.gather import gather, offset
+from trainers.heads import Head
+from trainers.method import Method, StepOutput
+
+
+class SGBERTConfig(MethodConfig):
+    """Settings of SG-BERT, and of the back-translation baselines of its tables."""
+
+    name: Literal["sgbert"] = "sgbert"
+    loss: Literal["sg", "opt1", "opt2", "opt3"] = "opt3"
+    """`sg`: L_base (NT-Xent). `opt1` and `opt2` leave terms out of it. `opt3`: SG-OPT, all layers at once."""
+    positive: Literal["teacher", "translation", "both"] = "teacher"
+    """`teacher`: the text through BERT_F. `translation` (BT): a second text through BERT_T, no BERT_F, loss `sg`.
+    `both` (BT + SG-OPT): the second text through BERT_F."""
+    pooling: Literal["max", "mean"] | None = None
+    """Of a teacher layer's tokens, [CLS] and [SEP] among them. None: max, in `released` its default mean [DISAGREE 3.1]."""
+    layers: tuple[int, ...] | None = None
+    """Teacher layers that are used, 0 (embedding output) to l; none: all. The paper's transfer runs leave out the first."""
+    teacher_dropout: bool | None = None
+    """Whether BERT_F has dropout in training. None: no, in `released` yes [DISAGREE 3.2]."""
+    head_width: int = Field(4096, ge=0)
+    """Width of the projection head f, Linear-GELU-Linear-GELU, which serves training only; 0: no head."""
+    temperature: float = Field(0.01, gt=0)
+    regularisation: float = Field(0.1, ge=0)
+    """Factor of L_reg (lambda); 0, or no BERT_F: without."""
+
+    @property
+    def texts(self) -> int:
+        """Texts a sample has: 1, with back-translations 2."""
+        return 1 if self.positive == "teacher" else 2
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("text",),)
+
+    def check(self, hidden_size: int) -> None:
+        if self.positive == "translation" and self.loss != "sg":
+            raise ValueError(
+                f"method.loss={self.loss!r}: method.positive 'translation' is the BT baseline; set loss to 'sg'"
+            )
+        if self.layers is not None and (not self.layers or min(self.layers) < 0 or len({*self.layers}) < len(self.layers)):
+            raise ValueError(f"method.layers={self.layers}: give at least one layer from 0 on, each once")
+        if self.variant == "released" and self.loss == "sg":
+            raise ValueError(
+                "method.variant='released' cannot train with method.loss 'sg': the released code has 2b rows of logits and b "
+                "labels, and its cross-entropy raises [DISAGREE 3.3]. Use the variant 'fixed' (2b labels)."
+            )
+        if self.variant == "released" and self.loss != "opt3" and self.layers is not None and min(self.layers) > 0:
+            raise ValueError(
+                f"method.layers={self.layers} with method.variant 'released': the released sampler draws a layer's number "
+                "and looks it up in what begins at the lowest layer, so it takes another one or none. Use 'fixed'."
+            )
+
+    def layers_of(self, depth: int) -> list[int]:
+        """The layers used of a model with `depth` layers behind its embeddings. Raises ValueError for one it lacks."""
+        chosen = list(range(depth + 1)) if self.layers is None else list(self.layers)
+        if max(chosen) > depth:
+            raise ValueError(f"method.layers={self.layers}: the model's layers are 0 (embedding output) to {depth}")
+        return chosen
+
+    def build(self, encoder: TextEncoder) -> SGBERT:
+        return SGBERT(encoder, self)
+
+
+class SGBERT(Method):
+    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 with back-translations.
+
+    BERT_T is `encoder`, its embeddings frozen; its vector c is what `encoder.pooling` says (the paper:
+    ``cls_before_pooler``), without a head. BERT_F is `encoder` as it comes in; they share the frozen embeddings.
+    """
+
+    turns: tuple[tuple[str, ...], ...] = (("text",),)
+    sentence_encoder: TextEncoder
+
+    def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
+        super().__init__()
+        config.check(encoder.hidden_size)
+        if encoder.head is not None:
+            raise ValueError("encoder.pooling 'cls' has a head behind it and SG-BERT has none; use 'cls_before_pooler'")
+        self.sentence_encoder, self.config = encoder, config
+        encoder.embeddings.requires_grad_(False)  # its dropout stays
+        size, width = encoder.hidden_size, config.head_width
+        self.head = nn.Sequential(Head(size, width, nn.GELU()), Head(width, width, nn.GELU())) if width else nn.Identity()
+        self.layers = config.layers_of(encoder.config.num_hidden_layers)
+        self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
+        self.teacher: nn.Module | None = None
+        if config.positive != "translation":
+            shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
+            self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {"regularisation": self.config.regularisation}
+
+    def train(self, mode: bool = True) -> Self:
+        """[DISAGREE 3.2] The released fit loop's ``train()`` reaches BERT_F and wakes its dropout."""
+        super().train(mode)
+        wakes = self.config.variant == "released" if self.config.teacher_dropout is None else self.config.teacher_dropout
+        for part in self.teacher.children() if self.teacher is not None and wakes else ():
+            part.train(mode)
+        return self
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
+        ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
+        if self.teacher is None:  # both texts through BERT_T
+            z = self.sentence_encoder.outputs(ids.flatten(0, 1), mask.flatten(0, 1)).pooled.unflatten(0, ids.shape[:2])
+            c, h = z[:, 0], z[:, 1:]
+        else:
+            c = self.sentence_encoder.outputs(ids[:, 0], mask[:, 0]).pooled
+            h = pooled_layers(self.teacher, ids[:, -1], mask[:, -1], self.pooling)[:, self.layers]  # h_ik
+            if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
+                picked = torch.randint(len(self.layers), (len(h), 1), device=h.device)
+                h = h.take_along_dim(picked[..., None], dim=1)
+        return {"c": self.head(c), "h": self.head(h)}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        c, h = features["text"]["c"], features["text"]["h"]
+        h_all, t, first = gather(h), self.config.temperature, offset(len(c))
+        match self.config.loss:
+            case "sg":
+                loss = losses.sg(c, h[:, 0], gather(c), h_all[:, 0], t, first)
+            case "opt1":
+                loss = losses.sg_opt1(c, gather(c), h_all[:, 0], t, first)
+            case "opt2":  # [DISAGREE 3.4]
+                formula = losses.sg_opt2_released if self.config.variant == "released" else losses.sg_opt2
+                loss = formula(c, h_all[:, 0], t, first)
+            case "opt3":
+                loss = losses.sg_opt3(c, h_all, t, first)
+        if self.teacher is None or self.config.regularisation == 0:
+            return StepOutput({"text": loss})
+        pairs = zip(self.sentence_encoder.model.parameters(), self.teacher.parameters(), strict=True)
+        trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0
+        return StepOutput({"text": loss, "regularisation": losses.squared_distance(trained, fixed)})
+
+    def _texts(self, tokens: Tensor) -> Tensor:
+        if tokens.shape[1] != self.config.texts:
+            raise ValueError(
+                f"method.positive is {self.config.positive!r}, and the text stream has {tokens.shape[1]} texts a sample. "
+                "'teacher' takes 1 text; 'translation' and 'both' take 2 (text, back-translation). "
+                "Change streams.text.columns or method.positive."
+            )
+        return tokens

@@ -2,15 +2,16 @@
 
     python benchmarks/sgbert.py --data DIR [--model DIR] [--shape 12x768] [--steps 8 --rounds 3] [--profile]
 
-`Plain` is what the paper describes, written as the released code is organised. Both sides start from one folder and take
-the same tokenised batches and the same optimizer settings, in alternating blocks; the fastest block of each counts, and
-what counts is the ratio (on a machine that others use as well, that of processor time). With a second similarity, that of
-the released code (cosines by broadcasting to (B, B, 4096)), the plain one is measured once more.
+`Plain` is what the paper describes, organised as the released code is. Both sides start from one folder and take the same
+tokenised batches and optimizer settings, in alternating blocks. The fastest block of each counts, and what counts is the
+ratio; on a machine that others use as well, that of processor time. The plain one is measured a second time with the
+cosines of the released code, which broadcasts to (B, B, 4096).
 """
 
 from __future__ import annotations
 
 import copy
+import functools
 import json
 import tempfile
 import time
@@ -22,6 +23,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+import transformers
 import tyro
 from sentence_transformers.sentence_transformer import modules as st
 from sentence_transformers.util import cos_sim
@@ -38,7 +40,7 @@ from trainers.sgbert import SGBERT, SGBERTConfig
 from trainers.simcse import SimCSEConfig
 
 SMALL = Path(__file__).resolve().parents[1] / "models" / "small-bert-en"
-OPTIM = OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, warmup=0.1)
+OPTIM = OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, schedule="constant")
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 
@@ -73,10 +75,10 @@ def broadcast_cosine(a: Tensor, b: Tensor) -> Tensor:
 
 
 class Plain(nn.Module):
-    """SG-OPT (Kim et al., ACL 2021, eq. 4 to 6) on modules of sentence-transformers: (B, L) tokens to the loss.
+    """SG-OPT with its regulariser (Kim et al., ACL 2021) on sentence-transformers: tokens (B, L) to the loss.
 
-    The teacher's parameters take no gradients, as in the released code, so that nothing is recorded for its backward;
-    there is no `no_grad` around it. It stays in evaluation mode, as in the paper.
+    As in the released code the teacher's parameters take no gradient, so that nothing is recorded of it, and there is no
+    `no_grad` around it. It stays in evaluation mode, as in the paper. Projection 0 leaves the head out.
     """
 
     def __init__(
@@ -94,10 +96,11 @@ class Plain(nn.Module):
         self.student.model.embeddings.requires_grad_(False)
         width = self.student.get_embedding_dimension()
         self.pooling = st.Pooling(width, "cls")
-        self.head = nn.Sequential(nn.Linear(width, projection), nn.GELU(), nn.Linear(projection, projection), nn.GELU())
-        for layer in (self.head[0], self.head[2]):
-            nn.init.normal_(layer.weight, std=0.02)
-            nn.init.zeros_(layer.bias)
+        linears = [nn.Linear(width, projection), nn.Linear(projection, projection)] if projection else []
+        for linear in linears:
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        self.head = nn.Sequential(*(part for linear in linears for part in (linear, nn.GELU())))
 
     def train(self, mode: bool = True) -> Plain:
         super().train(mode)
@@ -115,7 +118,7 @@ class Plain(nn.Module):
         return states.masked_fill(mask[:, None, :, None] == 0, -1e9).max(dim=2).values
 
     def contrast(self, sentence: Tensor, views: Tensor) -> Tensor:
-        """The loss of eq. 6, layer after layer: sentence (B, p), views (B, l+1, p)."""
+        """L_opt3, layer after layer: sentence (B, p), views (B, l+1, p)."""
         batch, layers = views.shape[:2]
         others = ~torch.eye(batch, dtype=torch.bool, device=sentence.device)
         positives, negatives = [], []
@@ -129,7 +132,7 @@ class Plain(nn.Module):
         return torch.stack(losses).mean()
 
     def distance(self) -> Tensor:
-        """The squared norm of the difference of student and teacher, over pairs of parameters."""
+        """The squared norm of the difference of student and teacher, over all pairs of parameters, the frozen too."""
         pairs = zip(self.student.parameters(), self.teacher.parameters(), strict=True)
         return torch.stack([torch.norm(old - new) ** 2 for new, old in pairs]).sum()
 
@@ -155,10 +158,10 @@ def method_loss(method: Method, tokens: dict[str, Tensor]) -> Tensor:
     return torch.stack([method.loss_weights.get(name, 1.0) * value for name, value in output.losses.items()]).sum()
 
 
-def our_method(folder: str, head: str = "mlp") -> SGBERT:
-    """SG-OPT of the paper, with its projection head or with `none`."""
-    settings = {"variant": "paper", "loss": "opt3", "head": head}
-    return SGBERTConfig.model_validate(settings).build(TextEncoder.from_pretrained(folder, pooling="cls_before_pooler"))
+def our_method(folder: str, head_width: int = 4096) -> SGBERT:
+    """SG-OPT of the paper; width 0 leaves its projection head out."""
+    settings = SGBERTConfig(variant="paper", loss="opt3", head_width=head_width)
+    return settings.build(TextEncoder.from_pretrained(folder, pooling="cls_before_pooler"))
 
 
 def our_side(folder: str, device: torch.device, steps: int) -> Side:
@@ -210,17 +213,17 @@ def timed(seconds: dict[str, float], name: str, device: torch.device) -> Iterato
 
 def watch(side: Side, device: torch.device) -> None:
     """Time the forward of the side's teacher and student from now on."""
+
+    def timing(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(forward)
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            with timed(side.seconds, name, device):
+                return forward(*args, **kwargs)
+
+        return wrapped
+
     for name, module in side.watched.items():
-        began: list[float] = []
-
-        def before(*_: object, began: list[float] = began) -> None:
-            began.append(synchronised(device))
-
-        def after(*_: object, began: list[float] = began, name: str = name) -> None:
-            side.seconds[name] = side.seconds.get(name, 0.0) + synchronised(device) - began.pop()
-
-        module.register_forward_pre_hook(before)
-        module.register_forward_hook(after)
+        module.forward = timing(name, module.forward)
 
 
 def block(side: Side, batches: list[dict[str, Tensor]], device: torch.device) -> Spent:
@@ -230,7 +233,7 @@ def block(side: Side, batches: list[dict[str, Tensor]], device: torch.device) ->
         with timed(side.seconds, "forward", device):
             loss = side.loss(tokens)
         with timed(side.seconds, "backward", device):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
         with timed(side.seconds, "update", device):
             side.update()
     return Spent(synchronised(device) - began[0], time.process_time() - began[1])
@@ -239,7 +242,7 @@ def block(side: Side, batches: list[dict[str, Tensor]], device: torch.device) ->
 def race(sides: dict[str, Side], batches: list[dict[str, Tensor]], a: Arguments, device: torch.device) -> dict[str, Spent]:
     """The fastest block of each side; the sides take turns, in alternating order."""
     best: dict[str, Spent] = {}
-    for name, side in sides.items():
+    for side in sides.values():
         block(side, batches[:1], device)  # what is set up once
         watch(side, device)
         side.seconds.clear()
@@ -299,14 +302,14 @@ def saved_bytes(module: nn.Module, loss: Callable[[], Tensor]) -> int:
 
 def peak_bytes(loss: Callable[[], Tensor], device: torch.device) -> int:
     """Most bytes of tensors alive in forward and backward, above those alive before; gradients exist already."""
-    loss().backward()  # type: ignore[no-untyped-call]
+    loss().backward()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
-        loss().backward()  # type: ignore[no-untyped-call]
+        loss().backward()
         return torch.cuda.max_memory_allocated(device) - before
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
-        loss().backward()  # type: ignore[no-untyped-call]
+        loss().backward()
     with tempfile.TemporaryDirectory() as place:
         profile.export_chrome_trace(f"{place}/trace.json")
         events = json.loads(Path(place, "trace.json").read_text())["traceEvents"]
@@ -321,18 +324,17 @@ def peak_bytes(loss: Callable[[], Tensor], device: torch.device) -> int:
 def print_memory(folder: str, tokens: dict[str, Tensor], device: torch.device) -> None:
     """Both measures of ours without its projection head, of SimCSE without its own, and of the plain one."""
     simcse = SimCSEConfig(head="none").build(TextEncoder.from_pretrained(folder, pooling="cls_before_pooler"))
-    plain = Plain(folder)
-    plain.head = nn.Sequential()
-    methods: dict[str, nn.Module] = {"SG-OPT, ours": our_method(folder, "none"), "SimCSE, two views": simcse}
-    methods["SG-OPT, plain"] = plain
-    print("\nWithout projection heads, one batch:\n")
+    ours, plain = our_method(folder, 0), Plain(folder, 0)
+    measured: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
+        "SG-OPT, ours": (ours, functools.partial(method_loss, ours, tokens)),
+        "SimCSE, two views": (simcse, functools.partial(method_loss, simcse, tokens)),
+        "SG-OPT, plain": (plain, functools.partial(plain, tokens)),
+    }
+    rows, length = tokens["input_ids"].shape
+    print(f"\nWithout projection heads, one batch of {rows} x {length} tokens:\n")
     print("| method | MB saved for backward | MB at the peak |\n|---|---|---|")
-    for name, module in methods.items():
+    for name, (module, loss) in measured.items():
         module.to(device).train()
-
-        def loss(module: nn.Module = module) -> Tensor:
-            return method_loss(module, tokens) if isinstance(module, Method) else module(tokens)
-
         print(f"| {name} | {saved_bytes(module, loss) / 1e6:.1f} | {peak_bytes(loss, device) / 1e6:.1f} |")
 
 
@@ -363,6 +365,8 @@ def main(a: Arguments) -> None:
     """Print tables."""
     if a.threads is not None:
         torch.set_num_threads(a.threads)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     with tempfile.TemporaryDirectory() as place:
         folder = str(a.model) if a.shape is None else random_bert(a.shape, a.model, place)

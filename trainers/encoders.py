@@ -277,7 +277,6 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
     return (tokens * weight).sum(1) / weight.sum(1).clamp(min=1e-9)
 
 
-@torch.no_grad()
 def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
     """Every layer of a Hugging Face model pooled, (B, l + 1, d), without gradient; layer 0 is the embedding output.
 
@@ -291,7 +290,7 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
         found.append(pool(states, (), attention_mask, pooling))
 
     # What enters a layer is the state before it. The last state is the model's output, behind its final norm if any.
-    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in _stack(model)]
+    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layer_stack(model)]
     try:
         # Inference mode is cheaper than no_grad. Its tensors may not meet autograd, but the copy below may.
         with torch.inference_mode():
@@ -303,8 +302,8 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
     return torch.stack(found, dim=1)
 
 
-def _stack(model: Any) -> nn.ModuleList:
-    """The layers of a model: its outermost list of as many modules as the configuration has layers."""
+def layer_stack(model: Any) -> nn.ModuleList:
+    """The layers of a model: its outermost list of as many modules as the configuration has layers. Raises ValueError."""
     depth = model.config.num_hidden_layers
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == depth:

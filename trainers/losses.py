@@ -140,6 +140,7 @@ def supcon_released(view1: Tensor, view2: Tensor, labels: Tensor, temperature: f
     return F.cross_entropy(cosine_similarity(view1, view2) / temperature, targets)
 
 
+@full_precision
 def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
     """SG-BERT, L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members, positives in the denominator.
 
@@ -190,17 +191,17 @@ def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0
     c (N, d) local; h_all (M, K, d): K layers of every sentence of all workers. Other layers of the anchor's own sentence
     are neither positives nor negatives. One matrix product N x (M K) serves all layers.
     """
-    own = torch.arange(len(c), device=c.device) + offset
+    row = torch.arange(len(c), device=c.device)
     logits = (cosine_similarity(c, h_all.flatten(0, 1)) / temperature).unflatten(1, h_all.shape[:2])  # (N, M, K)
-    itself = torch.arange(len(h_all), device=c.device) == own[:, None]
+    itself = torch.arange(len(h_all), device=c.device) == row[:, None] + offset
     negatives = logits.masked_fill(itself[..., None], -torch.inf).flatten(1).logsumexp(1, keepdim=True)
-    return -F.logsigmoid(logits[itself].view(len(c), -1) - negatives).mean()
+    return -F.logsigmoid(logits[row, row + offset] - negatives).mean()
 
 
 def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
     """SG-BERT, L_reg = ||theta_F - theta_T||^2, summed over pairs of tensors of one shape; no gradient to `others`.
 
-    A sum of squares has gradient 0 where the two are equal; the square of a norm (the released code) has 0/0 there.
+    No root is taken and squared again, as the released code does: its derivative is singular where the two are equal.
     `mse_loss` keeps no copy of the differences for the backward.
     """
     parts = [F.mse_loss(a, b.detach(), reduction="sum") for a, b in zip(weights, others, strict=True)]

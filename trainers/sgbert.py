@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from data.batch import Batch
 from trainers import losses
 from trainers.config import MethodConfig
-from trainers.encoders import TextEncoder, pooled_layers
+from trainers.encoders import TextEncoder, layer_stack, pooled_layers
 from trainers.frozen import frozen
 from trainers.gather import gather, offset
 from trainers.heads import Head
@@ -59,8 +59,8 @@ class SGBERTConfig(MethodConfig):
             raise ValueError(f"method.layers={self.layers}: give at least one layer from 0 on, each once")
         if self.variant == "released" and self.loss == "sg":
             raise ValueError(
-                "method.variant='released' cannot train with method.loss 'sg': the released code has 2b rows of logits and b "
-                "labels, and its cross-entropy raises [DISAGREE 3.3]. Use the variant 'fixed' (2b labels)."
+                "method.variant='released' cannot train with method.loss 'sg': the released code has 2b rows of logits and "
+                "b labels, and its cross-entropy raises [DISAGREE 3.3]. Use the variant 'fixed' (2b labels)."
             )
         if self.variant == "released" and self.loss != "opt3" and self.layers is not None and min(self.layers) > 0:
             raise ValueError(
@@ -98,7 +98,7 @@ class SGBERT(Method):
         encoder.embeddings.requires_grad_(False)  # its dropout stays
         size, width = encoder.hidden_size, config.head_width
         self.head = nn.Sequential(Head(size, width, nn.GELU()), Head(width, width, nn.GELU())) if width else nn.Identity()
-        self.layers = config.layers_of(encoder.config.num_hidden_layers)
+        self.layers = config.layers_of(len(layer_stack(encoder.model)))
         self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
         self.teacher: nn.Module | None = None
         if config.positive != "translation":

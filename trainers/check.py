@@ -15,6 +15,7 @@ from evaluation.task import EvaluationError
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import Recipe, RecipeError
+from trainers.sgbert import SGBERTConfig
 from trainers.simcse import SimCSEConfig
 from trainers.tracking import resolve_uri
 
@@ -68,6 +69,8 @@ def _check_encoder(recipe: Recipe) -> None:
         )
     try:
         method.check(hidden)
+        if isinstance(method, SGBERTConfig):
+            method.layers_of(int(config.num_hidden_layers))
     except ValueError as error:
         raise RecipeError(f"encoder.path={path!r} does not fit the method: {error}") from None
 
@@ -109,7 +112,12 @@ def _check_inputs_fit(recipe: Recipe) -> None:
     method = recipe.method
     text = method.text if isinstance(method, NonLingSettings) else method if isinstance(method, SimCSEConfig) else None
     if text is not None:
-        _check_columns(recipe, text)
+        setting = "method.supervised" if text is method else "method.text.supervised"
+        hint = "a pair or a triple, for example sent0 sent1 hard_neg" if text.supervised else "one column, txt"
+        _check_columns(recipe, (2, 3) if text.supervised else (1,), f"{setting}={text.supervised}", hint)
+    if isinstance(method, SGBERTConfig):
+        hint = "original and translation" if method.texts == 2 else "one column, txt"
+        _check_columns(recipe, (method.texts,), f"method.positive={method.positive!r}", hint)
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():
             _check_nonling(recipe, name, config)
@@ -118,17 +126,15 @@ def _check_inputs_fit(recipe: Recipe) -> None:
             _check_spectrogram(name, stream)
 
 
-def _check_columns(recipe: Recipe, text: SimCSEConfig) -> None:
-    stream, setting = recipe.streams["text"], "method.supervised" if text is recipe.method else "method.text.supervised"
+def _check_columns(recipe: Recipe, allowed: tuple[int, ...], setting: str, hint: str) -> None:
+    """The text stream has as many texts a sample as `setting` wants."""
+    stream = recipe.streams["text"]
     if not isinstance(stream, TextStream):
         raise RecipeError(f"streams.text.kind={stream.kind!r} where the method takes sentences; use the kind 'text'")
-    allowed = (2, 3) if text.supervised else (1,)
     if len(stream.columns) not in allowed:
         raise RecipeError(
-            f"streams.text.columns={stream.columns} are {len(stream.columns)} texts a sample, and {setting}="
-            f"{text.supervised} takes {' or '.join(map(str, allowed))}: "
-            + ("name a pair or a triple, for example sent0 sent1 hard_neg" if text.supervised else "name one column, txt")
-            + f", or change {setting}"
+            f"streams.text.columns={stream.columns} are {len(stream.columns)} texts a sample, and {setting} takes "
+            f"{' or '.join(map(str, allowed))}: name {hint}, or change {setting.split('=')[0]}"
         )
 
 

@@ -292,7 +292,7 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
     # What enters a layer is the state before it. The last state is the model's output, behind its final norm if any.
     hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layer_stack(model)]
     try:
-        # Inference mode is cheaper than no_grad. Its tensors may not meet autograd, but the copy below may.
+        # Autograd refuses tensors of inference mode, but not the copy that `stack` makes outside of it.
         with torch.inference_mode():
             tokens = model(input_ids=input_ids, attention_mask=attention_mask).last_hidden_state
             found.append(pool(tokens, (), attention_mask, pooling))

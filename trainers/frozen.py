@@ -35,7 +35,9 @@ def _leave_out(module: nn.Module, state: dict[str, Any], prefix: str, local_meta
 
 def _keep_own(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
     transient = {  # buffers that no state dict holds, such as position numbers
-        f"{place}.{buffer}".lstrip(".") for place, part in module.named_modules() for buffer in part._non_persistent_buffers_set
+        f"{place}.{buffer}".lstrip(".")
+        for place, part in module.named_modules()
+        for buffer in part._non_persistent_buffers_set
     }
     for name, value in (*module.named_parameters(), *module.named_buffers()):
         if name not in transient:

@@ -8,13 +8,13 @@ from types import ModuleType
 
 import pytest
 
-from pipelines import audiocse, nonlingcse, parts, pretrain, simcse, visualcse
+from pipelines import audiocse, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse, prepare, report
 from trainers.launch import fit
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain], ids=lambda m: m.__name__)
+@pytest.mark.parametrize("pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert], ids=lambda m: m.__name__)
 def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentence_transformers import SentenceTransformer
 

@@ -9,7 +9,7 @@ import torch
 
 from data.config import AudioStream, ImageStream, TextStream
 from data.device import LOG_FLOOR, log_mel, mel_filters
-from pipelines import audiocse, nonlingcse, pretrain, simcse, visualcse
+from pipelines import audiocse, nonlingcse, pretrain, sgbert, simcse, visualcse
 from trainers.check import check_settings
 from trainers.recipe import Recipe
 
@@ -146,7 +146,7 @@ def test_one_mel_filter_of_the_paper_is_empty_and_stays_at_the_floor() -> None:
 
 EVERY: Mapping[str, Callable[[], Recipe]] = {
     f"{module.__name__}:{name}": make
-    for module in (simcse, visualcse, audiocse, nonlingcse, pretrain)
+    for module in (simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert)
     for name, make in module.RECIPES.items()
 }
 

@@ -267,6 +267,7 @@ def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
             self.own = nn.Linear(2, 2)
             self.teacher = frozen(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()), checkpoint=False)
             self.target = frozen(nn.Linear(2, 2))
+            self.teacher.register_buffer("positions", torch.arange(2), persistent=False)  # as BERT's embeddings have
 
         @property
         def taught(self) -> torch.Tensor:

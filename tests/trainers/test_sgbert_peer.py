@@ -10,7 +10,7 @@ import torch
 from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
-from benchmarks.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, saved_bytes
+from benchmarks.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, peak_bytes, saved_bytes
 from trainers.encoders import TextEncoder
 from trainers.method import Method
 from trainers.optim import TurnOptimizer
@@ -107,3 +107,15 @@ def test_saved_bytes_are_those_of_the_inputs_of_a_product() -> None:
     assert saved_bytes(layer, lambda: (layer(x) * 2).sum()) == x.nbytes
     assert saved_bytes(layer, lambda: (layer(x) + layer(x.view(5, 8))).sum()) == x.nbytes
     assert saved_bytes(layer, lambda: layer(x).square().sum()) == x.nbytes + 5 * 4 * 4
+
+
+def test_peak_bytes_count_what_is_alive_at_once_and_no_gradients() -> None:
+    weight = torch.ones(10_000, requires_grad=True)
+
+    def loss(copies: int) -> Tensor:
+        alive = [weight.detach() + 1 for _ in range(copies)]
+        del alive
+        return weight.sum()
+
+    for copies in (0, 3, 7):
+        assert peak_bytes(partial(loss, copies), weight.device) == pytest.approx(copies * weight.nbytes, abs=1000)

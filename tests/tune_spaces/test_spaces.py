@@ -6,14 +6,19 @@ import pytest
 from ray import tune
 
 from pipelines import audiocse as audiocse_pipeline
+from pipelines import sgbert as sgbert_pipeline
 from pipelines import visualcse as visualcse_pipeline
 from trainers.recipe import RecipeError
-from tune_spaces import audiocse, visualcse
+from tune_spaces import audiocse, sgbert, visualcse
 from tune_spaces.space import SearchSpace, check, grid_size
 
 PAIRS = [
     (space, make)
-    for spaces, pipeline in ((visualcse, visualcse_pipeline), (audiocse, audiocse_pipeline))
+    for spaces, pipeline in (
+        (visualcse, visualcse_pipeline),
+        (audiocse, audiocse_pipeline),
+        (sgbert, sgbert_pipeline),
+    )
     for space in spaces.SPACES.values()
     for make in pipeline.RECIPES.values()
 ]
@@ -22,6 +27,14 @@ PAIRS = [
 @pytest.mark.parametrize(("space", "make"), PAIRS)
 def test_spaces_fit_their_recipes(space: SearchSpace, make) -> None:  # type: ignore[no-untyped-def]
     check(space, make())
+
+
+def test_every_row_of_sg_bert_s_ablation_is_a_point_of_its_grid() -> None:
+    grid = {path: domain["grid_search"] for path, domain in sgbert.SPACES["paper"].items()}
+    assert grid_size(sgbert.SPACES["paper"]) == 72
+    for changes in sgbert_pipeline.ABLATION.values():
+        for path, value in changes.items():
+            assert value in grid[path], path
 
 
 def test_the_papers_grid() -> None:

@@ -300,9 +300,15 @@ def saved_bytes(module: nn.Module, loss: Callable[[], Tensor]) -> int:
     return total
 
 
-def peak_bytes(loss: Callable[[], Tensor], device: torch.device) -> int:
-    """Most bytes of tensors alive in forward and backward, above those alive before; gradients exist already."""
+def peak_bytes(module: nn.Module, loss: Callable[[], Tensor], device: torch.device, fresh: bool) -> int:
+    """Most bytes of tensors alive in forward and backward, above those alive before.
+
+    Not fresh: the gradients exist already, as from the second batch of an accumulation on. Fresh: as in training with one
+    batch a step, the parameters have none before and they count when they come.
+    """
     loss().backward()
+    if fresh:
+        module.zero_grad()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         before = torch.cuda.memory_allocated(device)
@@ -322,7 +328,7 @@ def peak_bytes(loss: Callable[[], Tensor], device: torch.device) -> int:
 
 
 def print_memory(folder: str, tokens: dict[str, Tensor], device: torch.device) -> None:
-    """Both measures of ours without its projection head, of SimCSE without its own, and of the plain one."""
+    """What ours, SimCSE and the plain one hold in one batch, all without projection heads."""
     simcse = SimCSEConfig(head="none").build(TextEncoder.from_pretrained(folder, pooling="cls_before_pooler"))
     ours, plain = our_method(folder, 0), Plain(folder, 0)
     measured: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
@@ -332,10 +338,12 @@ def print_memory(folder: str, tokens: dict[str, Tensor], device: torch.device) -
     }
     rows, length = tokens["input_ids"].shape
     print(f"\nWithout projection heads, one batch of {rows} x {length} tokens:\n")
-    print("| method | MB saved for backward | MB at the peak |\n|---|---|---|")
+    print("| method | MB saved for backward | MB at the peak, gradients apart | with gradients |\n|---|---|---|---|")
     for name, (module, loss) in measured.items():
         module.to(device).train()
-        print(f"| {name} | {saved_bytes(module, loss) / 1e6:.1f} | {peak_bytes(loss, device) / 1e6:.1f} |")
+        sizes = saved_bytes(module, loss), *(peak_bytes(module, loss, device, fresh) for fresh in (False, True))
+        print(f"| {name} | {' | '.join(f'{size / 1e6:.1f}' for size in sizes)} |")
+    print()
 
 
 # ----------------------------------------------------------------------------------------------------------------- main

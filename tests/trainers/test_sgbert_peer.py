@@ -109,13 +109,15 @@ def test_saved_bytes_are_those_of_the_inputs_of_a_product() -> None:
     assert saved_bytes(layer, lambda: layer(x).square().sum()) == x.nbytes + 5 * 4 * 4
 
 
-def test_peak_bytes_count_what_is_alive_at_once_and_no_gradients() -> None:
-    weight = torch.ones(10_000, requires_grad=True)
+@pytest.mark.parametrize(("copies", "fresh", "expected"), [(0, False, 0), (3, False, 3), (0, True, 1), (3, True, 3)])
+def test_peak_bytes_count_what_is_alive_at_once(copies: int, fresh: bool, expected: int) -> None:
+    """Copies of a weight that are gone before the backward, and its gradient where there was none."""
+    layer = nn.Linear(100, 100, bias=False)
 
-    def loss(copies: int) -> Tensor:
-        alive = [weight.detach() + 1 for _ in range(copies)]
+    def loss() -> Tensor:
+        alive = [layer.weight.detach() + 1 for _ in range(copies)]
         del alive
-        return weight.sum()
+        return layer.weight.sum()
 
-    for copies in (0, 3, 7):
-        assert peak_bytes(partial(loss, copies), weight.device) == pytest.approx(copies * weight.nbytes, abs=1000)
+    peak = peak_bytes(layer, loss, torch.device("cpu"), fresh)
+    assert peak == pytest.approx(expected * layer.weight.nbytes, abs=1000)

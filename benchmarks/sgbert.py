@@ -327,22 +327,29 @@ def peak_bytes(module: nn.Module, loss: Callable[[], Tensor], device: torch.devi
     return peak
 
 
-def print_memory(folder: str, tokens: dict[str, Tensor], device: torch.device) -> None:
-    """What ours, SimCSE and the plain one hold in one batch, all without projection heads."""
+def print_memory(folder: str, batches: list[dict[str, Tensor]], device: torch.device) -> None:
+    """What ours, SimCSE and the plain one hold, all without projection heads: in the narrowest and the widest batch.
+
+    In a narrow batch activations are small and what is as large as the parameters counts.
+    """
     simcse = SimCSEConfig(head="none").build(TextEncoder.from_pretrained(folder, pooling="cls_before_pooler"))
     ours, plain = our_method(folder, 0), Plain(folder, 0)
-    measured: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
-        "SG-OPT, ours": (ours, functools.partial(method_loss, ours, tokens)),
-        "SimCSE, two views": (simcse, functools.partial(method_loss, simcse, tokens)),
-        "SG-OPT, plain": (plain, functools.partial(plain, tokens)),
+    measured: dict[str, tuple[nn.Module, Callable[[dict[str, Tensor]], Tensor]]] = {
+        "SG-OPT, ours": (ours, functools.partial(method_loss, ours)),
+        "SimCSE, two views": (simcse, functools.partial(method_loss, simcse)),
+        "SG-OPT, plain": (plain, plain),
     }
-    rows, length = tokens["input_ids"].shape
-    print(f"\nWithout projection heads, one batch of {rows} x {length} tokens:\n")
-    print("| method | MB saved for backward | MB at the peak, gradients apart | with gradients |\n|---|---|---|---|")
-    for name, (module, loss) in measured.items():
-        module.to(device).train()
-        sizes = saved_bytes(module, loss), *(peak_bytes(module, loss, device, fresh) for fresh in (False, True))
-        print(f"| {name} | {' | '.join(f'{size / 1e6:.1f}' for size in sizes)} |")
+    widths = {tokens["input_ids"].shape[1]: tokens for tokens in batches}
+    print("Without projection heads:\n")
+    print("| batch | method | MB saved for backward | MB at the peak, gradients apart | with gradients |")
+    print("|---|---|---|---|---|")
+    for width in sorted({min(widths), max(widths)}):
+        for name, (module, of_tokens) in measured.items():
+            module.to(device).train()
+            loss = functools.partial(of_tokens, widths[width])
+            sizes = saved_bytes(module, loss), *(peak_bytes(module, loss, device, fresh) for fresh in (False, True))
+            shape = f"{len(widths[width]['input_ids'])} x {width}"
+            print(f"| {shape} | {name} | {' | '.join(f'{size / 1e6:.1f}' for size in sizes)} |")
     print()
 
 
@@ -383,7 +390,7 @@ def main(a: Arguments) -> None:
         padded = sum(tokens["attention_mask"].numel() for tokens in batches)
         print(f"{device}, {torch.get_num_threads()} threads; {a.shape or a.model}; batch {a.batch}; ", end="")
         print(f"{padded / len(batches) / a.batch:.0f} tokens a row, of which {lengths / padded:.0%} are no padding\n")
-        print_memory(folder, max(batches, key=lambda tokens: tokens["input_ids"].shape[1]), device)
+        print_memory(folder, batches, device)
         sides = {"ours": our_side(folder, device, a.steps * (a.rounds + 1) + 1)}
         sides["plain"] = plain_side(folder, device, cos_sim)
         sides["plain, cosines by broadcasting"] = plain_side(folder, device, broadcast_cosine)

@@ -130,8 +130,9 @@ def name_of(path: str | Path) -> str:
 
 
 def check(name: str, data: Labelled, head: str) -> None:
-    """Raises EvaluationError for a head that is not known, and data without a dev or a test part."""
+    """Raises EvaluationError for an unknown head, data without a dev or a test part, and such a part with one class."""
     if head not in HEADS:
         raise EvaluationError(f"unknown head {head!r}{did_you_mean(head, HEADS)} Heads are {', '.join(HEADS)}")
     if set(data.parts) != set(PARTS):
         raise EvaluationError(f"task {name}: the parts are {', '.join(data.parts)}; train, dev and test are needed")
+    data.check_measured()

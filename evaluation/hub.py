@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from evaluation.sts import PairTask, collect
+from evaluation.sts import PairTask, collect, rating
 from evaluation.task import EvaluationError
 
 # The seven sets and their dev and training splits as mteb publishes them: raw text, one concatenated split (so that the
@@ -42,7 +41,7 @@ def hub_pairs(spec: str) -> PairTask:
     if score is None:
         raise EvaluationError(f"hub:{spec} has no column of ratings; known are {', '.join(SCORES)}; found {_shown(columns)}")
     rated = [
-        ("all", _gold(row[score], spec, i), _text(row, first, spec, i), _text(row, second, spec, i))
+        ("all", _gold(row[score], f"hub:{spec}, row {i}"), _text(row, first, spec, i), _text(row, second, spec, i))
         for i, row in enumerate(rows)
     ]
     parts = [Path(name).name, *([config] if config else []), split]
@@ -89,13 +88,8 @@ def _sentences(columns: list[str], spec: str) -> tuple[str, str]:
     raise EvaluationError(f"hub:{spec} has no two columns of sentences; known are {known}; found {_shown(columns)}")
 
 
-def _gold(value: Any, spec: str, row: int) -> float | None:
-    """A rating; None where there is none."""
-    try:
-        number = math.nan if value is None or value == "" else float(value)
-    except (TypeError, ValueError):
-        raise EvaluationError(f"hub:{spec}, row {row}: the score {value!r} is not a number") from None
-    return number if math.isfinite(number) else None
+def _gold(value: Any, place: str) -> float | None:
+    return rating("" if value is None else str(value), place)
 
 
 def _text(row: dict[str, Any], column: str, spec: str, number: int) -> str:

@@ -8,7 +8,6 @@ class, drawn by a seed.
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import re
 from collections import Counter
@@ -19,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from evaluation.lines import read_table
 from evaluation.task import Encoder, EvaluationError, did_you_mean, embed
 
 PARTS = ("train", "dev", "test")
@@ -108,6 +108,16 @@ class Labelled:
                 "use fewer folds (kfold of the protocol) or leave the class out"
             )
 
+    def check_measured(self) -> None:
+        """Raises EvaluationError when the dev or the test part has one class: always the same answer would be perfect."""
+        for part in ("dev", "test"):
+            rows = self.parts.get(part, [])
+            if rows and len({row.label for row in rows}) < 2:
+                raise EvaluationError(
+                    f"{self.source}: the {part} part has {len(rows):,} rows, all of the class {rows[0].label!r} (the first "
+                    f"is {rows[0].place}); it needs at least 2 rows of 2 classes, so that there is something to tell apart"
+                )
+
 
 class LabelledTask:
     """What the tasks on labelled sentences share: the name, the data, its hash and its sentences."""
@@ -167,42 +177,14 @@ def _tenths(file: Path, rows: list[Row], seed: int) -> dict[str, list[Row]]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """Rows of a TSV with the part each states ("" without a split column)."""
-    lines = _lines(path)
-    header = next(lines, (0, ""))[1].split("\t")
-    text = next((column for column in TEXT if column in header), None)
-    for column, found in (("label", "label" in header), ("text", text is not None)):
-        if not found:
-            near = did_you_mean(column, header)
-            raise EvaluationError(
-                f"{path}, line 1: no column {column!r}{near} The header must have the tab-separated columns label and "
-                f"text (or sentence); found {', '.join(map(repr, header))}"
-            )
-    for number, line in lines:
+    for number, fields in read_table(path, ("label",), TEXT):
         place = f"{path}, line {number}"
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise EvaluationError(f"{place}: {len(fields)} tab-separated fields where the header has {len(header)}")
-        row = {name: field.strip() for name, field in zip(header, fields, strict=True)}
-        for column in ("label", str(text)):
+        row = {name: field.strip() for name, field in fields.items()}
+        text = next(column for column in TEXT if column in row)
+        for column in ("label", text):
             if not row[column]:
                 raise EvaluationError(f"{place}: the column {column!r} is empty")
         part = row.get("split", "")
-        if "split" in header and part not in PARTS:
+        if "split" in row and part not in PARTS:
             raise EvaluationError(f"{place}: the split {part!r} is none of {', '.join(PARTS)}{did_you_mean(part, PARTS)}")
-        yield part, Row(" ".join(row[str(text)].split()), row["label"], place)
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Numbered lines that are not blank, ended by line feeds only."""
-    if not path.is_file():
-        raise EvaluationError(f"no file {path}")
-    try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
-                text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
-                if text.strip():
-                    yield number, text
-    except UnicodeDecodeError as error:
-        raise EvaluationError(f"{path} is not UTF-8: {error}") from error
-    except (gzip.BadGzipFile, EOFError) as error:
-        raise EvaluationError(f"{path} is not a complete gzip file: {error}") from error
+        yield part, Row(" ".join(row[text].split()), row["label"], place)

@@ -100,8 +100,8 @@ def load_model(
     if own is not None and pooling is not None and own != pooling:
         raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
     pooling = own or pooling
-    if post is not None and fit is None:
-        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and none were given (a text file, one a line)")
+    if post is not None and not fit:
+        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and there are none; give a text file (--fit FILE)")
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
         model.name = f"{model.name}@{pooling}"
@@ -131,6 +131,8 @@ def _load(place: Path, pooling: str | None, device: str | None, batch_size: int,
         return load_multimodal(place, device=device, batch_size=batch_size, seed=seed)
     from evaluation.encoders import load_encoder
 
+    if place.is_file():
+        raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
     return load_encoder(place, pooling, device, batch_size)
 
 

@@ -81,15 +81,17 @@ class Protocol:
     def replace(self, **changes: Any) -> Protocol:
         """The same protocol with other values.
 
-        ``TEST.replace(nhid=50)`` is that of SG-BERT's Table 4, ``TEST.replace(kfold=2, epoch_size=10)`` GCLSR's.
+        ``TEST.replace(nhid=50)`` is that of SG-BERT's Table 4.
         """
         return dataclasses.replace(self, **changes)
 
 
 TEST = Protocol()
 RELEASED = Protocol(last_fit="held_out")  # to the letter what SentEval does
-FAST = Protocol(kfold=5, optimizer="rmsprop", batch=128, tenacity=3, epoch_size=2)  # SentEval's prototyping setting
-GCLSR = Protocol(kfold=2, epoch_size=10)  # what GCLSR's code sets
+# SentEval's prototyping setting. On features with a large common offset the accuracy of RMSprop at its rate of .01 jumps by
+# ten points from one epoch to the next, so a fixed number of epochs may end below the majority class: dev rows must stop it.
+FAST = RELEASED.replace(kfold=5, optimizer="rmsprop", batch=128, tenacity=3, epoch_size=2)
+GCLSR = RELEASED.replace(kfold=2, epoch_size=10)  # what GCLSR's code sets
 PRESETS = {"test": TEST, "released": RELEASED, "fast": FAST, "gclsr": GCLSR}
 
 

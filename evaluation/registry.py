@@ -51,7 +51,7 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
-class Training:
+class Probing:
     """How tasks that train a classifier do it: a preset of `probe.PRESETS`, the width of a hidden layer (0: none; 50 in
     SG-BERT), and the seed of folds, order and weights."""
 
@@ -76,12 +76,18 @@ def known() -> tuple[str, ...]:
 def is_development(name: str) -> bool:
     """Whether a checkpoint may be chosen on this task: only on development pairs, and on the geometry of these.
 
-    Of the user's own sets all may that do not call themselves a test set and train nothing.
+    Of the user's own sets all may that train nothing and do not call themselves a test set (by a word of their name, or by
+    being one of STS12 to STS16); a set of the Hub must name a split, since test is the default.
     """
     kind, colon, place = name.partition(":")
-    if colon:
-        return kind in ("pairs", "hub", "retrieval", "zero-shot", "geometry") and "test" not in place.lower()
-    return name.removesuffix(GEOMETRY) in DEVELOPMENT
+    if not colon:
+        return name.removesuffix(GEOMETRY) in DEVELOPMENT
+    words = re.split(r"[^a-z0-9]+", place.partition("?")[0].rstrip("/").split("/")[-1].lower())
+    if kind not in ("pairs", "hub", "retrieval", "zero-shot", "geometry") or "test" in words:
+        return False
+    if any(re.fullmatch(r"sts1[2-6]", word) for word in words):
+        return False
+    return kind != "hub" or place in DEVELOPMENT or ":" in place
 
 
 def available(data: str | Path | None = None) -> list[str]:
@@ -140,7 +146,7 @@ def locate(data: str | Path) -> tuple[Path, str]:
     )
 
 
-def make_tasks(names: Sequence[str], data: str | Path | None = None, training: Training | None = None) -> list[Task]:
+def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:
     """Tasks by name, in order. The Lee tasks need no `data`; ``<name>-geometry`` is alignment and uniformity on it;
     ``KIND:PLACE`` is a set of the user's own (`KINDS`).
 
@@ -153,8 +159,8 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, training: T
             loaded[name] = lee.lee(name) if name in lee.PARTS else _sts(name, data)
         return loaded[name]
 
-    training = training or Training()
-    tasks = [_make(name, data, pairs, training) for name in dict.fromkeys(names)]
+    probing = probing or Probing()
+    tasks = [_make(name, data, pairs, probing) for name in dict.fromkeys(names)]
     titles = [task.name for task in tasks]
     for title in titles:
         if titles.count(title) > 1:
@@ -164,10 +170,10 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, training: T
     return tasks
 
 
-def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], training: Training) -> Task:
+def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], probing: Probing) -> Task:
     kind, colon, place = name.partition(":")
     if colon and kind in KINDS:
-        return _own(kind, place, training)
+        return _own(kind, place, probing)
     if name not in known():
         shown = ", ".join((*STS, *lee.PARTS, *TRANSFER, *REGRESSION))
         raise EvaluationError(
@@ -176,12 +182,12 @@ def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], 
             f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
         )
     if name in TRANSFER:
-        return _transfer(name, data, training)
+        return _transfer(name, data, probing)
     if name in REGRESSION:
         from evaluation.relatedness import RelatednessTask
 
         train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
-        return RelatednessTask(name, train, dev, test, seed=training.seed)
+        return RelatednessTask(name, train, dev, test, seed=probing.seed)
     base = name.removesuffix(GEOMETRY)
     if name == base:
         return pairs(base)
@@ -205,7 +211,7 @@ def _located(name: str, data: str | Path | None) -> tuple[Path, str]:
     return locate(data)
 
 
-def _transfer(name: str, data: str | Path | None, training: Training) -> Task:
+def _transfer(name: str, data: str | Path | None, probing: Probing) -> Task:
     from evaluation import transfer
 
     folder, layout = _located(name, data)
@@ -213,10 +219,10 @@ def _transfer(name: str, data: str | Path | None, training: Training) -> Task:
         raise EvaluationError(
             f"task {name}: {folder} is a folder of raw TSVs; give a SentEval downstream folder (--data DIR)"
         )
-    return transfer.make(name, folder, training.protocol)
+    return transfer.make(name, folder, probing.protocol)
 
 
-def _own(kind: str, place: str, training: Training) -> Task:
+def _own(kind: str, place: str, probing: Probing) -> Task:
     """A task on the user's own data; `place` may end in options as a URL has them."""
     if not place:
         raise EvaluationError(f"task {kind}: names no place; {kind}:PLACE is for {KINDS[kind]}")
@@ -229,38 +235,38 @@ def _own(kind: str, place: str, training: Training) -> Task:
             raise EvaluationError(
                 f"task {kind}:{place}: unknown option {option!r}{near} Options: {', '.join(allowed) or 'none'}"
             )
-    return MAKERS[kind](place, options, training)
+    return MAKERS[kind](place, options, probing)
 
 
 Options = dict[str, str]
 
 
-def _pairs(place: str, options: Options, training: Training) -> Task:
+def _pairs(place: str, options: Options, probing: Probing) -> Task:
     return sts.pair_task(Path(place).expanduser())
 
 
-def _hub(place: str, options: Options, training: Training) -> Task:
+def _hub(place: str, options: Options, probing: Probing) -> Task:
     from evaluation.hub import hub_pairs
 
     return hub_pairs(place)
 
 
-def _classify(place: str, options: Options, training: Training) -> Task:
+def _classify(place: str, options: Options, probing: Probing) -> Task:
     from evaluation.classification import ClassificationTask
     from evaluation.labelled import read_labelled
 
-    labelled = read_labelled(place, training.seed)
-    return ClassificationTask(_title("classify", place), labelled, training.protocol, **options)
+    labelled = read_labelled(place, probing.seed)
+    return ClassificationTask(_title("classify", place), labelled, probing.protocol, **options)
 
 
-def _finetune(place: str, options: Options, training: Training) -> Task:
+def _finetune(place: str, options: Options, probing: Probing) -> Task:
     from evaluation import finetune
     from evaluation.labelled import read_labelled
 
     head = {"head": options["head"]} if "head" in options else {}
     numbers = {name: _number(name, options[name]) for name in ("epochs", "lr", "batch") if name in options}
-    settings = finetune.Training(**numbers, seed=training.seed)  # type: ignore[arg-type]
-    return finetune.FinetuneTask(_title("finetune", place), read_labelled(place, training.seed), settings, **head)
+    settings = finetune.Training(**numbers, seed=probing.seed)  # type: ignore[arg-type]
+    return finetune.FinetuneTask(_title("finetune", place), read_labelled(place, probing.seed), settings, **head)
 
 
 def _number(option: str, text: str) -> int | float:
@@ -270,13 +276,13 @@ def _number(option: str, text: str) -> int | float:
         raise EvaluationError(f"option {option}={text}: that is no number") from None
 
 
-def _retrieval(place: str, options: Options, training: Training) -> Task:
+def _retrieval(place: str, options: Options, probing: Probing) -> Task:
     from evaluation.retrieval import RetrievalTask
 
     return RetrievalTask(_title("retrieval", place), place)
 
 
-def _zero_shot(place: str, options: Options, training: Training) -> Task:
+def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
     from evaluation.zero_shot import CLAP_TEMPLATES, ZeroShotTask, read_prompts
 
     prompts = read_prompts(options["classes"], options.get("set")) if "classes" in options else None
@@ -287,7 +293,7 @@ def _zero_shot(place: str, options: Options, training: Training) -> Task:
     return ZeroShotTask(_title("zero-shot", place), place, prompts.classes if prompts else None, templates or None)
 
 
-def _geometry(place: str, options: Options, training: Training) -> Task:
+def _geometry(place: str, options: Options, probing: Probing) -> Task:
     from evaluation.geometry import ClassGeometryTask, PairedGeometryTask
     from evaluation.labelled import read_labelled
     from evaluation.paired import Samples
@@ -297,11 +303,11 @@ def _geometry(place: str, options: Options, training: Training) -> Task:
         fields = Samples(title, place).shards.fields
         classes = "cls" in fields and "json" not in fields and "txt" not in fields
         return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
-    rows = [row for part in read_labelled(place, training.seed).parts.values() for row in part]
+    rows = [row for part in read_labelled(place, probing.seed).parts.values() for row in part]
     return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
 
 
-MAKERS: dict[str, Callable[[str, Options, Training], Task]] = {
+MAKERS: dict[str, Callable[[str, Options, Probing], Task]] = {
     "pairs": _pairs,
     "hub": _hub,
     "classify": _classify,

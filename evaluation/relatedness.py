@@ -17,6 +17,7 @@ from torch.nn import functional as F
 
 from evaluation.sts import Pairs, PairTask, pearson, spearman
 from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.transfer import pair_features
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,11 @@ class RelatednessTask:
             _check(f"task {name}, {part}", pairs)
 
     @property
+    def gold(self) -> np.ndarray:
+        """Ratings (N,) of the test part."""
+        return np.asarray(self.parts["test"].gold)
+
+    @property
     def hash(self) -> str:
         """sha256 of the pairs and ratings of the three parts."""
         hashes = "".join(PairTask(part, pairs).hash for part, pairs in self.parts.items())
@@ -66,14 +72,14 @@ class RelatednessTask:
         return list(dict.fromkeys(text for pairs in self.parts.values() for text in (*pairs.first, *pairs.second)))
 
     def score(self, encoder: Encoder) -> Score:
-        """``pearson``, ``spearman`` and ``mse`` on test; Spearman on dev, epochs and sizes beside them."""
+        """``pearson``, ``spearman`` and ``mse`` on test; Spearman on dev, epochs and sizes; the predicted ratings (N,)."""
         sentences = self.sentences()
         row = {text: i for i, text in enumerate(sentences)}
-        vectors = torch.from_numpy(np.array(embed(encoder, sentences), dtype=np.float32))
-        features = {
-            part: pair_features(vectors[[row[t] for t in pairs.first]], vectors[[row[t] for t in pairs.second]])
-            for part, pairs in self.parts.items()
-        }
+        vectors = embed(encoder, sentences).astype(np.float32)
+        features = {}
+        for part, pairs in self.parts.items():
+            first, second = (vectors[[row[text] for text in side]] for side in (pairs.first, pairs.second))
+            features[part] = torch.from_numpy(pair_features(first, second))
         gold = {part: np.asarray(pairs.gold) for part, pairs in self.parts.items()}
         fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed)
         guess = expected_rating(features["test"], fitted.weight, fitted.bias)
@@ -90,12 +96,7 @@ class RelatednessTask:
                 metrics[metric] = 0.0
         details = {f"{part}_pairs": len(pairs) for part, pairs in self.parts.items()}
         details["skipped"] = sum(pairs.skipped for pairs in self.parts.values())
-        return Score(metrics, {"dev_spearman": fitted.dev, "epochs": fitted.epochs, **details})
-
-
-def pair_features(first: Tensor, second: Tensor) -> Tensor:
-    """[|u - v|, u * v] (N, 2d) of first, second (N, d)."""
-    return torch.cat([(first - second).abs(), first * second], dim=1)
+        return Score(metrics, {"dev_spearman": fitted.dev, "epochs": fitted.epochs, **details}, guess)
 
 
 def rating_distribution(ratings: np.ndarray) -> Tensor:

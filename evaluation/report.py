@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import platform
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,17 +18,19 @@ import numpy as np
 from evaluation import tables
 from evaluation.geometry import GeometryTask
 from evaluation.sts import PairTask
-from evaluation.task import Encoded, Task, encode_once
+from evaluation.task import Encoded, EvaluationError, Task, encode_once
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from evaluation.models import Model
+    from evaluation.word_vectors import WordVectors
 
 logger = logging.getLogger(__name__)
 
 PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", "scikit-learn")
 DRAWN_PAIRS = 20  # of each kind in a t-SNE figure (SG-BERT, Figure 5)
+DRAWN_SENTENCES = 8  # in a figure of words
 DRAWN_VECTORS = 2000  # in a figure of densities, whose cost grows with the square
 
 
@@ -64,6 +69,54 @@ def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
     }
 
 
+def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
+    """Raises EvaluationError when two reports were measured on other data, or by other protocols of a classifier."""
+    first: dict[tuple[str, str], tuple[Any, str]] = {}
+    for label, several in reports.items():
+        for report in several:
+            hashes = report.get("provenance", {}).get("data_sha256", {})
+            for task, scores in report["results"].items():
+                for what, value in (("data", hashes.get(task)), ("protocol", scores.get("protocol"))):
+                    if value is None:
+                        continue
+                    known, other = first.setdefault((task, what), (value, label))
+                    if known != value:
+                        raise EvaluationError(
+                            f"{other} and {label} cannot stand in one column: {task} was measured with other {what} "
+                            "(raw text is not tokenised text, and --protocol fast not test); measure both the same way"
+                        )
+
+
+def save_examples(measured: Measured, file: Path) -> None:
+    """What a paired test needs, beside a report: ``scores.npz`` of ``scores.json``."""
+    np.savez_compressed(file.with_suffix(".npz"), **measured.examples)  # type: ignore[arg-type]
+
+
+def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
+    """A report that was written before, for these tasks, with its examples if they are beside it.
+
+    Raises EvaluationError for a file that is no report of one model, or holds none of the tasks.
+    """
+    try:
+        report = json.loads(file.read_text(encoding="utf-8"))
+        results = report["results"]
+        if not isinstance(results, dict):
+            raise TypeError("results")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise EvaluationError(f"{file} is no report of a single model ({error!r}); --model ... --json writes one") from None
+    names = [task.name for task in tasks]
+    report["results"] = {name: results[name] for name in names if name in results}
+    if not report["results"]:
+        raise EvaluationError(f"{file} holds none of the tasks {', '.join(names)}; it has {', '.join(results)}")
+    if missing := [name for name in names if name not in results]:
+        logger.warning("%s does not hold %s", file, ", ".join(missing))
+    examples: dict[str, np.ndarray] = {}
+    if (arrays := file.with_suffix(".npz")).is_file():
+        with np.load(arrays, allow_pickle=False) as saved:
+            examples = {name: saved[name] for name in saved.files if name in names}
+    return Measured(report, examples)
+
+
 def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[tuple[str, Figure]]:
     """Name and figure: for pair sets similarity by rating, t-SNE of pairs, angles; for labelled texts angles by class.
 
@@ -71,7 +124,9 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
     """
     for name, draw in _drawings(encoded, tasks, seed):
         try:
-            yield name, draw()
+            figure = draw()
+            figure.suptitle(f"{getattr(encoded.encoder, 'name', '')}   {name}".strip(), fontsize="small", parse_math=False)
+            yield name, figure
         except ValueError as error:
             logger.warning("figure %s is left out: %s", name, error)
 
@@ -80,8 +135,11 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tu
     from evaluation.classification import ClassificationTask
     from evaluation.figures import COLOURS, similarity_by_gold_figure
     from evaluation.figures_vectors import angle_kde
+    from evaluation.word_vectors import WordVectors
 
     for task in tasks:
+        if isinstance(encoded.encoder, WordVectors) and task.sentences():
+            yield f"importance_{task.name}", partial(_importance, encoded.encoder, task.sentences())
         if isinstance(task, PairTask):
             yield f"similarity_{task.name}", partial(similarity_by_gold_figure, task.similarities(encoded), task.gold)
             yield f"tsne_{task.name}", partial(extreme_pairs, encoded, task, seed)
@@ -91,6 +149,15 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tu
             labels = [row.label for row in rows]
             few = len(set(labels)) <= len(COLOURS)  # more could not be told apart
             yield f"angles_{task.name}", partial(angle_kde, encoded.encode([r.text for r in rows]), labels if few else None)
+
+
+def _importance(words: WordVectors, sentences: Sequence[str]) -> Figure:
+    """Parameter-free attention over the words of the first sentences (GCLSR, Figure 3)."""
+    from evaluation.figures_words import attention_importance, word_importance
+
+    looked_up = (words.known_words(sentence) for sentence in sentences)
+    drawn = ((known, attention_importance(vectors)) for known, vectors in looked_up if known)
+    return word_importance(list(islice(drawn, DRAWN_SENTENCES)))
 
 
 def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
@@ -115,7 +182,9 @@ def scatter(reports: Mapping[str, Mapping[str, Any]], tasks: Sequence[Task]) -> 
     for task in tasks:
         if not isinstance(task, GeometryTask):
             continue
-        results = {label: report["results"] for label, report in reports.items()}
+        results = {label: report["results"] for label, report in reports.items() if task.name in report["results"]}
+        if not results:
+            continue
         places = {label: (r[task.name]["alignment"], r[task.name]["uniformity"]) for label, r in results.items()}
         scores = {label: r[task.pairs.name]["spearman"] for label, r in results.items() if task.pairs.name in r}
         label = f"Spearman x 100 on {task.pairs.name}"

@@ -5,15 +5,14 @@ Only a block of queries times a block of database rows is in memory at a time, i
 
 from __future__ import annotations
 
-import gzip
 import logging
-import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
+from evaluation.lines import read_lines, read_table
 from evaluation.paired import Samples, embed_distinct, encode_pairs
 from evaluation.task import Encoder, EvaluationError, Score, embed, shorten
 
@@ -253,38 +252,17 @@ def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
     column, and a line with another number of fields, by its number.
     """
     path = Path(path).expanduser()
-    lines = _lines(path)
-    header = next(lines, (0, ""))[1].split("\t") if columns or ".tsv" in path.suffixes else []
-    missing = [column for column in columns if column not in header]
-    if missing or (header and not columns):
-        what = f"no column {', '.join(map(repr, missing))}" if missing else "a TSV needs columns"
-        raise EvaluationError(f"{path}, line 1: {what}; name some of {', '.join(header)}")
-    places = [header.index(column) for column in columns] or [0]
-    texts: list[str] = []
-    empty = 0
-    for number, line in lines:
-        fields = line.split("\t") if header else [line]
-        if header and len(fields) != len(header):
-            raise EvaluationError(
-                f"{path}, line {number}: {len(fields)} tab-separated fields where the header has {len(header)}"
-            )
-        found = [fields[place].strip() for place in places]
-        empty += found.count("")
-        texts += filter(None, found)
+    if columns:
+        found = [row[column].strip() for _, row in read_table(path, columns) for column in columns]
+    else:
+        lines = list(read_lines(path, blank=True))
+        if ".tsv" in path.suffixes and lines:
+            header = lines[0][1].split("\t")
+            raise EvaluationError(f"{path}, line 1: a TSV needs columns; name some of {', '.join(header)}")
+        found = [line.strip() for _, line in lines]
+    texts = [text for text in found if text]
     if not texts:
         raise EvaluationError(f"{path} holds no text")
-    if empty:
-        logger.info("%s: %d empty texts left out", path, empty)
+    if len(texts) < len(found):
+        logger.info("%s: %d empty texts left out", path, len(found) - len(texts))
     return texts
-
-
-def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    if not path.is_file():
-        raise EvaluationError(f"no file {path}")
-    opener = gzip.open if path.suffix == ".gz" else open
-    try:
-        with opener(path, "rt", encoding="utf-8-sig", newline="\n") as file:
-            for number, line in enumerate(file, 1):
-                yield number, line.rstrip("\r\n")
-    except (UnicodeDecodeError, EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise EvaluationError(f"{path} cannot be read as UTF-8 text to its end: {error}") from error

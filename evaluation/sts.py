@@ -11,22 +11,20 @@ Two layouts on disk hold the seven sets:
 
 from __future__ import annotations
 
-import gzip
 import hashlib
 import logging
 import math
 import re
-import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from scipy import stats
 
-from evaluation.task import Encoder, EvaluationError, Score, did_you_mean, embed
+from evaluation.lines import read_lines, read_table
+from evaluation.task import Encoder, EvaluationError, Score, embed
 
 logger = logging.getLogger(__name__)
 
@@ -183,7 +181,7 @@ def read_pairs(path: Path) -> Pairs:
     """Pairs of any file or folder of rated pairs, in one of three forms.
 
     * ``.tsv`` or ``.tsv.gz``: a header with at least ``score sentence1 sentence2``, in any order. A column ``subset``
-      is used for the means over subsets.
+      is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and counted.
     * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017).
     * A folder of such SemEval files: all subsets in it, in the order of their names.
 
@@ -212,25 +210,9 @@ def read_raw(path: Path, subsets: bool = True) -> Pairs:
 
 
 def _read_tsv(path: Path, subset: str | None = "subset", needs: tuple[str, ...] = COLUMNS) -> Pairs:
-    lines = _lines(path)
-    header = next(lines, (0, ""))[1].split("\t")
-    for column in needs:
-        if header.count(column) != 1:
-            what = "no column" if column not in header else "more than one column"
-            nearest = did_you_mean(column, set(header) - set(needs)) if column not in header else "."
-            raise EvaluationError(
-                f"{path}, line 1: {what} {column!r}{nearest} Found {', '.join(map(repr, header))}; a pair file begins with "
-                f"a header of tab-separated columns, {' '.join(needs)} among them"
-            )
     rows = []
-    for number, line in lines:
-        fields = line.split("\t")
-        if len(fields) != len(header):
-            raise EvaluationError(
-                f"{path}, line {number}: {len(fields)} tab-separated fields where the header has {len(header)}"
-            )
-        row = dict(zip(header, fields, strict=True))
-        gold = _gold(row["score"], path, number)
+    for number, row in read_table(path, needs):
+        gold = rating(row["score"], f"{path}, line {number}")
         rows.append((row.get(subset, "all") if subset else "all", gold, row["sentence1"], row["sentence2"]))
     return collect(rows, path)
 
@@ -240,11 +222,11 @@ def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
     rows = []
     for subset in subsets:
         inputs, golds = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
-        texts, scores = list(_lines(inputs, blank=True)), list(_lines(golds, blank=True))
+        texts, scores = list(read_lines(inputs, blank=True)), list(read_lines(golds, blank=True))
         if len(texts) != len(scores):
             raise EvaluationError(f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; they go in pairs")
         for (number, text), (_, score) in zip(texts, scores, strict=True):
-            gold = _gold(score, golds, number)
+            gold = rating(score, f"{golds}, line {number}")
             sentences = text.split("\t")
             if len(sentences) < 2:
                 raise EvaluationError(f"{inputs}, line {number}: no tab; a line is sentence, tab, sentence")
@@ -255,24 +237,24 @@ def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
 def read_senteval_stsb(path: Path) -> Pairs:
     """Pairs of ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
     rows = []
-    for number, line in _lines(path):
+    for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) < 7:
             raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 7 are needed")
-        rows.append(("all", _gold(fields[4], path, number), _tokens(fields[5]), _tokens(fields[6])))
+        rows.append(("all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])))
     return collect(rows, path)
 
 
 def read_senteval_sick(path: Path) -> Pairs:
     """Pairs of ``SICK_<split>.txt``: a header, then id, sentence, sentence, relatedness, entailment."""
     rows = []
-    lines = _lines(path)
+    lines = read_lines(path)
     next(lines, None)
     for number, line in lines:
         fields = line.split("\t")
         if len(fields) < 4:
             raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 4 are needed")
-        rows.append(("all", _gold(fields[3], path, number), _tokens(fields[1]), _tokens(fields[2])))
+        rows.append(("all", rating(fields[3], f"{path}, line {number}"), _tokens(fields[1]), _tokens(fields[2])))
     return collect(rows, path)
 
 
@@ -286,37 +268,18 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
     return (read_senteval_stsb if name.startswith("stsb") else read_senteval_sick)(path)
 
 
-def _lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines of a UTF-8 file; only line feeds end a line, since sentences hold other Unicode separators."""
-    if not path.is_file():
-        beside = [file.name for file in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise EvaluationError(f"no file {path}{did_you_mean(path.name, beside)}")
+def rating(text: str, place: str) -> float | None:
+    """A rating; None where there is none: blank, or "nan" (SemEval 2015 and 2016 rate a part of the published pairs).
+
+    Raises EvaluationError, with `place`, for what is not a finite number.
+    """
     try:
-        with _open(path) as file:
-            for number, line in enumerate(file, 1):
-                if blank or line.strip():
-                    yield number, line.rstrip("\r\n")
-    except UnicodeDecodeError as error:
-        raise EvaluationError(f"{path} is not UTF-8: {error}") from error
-    except (OSError, EOFError, zlib.error) as error:  # what a broken gzip file raises
-        raise EvaluationError(f"{path} cannot be read: {error}") from error
-
-
-def _open(path: Path) -> IO[str]:
-    if path.suffix == ".gz":
-        return gzip.open(path, "rt", encoding="utf-8-sig", newline="\n")
-    return path.open(encoding="utf-8-sig", newline="\n")
-
-
-def _gold(text: str, path: Path, number: int) -> float | None:
-    """A rating; None where there is none (SemEval 2015 and 2016 rate a part of the published pairs)."""
-    if not text.strip():
-        return None
-    try:
-        value = float(text)
+        value = float(text) if text.strip() else math.nan
     except ValueError:
-        raise EvaluationError(f"{path}, line {number}: the score {text!r} is not a number") from None
-    return value if math.isfinite(value) else None
+        value = math.inf
+    if math.isinf(value):
+        raise EvaluationError(f"{place}: the score {text!r} is not a number")
+    return None if math.isnan(value) else value
 
 
 def _tokens(text: str) -> str:
@@ -326,14 +289,18 @@ def _tokens(text: str) -> str:
 def collect(rows: list[tuple[str, float | None, str, str]], source: Path | str) -> Pairs:
     """Pairs of rows (subset, rating or None, sentence, sentence) of `source`; those without a rating are counted.
 
-    Raises EvaluationError when nothing is rated, or everything alike: no correlation is defined then.
+    Raises EvaluationError when fewer than two are rated, or all alike: no correlation is defined then.
     """
     rated = [(subset, gold, first, second) for subset, gold, first, second in rows if gold is not None]
     if not rated:
         why = f"the score is empty in all {len(rows):,} of them" if rows else "it has no pairs at all, an empty split"
         raise EvaluationError(f"{source} holds no rated pair: {why}")
     subset, gold, first, second = zip(*rated, strict=True)
-    if len(gold) > 1 and len(set(gold)) == 1:
+    if len(gold) == 1:
+        raise EvaluationError(
+            f"{source} has 1 rated pair ({len(rows) - 1:,} more came without a rating); a correlation needs at least 2"
+        )
+    if len(set(gold)) == 1:
         raise EvaluationError(
             f"{source}: all {len(gold):,} pairs have the score {gold[0]:g}, so there is nothing to correlate with "
             "(some sets hide the ratings of their test split behind one value)"

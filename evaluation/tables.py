@@ -28,6 +28,7 @@ LABELS = {
     **{"sst2": "SST", AVERAGE: "Avg", TRANSFER_AVERAGE: "Avg"},
 }
 HEADLINES = (("spearman",), ("accuracy",), ("alignment", "uniformity"))  # what stands for a task, the first that it has
+REGRESSION = "-regression"  # SentEval's trained mode, whose headline is Pearson; never a column of the cosine's Spearman
 LOWER = {
     "alignment",
     "intra_class_distance",
@@ -216,7 +217,8 @@ def _of_task(task: str, every: Sequence[Results], metric: str | None) -> Iterato
     if metric is not None:
         chosen = [m for m in metrics if m == metric]
     else:
-        chosen = next(([m for m in names if m in metrics] for names in HEADLINES if set(names) <= set(metrics)), metrics)
+        headlines = (("pearson",),) if task.endswith(REGRESSION) else HEADLINES
+        chosen = next(([m for m in names if m in metrics] for names in headlines if set(names) <= set(metrics)), metrics)
     base = task.removesuffix("-geometry")
     label = LABELS.get(base, base)
     for name in chosen:
@@ -294,6 +296,11 @@ def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
         lines.append(f"± sample standard deviation over runs ({', '.join(f'{row.label}: {len(row.runs)}' for row in rows)})")
     if marks and marks.p:
         lines.append(f"* p < .05, ** p < .01 for a difference from {marks.reference}: {marks.test}")
+    elif marks:
+        lines.append(
+            "no marks: a test needs several runs of both models (one label), or single runs whose values per example are at "
+            "hand (a model, or a report with its .npz beside it)"
+        )
     return lines
 
 

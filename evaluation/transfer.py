@@ -16,6 +16,7 @@ import numpy as np
 
 from evaluation import probe
 from evaluation.labelled import Labelled, LabelledTask, Row
+from evaluation.lines import read_lines
 from evaluation.probe import Protocol
 from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
 
@@ -185,18 +186,8 @@ def _bases(folder: str | Path) -> tuple[Path, Path]:
 
 
 def _lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """Numbered lines, ended by line feeds only. SentEval reads some files as latin-1 (TREC holds a byte that is no
-    UTF-8) and others as UTF-8; what is not UTF-8 is latin-1."""
-    if not path.is_file():
-        raise EvaluationError(f"no file {path}")
-    content = path.read_bytes()
-    try:
-        text = content.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        text = content.decode("latin-1")
-    for number, line in enumerate(text.removesuffix("\n").split("\n") if text else [], 1):
-        if blank or line.strip():
-            yield number, line.rstrip("\r")
+    """SentEval reads some files as latin-1 (TREC holds a byte that is no UTF-8) and others as UTF-8."""
+    return read_lines(path, blank=blank, latin=True)
 
 
 def _tokens(text: str) -> str:

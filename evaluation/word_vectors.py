@@ -103,6 +103,16 @@ class WordVectors:
             )  # fmt: skip
         return vectors
 
+    def known_words(self, text: str) -> tuple[list[str], np.ndarray]:
+        """The words of a text that have a vector, and these vectors (n, d)."""
+        rows, _ = self._look_up(text)
+        names = self._names
+        return [names[row] for row in rows], self.vectors[rows]
+
+    @cached_property
+    def _names(self) -> list[str]:
+        return list(self.row)
+
     def _look_up(self, text: str) -> tuple[list[int], int]:
         """Rows of the words that have a vector, and how many words have none (punctuation is no word)."""
         rows, unknown = [], 0

@@ -88,7 +88,8 @@ class ZeroShotTask:
     def _check(self) -> None:
         if len(self.classes) < 2:
             raise EvaluationError(
-                f"task {self.name}: {len(self.classes)} classes; the shards name none in a dataset.json, so give at least 2"
+                f"task {self.name}: {len(self.classes)} classes; the shards name none in a dataset.json, so give at least 2: "
+                "zero-shot:SHARDS?classes=FILE, where FILE is a JSON list of names in the order of the class numbers"
             )
         named = [_words(name) for name in self.samples.classes]
         given = [_words(name) for names in self.classes for name in _names(names)[:1]]
@@ -120,7 +121,10 @@ class ZeroShotTask:
         return []
 
     def score(self, encoder: Encoder) -> Score:
-        """Accuracies; in the details that of every class, samples tied with a wrong one, classes without samples."""
+        """Accuracies; in the details that of every class, samples tied with a wrong one, classes without samples.
+
+        `Score.examples` are which samples are right (N,), or None when some tie, since these are right in part.
+        """
         weights = class_vectors(encoder, self.classes, self.templates)
         counts, labels = [], []
         for chunk in self.samples.chunks():
@@ -170,7 +174,7 @@ class ZeroShotTask:
             "mean_per_class": float(np.mean(list(each.values()))),
             "per_class": each,
         }
-        return Score(metrics, details)
+        return Score(metrics, details, None if ties else higher == 0)
 
 
 def class_vectors(encoder: Encoder, classes: Sequence[Name], templates: Sequence[str]) -> np.ndarray:
@@ -210,10 +214,10 @@ def _words(label: str) -> str:
 def read_prompts(path: str | Path, name: str | None = None) -> Prompts:
     """Classes and templates of a JSON file, of its set `name` where it holds several (upper and lower case are alike).
 
-    A set is ``{"classes": [...], "templates": [...]}``, where a class may be a list of names, or class numbers by name,
-    ``{"dog": 0, "crying_baby": 1, ...}``, with underscores for blanks and without templates.
+    A set is ``{"classes": [...], "templates": [...]}``, where a class may be a list of names; its classes alone,
+    ``["dog", ...]``; or class numbers by name, ``{"dog": 0, "crying_baby": 1, ...}``, with underscores for blanks.
 
-    Raises EvaluationError for a missing file, an unknown set, and numbers that are not 0, 1, ....
+    Raises EvaluationError for a missing file, an unknown set, no names, and numbers that are not 0, 1, ....
     """
     path = Path(path).expanduser()
     try:
@@ -242,6 +246,10 @@ def _named(record: Any, name: str | None, path: Path) -> Any:
 
 
 def _prompts(record: Any, where: str) -> Prompts:
+    if isinstance(record, list):
+        if not record:
+            raise EvaluationError(f"{where} is an empty list; it needs a name for every class number")
+        record = {"classes": record}
     if isinstance(record, dict) and "classes" in record:
         classes = [tuple(names) if isinstance(names, list) else (names,) for names in record["classes"]]
         templates = record.get("templates", [])
@@ -254,4 +262,6 @@ def _prompts(record: Any, where: str) -> Prompts:
         if [record[label] for label in ordered] != list(range(len(ordered))):
             raise EvaluationError(f"{where}: the class numbers are not 0 to {len(ordered) - 1}, each once")
         return Prompts(tuple(_words(label) for label in ordered))
-    raise EvaluationError(f'{where} is neither {{"classes": [...], "templates": [...]}} nor class numbers by name')
+    raise EvaluationError(
+        f'{where} is neither a list of names, {{"classes": [...], "templates": [...]}}, nor class numbers by name'
+    )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+import numpy as np
 import tyro
 
 if __name__ == "__main__":
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from evaluation.report import Measured
     from evaluation.task import Task
+    from trainers.tracking import RunHandle
 
 logger = logging.getLogger("evaluation.command")
 
@@ -62,6 +64,8 @@ class Arguments:
     """Score every layer by cls, mean and max instead (SG-BERT, Figure 1)."""
     style: Literal["text", "markdown", "latex"] = "text"
     """Of the table."""
+    metric: str | None = None
+    """The one metric that a comparison shows of every task, f1 or pearson for example. Default: each task's headline."""
     order: Literal["simcse", "sgbert"] = "simcse"
     """Of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 ..."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
@@ -86,6 +90,7 @@ class Outcome:
     report: dict[str, Any]
     metrics: dict[str, float]
     figures: dict[str, Figure]
+    measured: Measured | None = None
 
 
 def run(arguments: Arguments) -> Outcome:
@@ -106,8 +111,8 @@ def run(arguments: Arguments) -> Outcome:
         )
     if missing:
         logger.warning("not in %s, so left out: %s", arguments.data, ", ".join(missing))
-    training = registry.Training(arguments.protocol, arguments.hidden, arguments.seed)
-    tasks = registry.make_tasks(names, arguments.data, training)
+    probing = registry.Probing(arguments.protocol, arguments.hidden, arguments.seed)
+    tasks = registry.make_tasks(names, arguments.data, probing)
     if arguments.layers:
         return _layers(arguments, tasks)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
@@ -125,49 +130,54 @@ def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
     for key, name in (("average", "the seven"), ("transfer_average", "the seven transfer tasks")):
         if key in measured.report and arguments.style == "text":
             table += f"\naverage of {name}: {measured.report[key]:.2f}"
-    return Outcome(table, measured.report, _flat(results), dict(_figures(arguments, measured, tasks)))
+    return Outcome(table, measured.report, _flat(results), dict(_figures(arguments, measured, tasks)), measured)
 
 
 def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     from evaluation import report, tables
-    from evaluation.sts import PairTask
 
     runs: dict[str, list[Measured]] = {}
     for label, spec in _entries(arguments.compare):
-        measured = _saved(spec) if spec.endswith(".json") else _measure(arguments, spec, tasks)
+        saved = spec.endswith(".json")
+        measured = report.read_report(Path(spec), tasks) if saved else _measure(arguments, spec, tasks)
         # The vectors of one model are not kept while the next one is measured.
         runs.setdefault(label, []).append(report.Measured(measured.report, measured.examples))
+    reports = {label: [measured.report for measured in several] for label, several in runs.items()}
+    report.check_comparable(reports)
     rows = [
-        tables.Row(label, [m.report["results"] for m in several], several[0].examples if len(several) == 1 else {})
+        tables.Row(label, [r["results"] for r in reports[label]], several[0].examples if len(several) == 1 else {})
         for label, several in runs.items()
     ]
-    gold = {task.name: task.gold for task in tasks if isinstance(task, PairTask)}
-    marks = tables.significance(rows, gold, arguments.order) if len(rows) > 1 else None
-    drawn = report.scatter({label: several[0].report for label, several in runs.items()}, tasks)
-    content: dict[str, Any] = {"models": {label: [m.report for m in several] for label, several in runs.items()}}
+    gold = {task.name: ratings for task in tasks if isinstance(ratings := getattr(task, "gold", None), np.ndarray)}
+    marks = tables.significance(rows, gold, arguments.order, arguments.metric) if len(rows) > 1 else None
+    drawn = report.scatter({label: several[0] for label, several in reports.items()}, tasks)
+    content: dict[str, Any] = {"models": reports}
     if marks is not None:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
         content["significance"] = {"reference": marks.reference, "test": marks.test, "p": p}
-    table = tables.comparison(rows, arguments.order, marks=marks, style=arguments.style)
-    first = {label: several[0].report["results"] for label, several in runs.items()}
-    metrics = {
-        f"{_file_name(label)}/{key}": value for label, results in first.items() for key, value in _flat(results).items()
-    }
+    table = tables.comparison(rows, arguments.order, arguments.metric, marks, arguments.style)
+    first = {_file_name(label): _flat(several[0]["results"]) for label, several in reports.items()}
+    metrics = {f"{label}/{key}": value for label, values in first.items() for key, value in values.items()}
     return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in drawn})
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from evaluation import tables
+    from evaluation import models, tables
     from evaluation.figures import layer_curves
     from evaluation.layers import layer_scores
+    from evaluation.report import provenance
     from evaluation.task import EvaluationError
 
     if arguments.model is None:
         raise EvaluationError("--layers is for one model (--model DIR)")
+    spec = models.parse(arguments.model)
+    if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
+        raise EvaluationError(
+            "--layers takes a plain folder and prints text: every layer by cls, mean and max. Leave out @POOLING, "
+            "+whitening, +flow, --pooling, --fit and --style"
+        )
     curves = layer_scores(arguments.model, tasks, arguments.device, arguments.batch_size)
-    primary = {
-        task.name: [[scores[task.name][task.primary] for scores in curve] for curve in curves.values()] for task in tasks
-    }
+    primary = {t.name: [[scores[t.name][t.primary] for scores in curve] for curve in curves.values()] for t in tasks}
     rows = [["layer", *(f"{task} {pool}" for task in primary for pool in curves)]]
     depth = len(next(iter(curves.values())))
     rows += [[str(i), *(f"{curve[i]:.2f}" for task in primary.values() for curve in task)] for i in range(depth)]
@@ -183,7 +193,10 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
         for pool, curve in zip(curves, primary[task.name], strict=True)
         for i, value in enumerate(curve)
     }
-    return Outcome(tables.layout(rows), {"model": arguments.model, "layers": curves}, metrics, figures)
+    made = provenance(models.load_model(arguments.model, device=arguments.device), tasks)
+    made["protocol"]["pooling"] = "every layer by cls, mean and max"
+    report = {"model": arguments.model, "layers": curves, "provenance": made}
+    return Outcome(tables.layout(rows), report, metrics, figures)
 
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
@@ -215,24 +228,12 @@ def _figures(arguments: Arguments, measured: Measured, tasks: list[Task]) -> Ite
 
 
 def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Label and model of every entry; without a label the model is its own."""
+    """Label and model of every entry; without a label the model is its own. Raises ValueError for one given twice."""
     for entry in entries:
+        if entries.count(entry) > 1:
+            raise ValueError(f"--compare has {entry!r} twice; runs of one model are other folders with the same LABEL=")
         label, equals, spec = entry.partition("=")
         yield (label, spec) if equals and label and spec and not Path(entry).exists() else (entry, entry)
-
-
-def _saved(file: str) -> Measured:
-    """A report that --json wrote."""
-    from evaluation.report import Measured
-    from evaluation.task import EvaluationError
-
-    try:
-        report = json.loads(Path(file).read_text(encoding="utf-8"))
-        if not isinstance(report["results"], dict):
-            raise TypeError("results")
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise EvaluationError(f"{file} is no report of a single model ({error}); --model ... --json writes one") from None
-    return Measured(report)
 
 
 def _flat(results: dict[str, dict[str, Any]]) -> dict[str, float]:
@@ -251,34 +252,61 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger("evaluation").setLevel(logging.INFO)
     try:
-        if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-            raise ValueError(f"--json {arguments.json}: no folder {arguments.json.absolute().parent}")
+        _check_outputs(arguments)
         quiet()
-        outcome = run(arguments)
-        print(outcome.table)
-        _write(arguments, outcome)
-    except ValueError as error:
+        handle = _open_run(arguments)
+        try:
+            outcome = run(arguments)
+            print(outcome.table)
+            _write(arguments, outcome, handle)
+        except BaseException:
+            if handle is not None:
+                handle.finish("FAILED")
+            raise
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     return 0
 
 
-def _write(arguments: Arguments, outcome: Outcome) -> None:
+def _check_outputs(arguments: Arguments) -> None:
+    """What cannot be written is told before anything is encoded."""
+    if (file := arguments.json) is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        raise ValueError(f"--json {file}: " + ("it is a folder" if file.is_dir() else f"no folder {file.absolute().parent}"))
+    if arguments.figures is not None:
+        if arguments.figures.exists() and not arguments.figures.is_dir():
+            raise ValueError(f"--figures {arguments.figures}: it is a file; give a folder")
+        arguments.figures.mkdir(parents=True, exist_ok=True)
+
+
+def _open_run(arguments: Arguments) -> RunHandle | None:
+    """The MLflow run, opened first: a server that does not answer should not cost an evaluation."""
+    if arguments.experiment is None:
+        return None
+    from trainers.tracking import TrackingError, open_run
+
+    models = [arguments.model] if arguments.model else list(arguments.compare)
+    params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}
+    try:
+        return open_run(None, arguments.experiment, f"evaluate {' '.join(models)}"[:250], params)
+    except TrackingError as error:
+        raise ValueError(f"--experiment: {str(error).replace('run.tracking_uri', 'MLFLOW_TRACKING_URI')}") from error
+
+
+def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> None:
     from evaluation.figures import save
+    from evaluation.report import save_examples
 
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        if outcome.measured is not None and outcome.measured.examples:
+            save_examples(outcome.measured, arguments.json)
         print(f"written to {arguments.json}")
     if arguments.figures is not None:
         for name, figure in outcome.figures.items():
-            save(figure, arguments.figures, name)
+            save(figure, arguments.figures, _file_name(name))
         print(f"{len(outcome.figures)} figures written to {arguments.figures}")
-    if arguments.experiment is not None:
-        from trainers.tracking import open_run
-
-        models = [arguments.model] if arguments.model else list(arguments.compare)
-        params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}
-        handle = open_run(None, arguments.experiment, f"evaluate {models[0]}", params)
+    if handle is not None:
         handle.log_metrics(outcome.metrics)
         with tempfile.TemporaryDirectory() as place:
             file = Path(place) / "report.json"

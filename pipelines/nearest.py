@@ -52,9 +52,17 @@ def main(argv: list[str] | None = None) -> int:
         quiet()
         queries = read_captions(arguments.queries)
         database = read_captions(arguments.database, arguments.columns)
-        model = load_model(arguments.model, device=arguments.device, batch_size=arguments.batch_size)
+        if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+            raise ValueError(f"--json {arguments.json}: no folder {arguments.json.absolute().parent}")
+        model = load_model(
+            arguments.model,
+            device=arguments.device,
+            batch_size=arguments.batch_size,
+            fit=list(dict.fromkeys(database)),
+            fit_source="the database",
+        )
         found = nearest_captions(model, queries, database, arguments.k)
-    except ValueError as error:
+    except (ValueError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     print(neighbour_table(queries, found))

@@ -78,6 +78,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     summaries = [_run(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
     values = {when: _values([summary[when] for summary in summaries]) for when in ("before", "after")}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
+    report["best_steps"] = [summary["best_step"] for summary in summaries]
     file = folder / "repeat.json"
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report, file
@@ -135,8 +136,10 @@ def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
             if other and sides[2]:
                 line += [f"{np.mean(after) - np.mean(sides[2]):+.2f}", *(_p(test, sides[2], after) for test in tests)]
             lines.append(line + ["-"] * (len(lines[0]) - len(line)))
+    untrained = sum(step == 0 for step in report.get("best_steps", ()))
+    chosen = f"\nthe untrained model was chosen for {untrained} of {len(report['seeds'])} seeds" if untrained else ""
     note = f"\nother: {other['recipe']}, {len(other['seeds'])} seeds; p of two-sided t tests over seeds" if other else ""
-    return f"{report['recipe']}, {len(report['seeds'])} seeds, mean ± sample sd\n{tables.layout(lines)}{note}"
+    return f"{report['recipe']}, {len(report['seeds'])} seeds, mean ± sample sd\n{tables.layout(lines)}{chosen}{note}"
 
 
 def _p(test: Callable[..., statistics.TTest], a: list[float], b: list[float]) -> str:

@@ -121,8 +121,8 @@ def test_folders_that_look_like_specs(
         ("tiny@first-lst", {}, "unknown pooling 'first-lst'; did you mean 'first-last'"),
         ("tiny@whitening", {}, "unknown pooling 'whitening'"),
         ("tiny@cls", {"pooling": "mean"}, "names pooling 'cls', but 'mean' is asked for"),
-        ("tiny+flow", {}, "fitted on sentences, and none were given"),
-        ("tiny+whitening", {"fit": []}, "at least 2 distinct ones; 0 given"),
+        ("tiny+flow", {}, "fitted on sentences, and there are none"),
+        ("tiny+whitening", {"fit": []}, r"there are none; give a text file \(--fit FILE\)"),
         ("tiny+whitening17", {"fit": ITEMS}, "of the model's 16 dimensions"),
     ],
 )

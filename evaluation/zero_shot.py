@@ -88,7 +88,7 @@ class ZeroShotTask:
     def _check(self) -> None:
         if len(self.classes) < 2:
             raise EvaluationError(
-                f"task {self.name}: {len(self.classes)} classes; the shards name none in a dataset.json, so give at least 2: "
+                f"task {self.name}: {len(self.classes)} classes; the shards name none in a dataset.json, so give them: "
                 "zero-shot:SHARDS?classes=FILE, where FILE is a JSON list of names in the order of the class numbers"
             )
         named = [_words(name) for name in self.samples.classes]

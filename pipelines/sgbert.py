@@ -95,12 +95,12 @@ def demo() -> Recipe:
     """Minutes on a laptop, offline: sentences of Wikipedia and the small encoder of this project."""
     return Recipe(
         name="sgbert/demo",
-        method=SGBERTConfig(head_width=768, temperature=0.05),
+        method=SGBERTConfig(head_width=768),
         encoder=EncoderConfig(path=parts.SMALL_ENCODER, pooling=CLS),
         streams={"text": parts.offline_text(16)},
         optim={"text": OptimConfig(lr=3e-4, betas=(0.9, 0.9), eps=1e-6, warmup=0.1)},
-        evaluation=parts.offline_evaluation(every=100),
-        run=parts.small_run("runs/sgbert/demo", max_steps=400),
+        evaluation=parts.offline_evaluation(every=75),
+        run=parts.small_run("runs/sgbert/demo", max_steps=300),
     )
 
 

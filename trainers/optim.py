@@ -40,7 +40,7 @@ class TurnOptimizer:
             kinds.append(config.schedule if own is None or own.schedule is None else own.schedule)
             settings.append({"params": params, "lr": lr, "weight_decay": decay})
         self.config = config
-        self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps)
+        self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
         factors = [partial(schedule_factor, config, kind, steps) for kind in kinds]
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [*factors])
         self.scaler = torch.amp.GradScaler(enabled=precision == "fp16")

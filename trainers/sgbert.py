@@ -5,6 +5,7 @@ frozen copy; nothing is augmented.
 from __future__ import annotations
 
 import copy
+from functools import partial
 from typing import Literal, Self
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from data.batch import Batch
 from trainers import losses
 from trainers.config import MethodConfig
-from trainers.encoders import TextEncoder, layer_stack, pooled_layers
+from trainers.encoders import TextEncoder, by_length, layer_stack, pooled_layers
 from trainers.frozen import frozen
 from trainers.gather import gather, offset
 from trainers.heads import Head
@@ -117,19 +118,27 @@ class SGBERT(Method):
             part.train(mode)
         return self
 
+    def forward(self, batches: dict[str, Batch]) -> StepOutput:
+        """The losses of a step. L_reg comes first, so that its backward is last, when the activations are gone."""
+        distance = self._distance()
+        output = super().forward(batches)
+        return output if distance is None else StepOutput({**output.losses, "regularisation": distance}, output.metrics)
+
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
         ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
         if self.teacher is None:  # both texts through BERT_T
-            z = self.sentence_encoder.outputs(ids.flatten(0, 1), mask.flatten(0, 1)).pooled.unflatten(0, ids.shape[:2])
-            c, h = z[:, 0], z[:, 1:]
+            views = by_length(self._vectors, ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
         else:
-            c = self.sentence_encoder.outputs(ids[:, 0], mask[:, 0]).pooled
-            h = pooled_layers(self.teacher, ids[:, -1], mask[:, -1], self.pooling)[:, self.layers]  # h_ik
+            c = by_length(self._vectors, ids[:, 0], mask[:, 0])
+            teach = partial(pooled_layers, self.teacher, pooling=self.pooling)
+            h = by_length(teach, ids[:, -1], mask[:, -1])[:, self.layers]  # h_ik
             if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
                 picked = torch.randint(len(self.layers), (len(h), 1), device=h.device)
                 h = h.take_along_dim(picked[..., None], dim=1)
-        return {"c": self.head(c), "h": self.head(h)}
+            views = torch.cat([c[:, None], h], dim=1)
+        z = self.head(views)  # one call: the gradient of its large weights is made once
+        return {"c": z[:, 0], "h": z[:, 1:]}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         c, h = features["text"]["c"], features["text"]["h"]
@@ -144,11 +153,18 @@ class SGBERT(Method):
                 loss = formula(c, h_all[:, 0], t, first)
             case "opt3":
                 loss = losses.sg_opt3(c, h_all, t, first)
+        return StepOutput({"text": loss})
+
+    def _vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.sentence_encoder.outputs(ids, mask).pooled
+
+    def _distance(self) -> Tensor | None:
+        """L_reg, ||theta_F - theta_T||^2; none without a teacher or with lambda 0."""
         if self.teacher is None or self.config.regularisation == 0:
-            return StepOutput({"text": loss})
+            return None
         pairs = zip(self.sentence_encoder.model.parameters(), self.teacher.parameters(), strict=True)
         trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0
-        return StepOutput({"text": loss, "regularisation": losses.squared_distance(trained, fixed)})
+        return losses.squared_distance(trained, fixed)
 
     def _texts(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1] != self.config.texts:

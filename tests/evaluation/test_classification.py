@@ -128,7 +128,7 @@ GOOD = examples(40)
 @pytest.mark.parametrize(
     ("rows", "header", "message"),
     [
-        (GOOD, ("lable", "text"), r"bad.tsv, line 1: no column 'label'; did you mean 'lable'\?.*found 'lable', 'text'"),
+        (GOOD, ("lable", "text"), r"bad.tsv, line 1: no column 'label'; did you mean 'lable'\?.*Found 'lable', 'text'"),
         (GOOD, ("label", "abstract"), "line 1: no column 'text'"),
         ([], ("label", "text"), "bad.tsv has a header and no rows"),
         ([*GOOD, ("dog",)], ("label", "text"), "bad.tsv, line 42: 1 tab-separated fields where the header has 2"),
@@ -169,6 +169,21 @@ def test_missing_and_broken_files(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(content)
         with pytest.raises(EvaluationError, match=message):
             read_labelled(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    ("part", "rows", "message"),
+    [
+        ("dev", examples(1), r"the dev part has 1 rows, all of the class 'about dog' \(the first is .*x.tsv, line 22\)"),
+        ("test", examples(4, ("cat",)), r"x.tsv: the test part has 4 rows, all of the class 'about cat'"),
+    ],
+)
+def test_a_part_that_tells_nothing_apart(part: str, rows: list[Example], message: str, tmp_path: Path) -> None:
+    parts = {"train": examples(20), "dev": examples(6), "test": examples(6)} | {part: rows}
+    written = [(*row, name) for name, own in parts.items() for row in own]
+    path = write(tmp_path / "x.tsv", written, ("label", "text", "split"))
+    with pytest.raises(EvaluationError, match=message):
+        ClassificationTask.from_file(path)
 
 
 def test_what_a_task_refuses(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

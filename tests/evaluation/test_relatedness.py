@@ -15,8 +15,9 @@ from scipy.stats import spearmanr
 
 from evaluation import relatedness
 from evaluation.registry import make_tasks
-from evaluation.relatedness import RelatednessTask, expected_rating, fit, pair_features, rating_distribution
-from evaluation.sts import Pairs, PairTask
+from evaluation.relatedness import RelatednessTask, expected_rating, fit, rating_distribution
+from evaluation.statistics import paired_bootstrap
+from evaluation.sts import Pairs, PairTask, pearson
 from evaluation.task import EvaluationError, encode_once, evaluate
 
 
@@ -154,6 +155,9 @@ def test_training_finds_what_the_cosine_misses() -> None:
         "skipped": 6,
     }
     assert task.score(table).metrics == score.metrics  # the same numbers again
+    assert score.examples is not None and score.examples.shape == task.gold.shape == (200,)
+    assert pearson(score.examples, task.gold) == score.metrics["pearson"]
+    assert paired_bootstrap(task.score(Bag()).examples, score.examples, task.gold, "pearson", 200).p < 0.05
 
 
 def test_the_test_ratings_have_no_part_in_the_fit() -> None:
@@ -178,11 +182,6 @@ def test_by_name_from_a_folder(tmp_path: Path) -> None:
     scores = evaluate(tasks, bag)
     assert bag.calls == 1
     assert all(set(metrics) == {"pearson", "spearman", "mse"} for metrics in scores.values())
-
-
-def test_features() -> None:
-    u, v = torch.tensor([[1.0, -2.0]]), torch.tensor([[3.0, 4.0]])
-    assert pair_features(u, v).tolist() == [[2, 6, 3, -8]]
 
 
 def test_a_collapsed_encoder_scores_zero(caplog: pytest.LogCaptureFixture) -> None:

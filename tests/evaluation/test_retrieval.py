@@ -264,11 +264,11 @@ def test_read_captions(tmp_path: Path) -> None:
     [
         ("absent.txt", None, [], "no file"),
         ("empty.txt", b"\n", [], "holds no text"),
-        ("latin.txt", b"caf\xe9\n", [], "latin.txt cannot be read as UTF-8"),
+        ("latin.txt", b"caf\xe9\n", [], "latin.txt, line 1: byte 0xe9 is not UTF-8; save"),
         ("cut.txt.gz", gzip.compress(b"a dog\n" * 99)[:-9], [], "cut.txt.gz cannot be read"),
         ("no.txt.gz", b"plain", [], "no.txt.gz cannot be read"),
         ("a.tsv", b"x\ty\n1\t2\n", [], "line 1: a TSV needs columns; name some of x, y"),
-        ("a.tsv", b"x\ty\n1\t2\n", ["x", "z"], "line 1: no column 'z'; name some of x, y"),
+        ("a.tsv", b"x\ty\n1\t2\n", ["x", "z"], "line 1: no column 'z'. Found 'x', 'y'"),
         ("a.tsv", b"x\ty\n1\t2\n3\n", ["y"], "line 3: 1 tab-separated fields where the header has 2"),
     ],
 )

@@ -227,8 +227,8 @@ ROW = "X\ts\t0\t1\ta\tb\n"
         ("STS12.raw.tsv", GOOD + ROW + "X\ts\t1\t1\ta\n", r"STS12.raw.tsv, line 3: 5 tab-separated fields where .* has 6"),
         ("STS12.raw.tsv", GOOD + "X\ts\t0\thigh\ta\tb\n", r"STS12.raw.tsv, line 2: the score 'high' is not a number"),
         ("STS12.raw.tsv", GOOD, r"STS12.raw.tsv holds no rated pair: it has no pairs at all"),
-        ("STS12.raw.tsv", "", r"STS12.raw.tsv, line 1: no column 'score'"),
-        ("STS12.raw.tsv", GOOD + ROW, r"task sts12 has 1 rated pairs"),
+        ("STS12.raw.tsv", "", r"STS12.raw.tsv is empty; it needs a header with .* score, sentence1, sentence2, subset"),
+        ("STS12.raw.tsv", GOOD + ROW, r"task sts12: .*STS12.raw.tsv has 1 rated pair \(0 more"),
         ("STS13.raw.tsv", GOOD, r"no file .*STS12.raw.tsv"),
         ("other.tsv", GOOD, r"neither a SentEval downstream folder .* nor a folder of raw TSVs"),
     ],
@@ -257,7 +257,7 @@ def test_bad_senteval_files(tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=r"STS.input.headlines.txt, line 2: no tab"):
         make_tasks(["sts13"], tmp_path)
     (folder / "STS.input.headlines.txt").write_bytes(b"a\tb\nc\td\n\xff\te\n")
-    with pytest.raises(EvaluationError, match=r"STS.input.headlines.txt is not UTF-8"):
+    with pytest.raises(EvaluationError, match=r"STS.input.headlines.txt, line 3: byte 0xff is not UTF-8; save"):
         make_tasks(["sts13"], tmp_path)
 
 

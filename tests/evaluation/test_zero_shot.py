@@ -65,6 +65,7 @@ def test_against_a_naive_version(tmp_path: Path, modality: str, monkeypatch: pyt
         {"accuracy": 100 * right.mean(), "accuracy_top5": 100 * np.mean([LABELS[i] in order[i, :5] for i in range(70)])}
     )
     assert score.details["ties"] == 0
+    assert score.examples is not None and (score.examples == right).all()
     each = {f"{c} {name}": 100 * right[np.asarray(LABELS) == c].mean() for c, name in enumerate(Noisy.names)}
     assert score.details["per_class"] == pytest.approx(each)
     assert score.details["mean_per_class"] == pytest.approx(np.mean(list(each.values())))
@@ -83,7 +84,8 @@ def test_template_vectors_are_normalised_before_the_mean() -> None:
 
 def test_one_vector_for_everything_is_at_chance(tmp_path: Path) -> None:
     task = ZeroShotTask("x", image_shards(tmp_path, NOTHING, LABELS), Noisy.names)
-    metrics, details, _ = task.score(Noisy(constant=True))
+    metrics, details, examples = task.score(Noisy(constant=True))
+    assert examples is None  # nothing is simply right or wrong
     assert metrics == pytest.approx({"accuracy": 100 / 7, "accuracy_top5": 500 / 7}) and details["ties"] == 70
 
 
@@ -141,7 +143,7 @@ def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, messag
     shards = image_shards(tmp_path, [[]] * 3, labels)
     with pytest.raises(EvaluationError, match=message):
         ZeroShotTask("x", shards, ["c0", "c1"]).score(Coded())
-    with pytest.raises(EvaluationError, match="0 classes; the shards name none"):
+    with pytest.raises(EvaluationError, match=r"0 classes; the shards name none .*\?classes=FILE"):
         ZeroShotTask("x", shards)
 
 
@@ -157,7 +159,9 @@ def test_bad_vectors(tmp_path: Path) -> None:
 
 
 def test_read_prompts(tmp_path: Path) -> None:
-    several, one, labels = tmp_path / "several.json", tmp_path / "one.json", tmp_path / "labels.json"
+    several, one, labels, plain = (tmp_path / f"{name}.json" for name in ("several", "one", "labels", "plain"))
+    plain.write_text(json.dumps(["dog", ["sea", "waves"]]))
+    assert read_prompts(plain) == Prompts(("dog", ("sea", "waves")))
     several.write_text(
         json.dumps({"CIFAR10": {"classes": ["a", ["b", "c"]], "templates": ["a {}"]}, "B": {"classes": ["d"]}})
     )
@@ -180,7 +184,9 @@ def test_read_prompts(tmp_path: Path) -> None:
     [
         (None, "cannot be read"),
         ("{", "no JSON file"),
-        ("[1]", "neither"),
+        ("[1]", "neither a name nor a list of names"),
+        ("[]", "an empty list"),
+        ('"dog"', "neither a list of names"),
         ('{"dog": 0, "cat": 2}', "not 0 to 1, each once"),
         ('{"classes": ["a", 3]}', "neither a name nor a list of names"),
         ('{"classes": ["a", []]}', "neither a name nor a list of names"),

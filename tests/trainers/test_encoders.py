@@ -24,7 +24,7 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from trainers.encoders import STACKS, Pooling, TextEncoder
+from trainers.encoders import STACKS, Pooling, TextEncoder, by_length
 from trainers.frozen import frozen
 
 TEXTS = ["the dog runs", "a happy woman plays the guitar in the park", "cat"]
@@ -283,3 +283,20 @@ def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
     assert torch.equal(other.taught, kept) and torch.equal(other.own.weight, pupil.own.weight)
     twin = copy.deepcopy(pupil).train()
     assert not twin.teacher.training and twin.teacher.train() is twin.teacher
+
+
+def test_groups_of_similar_length_give_what_one_call_gives() -> None:
+    """Rows keep their places and trailing padding alone is cut."""
+    lengths = torch.randint(1, 12, (19,), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(16) < lengths[:, None]).long()
+    ids = torch.arange(19 * 16).view(19, 16)
+    widths: list[int] = []
+
+    def forward(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        widths.append(ids.shape[1])
+        return torch.stack([(ids * mask).sum(1), ids[:, 0]], dim=1)
+
+    assert torch.equal(by_length(forward, ids, mask), forward(ids, mask))
+    assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]
+    padded_left = mask.flip(1)  # nothing trails, so nothing is cut and positions stay
+    assert torch.equal(by_length(forward, ids, padded_left), forward(ids, padded_left)) and widths[-2] == 16

@@ -40,6 +40,11 @@ format: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/streams.py
+	$(BIN)/python benchmarks/retrieval.py
+ifdef SENTEVAL
+	$(BIN)/python benchmarks/sts_speed.py --data $(SENTEVAL)
+	$(BIN)/python benchmarks/transfer.py --data $(SENTEVAL)
+endif
 
 clean:
 	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

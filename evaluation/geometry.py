@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.paired import Samples, embed_distinct, encode_pairs
+from evaluation.paired import PairedTask, Samples, embed_distinct, encode_pairs
 from evaluation.sts import PairTask
 from evaluation.task import Encoder, EvaluationError, Score, embed
 from trainers import losses
@@ -184,7 +184,7 @@ class GeometryTask:
         return Score(metrics | anisotropy(vectors), counts)
 
 
-class PairedGeometryTask:
+class PairedGeometryTask(PairedTask):
     """Alignment of pictures or sounds with their captions, and how evenly each kind fills the sphere (paper 002, Figures
     2 and 3).
 
@@ -195,21 +195,6 @@ class PairedGeometryTask:
     """
 
     primary = "alignment"
-
-    def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
-        self.name = name
-        self.samples = Samples(name, shards)
-        if self.samples.modality == "text" or len(self.samples) < 2:
-            raise EvaluationError(f"task {name}: paired shards of at least two pictures or sounds with captions are needed")
-
-    @property
-    def hash(self) -> str:
-        """sha256 of the shards."""
-        return self.samples.hash
-
-    def sentences(self) -> list[str]:
-        """None: captions are read along with their items, when the task is scored."""
-        return []
 
     def score(self, encoder: Encoder) -> Score:
         """The numbers above; counts of items and captions."""

@@ -109,6 +109,28 @@ class Samples:
         )
 
 
+class PairedTask:
+    """What the tasks on pictures or sounds with captions share. Shards of texts only, or of one item, are refused."""
+
+    def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
+        self.name = name
+        self.samples = Samples(name, shards)
+        self.modality = self.samples.modality
+        if self.modality == "text":
+            raise EvaluationError(f"task {name}: the shards hold texts only; it is about pictures or sounds with captions")
+        if len(self.samples) < 2:
+            raise EvaluationError(f"task {name}: the shards hold 1 item; at least two are needed to tell them apart")
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the shards."""
+        return self.samples.hash
+
+    def sentences(self) -> list[str]:
+        """None: captions are read along with their items, when the task is scored."""
+        return []
+
+
 def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[str], np.ndarray]:
     """Vectors (N, d) of all items, all captions (T,) and the item (T,) of each, decoding a chunk of items at a time."""
     vectors: list[np.ndarray] = []

@@ -45,10 +45,10 @@ class Protocol:
     round after it has reached `tenacity`, or past `max_epochs`. The best round's weights are kept.
 
     `last_fit` is how the classifier that is tested, after k-fold has chosen its L2, is trained. "all": on all training
-    rows, for as long as the inner fits of that L2 took on average; for an optimizer that is steady at the end, as Adam is
-    here. "held_out", the toolkit's: 5 % of the rows (170 of
-    CR's) are kept out and stop it. An accuracy over so few rows goes up and down by chance, so the best round is often
-    an early one: it costs 0.3 to 0.8 points on MR, CR, SUBJ and MPQA, and several on smaller sets.
+    rows, for as long as the inner fits of that L2 took on average; this takes an optimizer that is steady at the end, as
+    Adam is here. "held_out", the toolkit's: 5 % of the rows (170 of CR's) are kept out and stop it. An accuracy over so
+    few rows goes up and down by chance, so the best round is often an early one: it costs 0.3 to 0.8 points on MR, CR,
+    SUBJ and MPQA, and several on smaller sets.
     """
 
     kfold: int = 10

@@ -290,6 +290,10 @@ def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
     if "templates" in options:
         file = options["templates"]
         templates = CLAP_TEMPLATES if file == "clap29" else read_prompts(file).templates
+        if not templates:
+            raise EvaluationError(
+                f"task zero-shot:{place}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}"
+            )
     return ZeroShotTask(_title("zero-shot", place), place, prompts.classes if prompts else None, templates or None)
 
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from evaluation.lines import read_lines, read_table
-from evaluation.paired import Samples, embed_distinct, encode_pairs
+from evaluation.paired import PairedTask, embed_distinct, encode_pairs
 from evaluation.task import Encoder, EvaluationError, Score, embed, shorten
 
 logger = logging.getLogger(__name__)
@@ -150,7 +150,7 @@ def _merge(best: Best | None, scores: np.ndarray, start: int, k: int) -> Best:
 # ----------------------------------------------------------------------------------------------------------- paired shards
 
 
-class RetrievalTask:
+class RetrievalTask(PairedTask):
     """Pictures or sounds of shards against their captions, of which an item may have several.
 
     ``<image|audio>_to_text_r1`` (r5, r10): the item is the query, and the best ranked of its own captions counts.
@@ -159,24 +159,6 @@ class RetrievalTask:
     """
 
     primary = "mean_r1"
-
-    def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
-        self.name = name
-        self.samples = Samples(name, shards)
-        self.modality = self.samples.modality
-        if self.modality == "text":
-            raise EvaluationError(f"task {name}: the shards hold texts only; retrieval is of pictures or sounds by captions")
-        if len(self.samples) < 2:
-            raise EvaluationError(f"task {name}: the shards hold 1 item, which is found whatever the encoder; give more")
-
-    @property
-    def hash(self) -> str:
-        """sha256 of the shards."""
-        return self.samples.hash
-
-    def sentences(self) -> list[str]:
-        """None: captions are read along with their items, when the task is scored."""
-        return []
 
     def score(self, encoder: Encoder) -> Score:
         """Recall and mAP in both directions; counts of items and captions."""

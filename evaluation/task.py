@@ -34,7 +34,8 @@ class Sound(NamedTuple):
 class Score(NamedTuple):
     """What a task measured: metrics by name, and what stands beside them in a report (counts, scores of the parts).
 
-    `examples` (N,) is what a paired test on this set needs: the cosine of every pair, or which examples were right.
+    `examples` (N,) is what a paired test on this set needs: the cosine of every pair, the predicted
+    ratings, or which examples were right.
     """
 
     metrics: dict[str, float]
@@ -113,8 +114,9 @@ def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, flo
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'sts12'?``, or a full stop when nothing known is near."""
-    close = difflib.get_close_matches(name.lower(), list(known), n=1, cutoff=0.6)
-    return f"; did you mean {close[0]!r}?" if close else "."
+    by_lower = {item.lower(): item for item in known}
+    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else "."
 
 
 def shorten(text: str, limit: int = 80) -> str:

@@ -6,17 +6,19 @@ import importlib.util
 import os
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
 from evaluation.encoders import load_encoder
+from evaluation.mteb_adapter import PROBES, MtebEncoder
 from evaluation.registry import make_tasks
 from evaluation.sts import PairTask
 from evaluation.task import Encoded, encode_once
 
-# Public MTEB figures of all-MiniLM-L6-v2 (mean pooling, raw text): Spearman of cosine, all subsets concatenated. The two
-# that take half a minute; docs/evaluation.md has the command for STS12 and STS14 as well.
+# Spearman of cosine, all subsets concatenated, of all-MiniLM-L6-v2 (mean pooling, raw text), measured here on all four sets.
+# The public MTEB figures are the same within .01 (STS14 is 75.59 there), and the tolerance below covers both.
 ANCHORS = {"sts13": 80.60, "sts12": 72.37, "sts14": 75.60, "stsb-test": 82.03}
 
 
@@ -30,7 +32,8 @@ def minilm() -> Path:
     return Path(spec.origin).parent / "model"
 
 
-def test_all_minilm(datasets: Path) -> None:
+@pytest.mark.timeout(900)  # 10,000 sentences; minutes where other work runs beside it
+def test_all_minilm(datasets: Path, tmp_path: Path) -> None:
     tasks = make_tasks(list(ANCHORS), datasets / "sts")
     threads = torch.get_num_threads()
     torch.set_num_threads(os.cpu_count() or 1)
@@ -43,6 +46,7 @@ def test_all_minilm(datasets: Path) -> None:
     assert scores == pytest.approx(ANCHORS, abs=0.02)
     assert (encoder.pooling, encoder.limit, encoder.cut) == ("mean", 256, 0)
     agrees_with_sentence_transformers(tasks[0], encoder.model, encoded)
+    agrees_with_mteb(tasks[0], encoded, tmp_path)
 
 
 def agrees_with_sentence_transformers(task: object, model: object, encoded: Encoded) -> None:
@@ -56,3 +60,23 @@ def agrees_with_sentence_transformers(task: object, model: object, encoded: Enco
     ours = task.score(encoded).metrics
     assert ours["spearman"] / 100 == pytest.approx(theirs["spearman_cosine"], abs=1e-4)
     assert ours["pearson"] / 100 == pytest.approx(theirs["pearson_cosine"], abs=1e-4)
+
+
+def agrees_with_mteb(task: object, encoded: Encoded, cache: Path) -> None:
+    """mteb's own scores of the vectors that are there already (STS13), to 1e-4."""
+    pytest.importorskip("mteb")
+    from test_mteb import agrees, local_task, run
+
+    assert isinstance(task, PairTask)
+
+    class Held(Encoded):
+        """The vectors held; no sentence of the task is encoded again, only the adapter's few probes."""
+
+        def __init__(self) -> None:
+            self.row, self.vectors, self.encoder = encoded.row, encoded.vectors, encoded.encoder
+
+        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+            assert items == PROBES or set(items) <= set(self.row)
+            return super().encode(items, modality)
+
+    agrees(run(MtebEncoder(Held(), "minilm"), local_task(task), cache), task, encoded)

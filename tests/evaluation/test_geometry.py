@@ -238,5 +238,5 @@ def test_bad_tasks(tmp_path: Path) -> None:
         ClassGeometryTask("x", shards=image_shards(tmp_path / "a", [[]] * 2, [1, 1])).score(Coded())
     with pytest.raises(EvaluationError, match="all captions are 'c0'"):
         PairedGeometryTask("x", image_shards(tmp_path / "b", [["c0"], ["c0"]])).score(Coded())
-    with pytest.raises(EvaluationError, match="at least two pictures or sounds"):
+    with pytest.raises(EvaluationError, match="at least two are needed"):
         PairedGeometryTask("x", image_shards(tmp_path / "c", [["c0"]]))

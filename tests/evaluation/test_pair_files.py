@@ -146,9 +146,7 @@ def test_broken_gzip_missing_folder_and_missing_gold(tmp_path: Path) -> None:
     whole = gzip.compress(table("score sentence1 sentence2").encode())
     for broken in (b"score\tsentence1", whole[:-20], whole[:20] + b"\0\0\0\0" + whole[24:]):
         (tmp_path / "x.tsv.gz").write_bytes(broken)
-        with pytest.raises(
-            EvaluationError, match=r"x\.tsv\.gz(, line \d+: byte| cannot be read after line \d)"
-        ):
+        with pytest.raises(EvaluationError, match=r"x\.tsv\.gz(, line \d+: byte| cannot be read after line \d)"):
             read_pairs(tmp_path / "x.tsv.gz")
     for missing in (r"nowhere/x\.tsv", "nowhere"):
         with pytest.raises(EvaluationError, match=rf"no file .*{missing}\."):

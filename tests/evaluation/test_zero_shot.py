@@ -204,6 +204,7 @@ def test_published_prompts(datasets: Path) -> None:
     imagenet, cifar = read_prompts(folder / "imagenet.json"), read_prompts(folder / "clip_datasets.json", "CIFAR10")
     assert (len(imagenet.classes), len(imagenet.templates)) == (1000, 80)
     assert (cifar.classes[0], len(cifar.classes), len(cifar.templates)) == ("airplane", 10, 18)
+    assert read_prompts(datasets / "cifar10" / "classes.json") == Prompts(cifar.classes)  # a plain list
     sounds = folder / "clap_audio_class_labels.json"
     assert read_prompts(sounds, "ESC50_class_labels_indices") == read_prompts(sounds, "ESC50_class_labels_indices_space")
     for path in (folder / "clip_datasets.json", sounds):

@@ -1,0 +1,93 @@
+"""SG-BERT through the engine: one and two texts a sample, the teacher outside the checkpoint, a run that goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+
+from data.config import TextStream
+from data.pack import Output, pack_table
+from tests.pipelines.test_engine import Memory, run
+from tests.small import WORDS
+from trainers.engine import Engine, LocalHost, load_method
+from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from trainers.sgbert import SGBERT, SGBERTConfig
+
+
+@pytest.fixture(scope="module")
+def translated(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Shards of two columns."""
+    folder = tmp_path_factory.mktemp("translated")
+    rng = np.random.default_rng(0)
+    rows = [" ".join(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(96)]
+    table = folder / "rows.tsv"
+    table.write_text("original\ttranslation\n" + "".join(f"{row}\t{' '.join(row.split()[::-1])}\n" for row in rows))
+    pack_table(table, ("original", "translation"), Output(folder / "shards", name="bt"))
+    return str(folder / "shards")
+
+
+@pytest.fixture
+def guided(place: Path, translated: str, tmp_path: Path) -> Recipe:
+    return Recipe(
+        name="sgbert/test",
+        method=SGBERTConfig(head_width=24),
+        encoder=EncoderConfig(path=str(place / "encoder"), pooling="cls_before_pooler"),
+        streams={"text": TextStream(shards=translated, batch_size=16, window=32, columns=("original",))},
+        optim={"text": OptimConfig(lr=1e-3)},
+        evaluation=EvaluationConfig(select="lee-dev", every=2),
+        run=RunConfig(output=str(tmp_path / "run"), max_steps=4, epochs=100, workers=0, log_every=1, threads=1),
+    )
+
+
+@pytest.mark.parametrize(
+    ("positive", "loss"), [("teacher", "opt3"), ("teacher", "sg"), ("translation", "sg"), ("both", "opt3")]
+)
+def test_runs_and_leaves_the_student_alone_in_the_checkpoint(guided: Recipe, positive: str, loss: str) -> None:
+    columns = ("original",) if positive == "teacher" else ("original", "translation")
+    recipe = (
+        guided.replace("method.loss", loss).replace("method.positive", positive).replace("streams.text.columns", columns)
+    )
+    memory, _, engine = run(recipe)
+    method = engine.method
+    assert isinstance(method, SGBERT)
+    assert all(np.isfinite(memory.values[step]["train/text"]) for step in (1, 2, 3, 4))
+    has_teacher = positive != "translation"
+    assert ("train/regularisation" in memory.values[4]) == has_teacher == (method.teacher is not None)
+    if has_teacher:
+        assert memory.values[1]["train/regularisation"] == 0 < memory.values[4]["train/regularisation"]
+    checkpoint = Path(recipe.run.output) / "checkpoint"
+    for name in ("method", "best"):
+        with safe_open(checkpoint / f"{name}.safetensors", "pt") as file:
+            assert not [key for key in file.keys() if "teacher" in key]  # noqa: SIM118
+    loaded = load_method(checkpoint)
+    assert isinstance(loaded, SGBERT)
+    if loaded.teacher is not None and method.teacher is not None:  # rebuilt from encoder.path
+        for ours, theirs in zip(loaded.teacher.parameters(), method.teacher.parameters(), strict=True):
+            assert torch.equal(ours, theirs)
+
+
+def test_a_resumed_run_has_the_same_teacher_and_losses(guided: Recipe, tmp_path: Path) -> None:
+    whole, _, engine = run(guided)
+    half = guided.replace("run.output", str(tmp_path / "half"))
+    host = LocalHost(Path(half.run.output))
+    host.device = torch.device("cpu")
+    first = Engine(half, host, Memory())
+    save = first._save
+
+    def stop_after_saving(readers: Any) -> None:
+        save(readers)
+        raise KeyboardInterrupt
+
+    first._save = stop_after_saving  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        first.run()
+    resumed, _, after = run(half)
+    assert sorted(resumed.losses()) == [3, 4]
+    assert all(resumed.losses()[step] == whole.losses()[step] for step in (3, 4))
+    for name, tensor in engine.method.state_dict().items():
+        assert torch.equal(tensor, after.method.state_dict()[name]), name

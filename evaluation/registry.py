@@ -7,8 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qsl
+from urllib.parse import parse_qsl, urlencode
 
+from data import shards
 from evaluation import lee, sts
 from evaluation.geometry import GeometryTask
 from evaluation.sts import PairTask
@@ -144,6 +145,16 @@ def locate(data: str | Path) -> tuple[Path, str]:
         f"the data folder {folder} is neither a SentEval downstream folder (no STS/, SICK/, MR/, ... in it) nor a folder of "
         "raw TSVs (no STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ... in it)"
     )
+
+
+def absolute(name: str) -> str:
+    """KIND:PLACE with the place, and files among its options, absolute: workers run in other folders."""
+    kind, colon, place = name.partition(":")
+    if not colon or kind not in KINDS or kind == "hub":
+        return name
+    place, _, query = (place, "", "") if Path(place).exists() else place.partition("?")
+    options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in parse_qsl(query)}
+    return f"{kind}:{shards.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:

@@ -65,7 +65,7 @@ class Arguments:
     style: Literal["text", "markdown", "latex"] = "text"
     """Of the table."""
     metric: str | None = None
-    """The one metric that a comparison shows of every task, f1 or pearson for example. Default: each task's headline."""
+    """The one metric that --compare and --style show of every task, f1 or pearson. Default: each one's headline."""
     order: Literal["simcse", "sgbert"] = "simcse"
     """Of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 ..."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
@@ -126,7 +126,9 @@ def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
     results = measured.report["results"]
     table = tables.task_table(results)
     if arguments.style != "text":
-        table = tables.comparison([tables.Row(arguments.model, [results])], arguments.order, style=arguments.style)
+        table = tables.comparison(
+            [tables.Row(arguments.model, [results])], arguments.order, arguments.metric, style=arguments.style
+        )
     for key, name in (("average", "the seven"), ("transfer_average", "the seven transfer tasks")):
         if key in measured.report and arguments.style == "text":
             table += f"\naverage of {name}: {measured.report[key]:.2f}"

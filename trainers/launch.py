@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from data.shards import absolute
+from evaluation import registry
 from trainers.check import check, describe_shards_of
 from trainers.engine import Engine, LocalHost, load_method
 from trainers.progress import ProgressLine
@@ -145,7 +146,10 @@ def resolve(recipe: Recipe) -> Recipe:
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
-    return recipe
+    evaluation = recipe.evaluation
+    for field in ("watch", "final"):
+        recipe = recipe.replace(f"evaluation.{field}", tuple(registry.absolute(task) for task in getattr(evaluation, field)))
+    return recipe.replace("evaluation.select", evaluation.select and registry.absolute(evaluation.select))
 
 
 def fit(recipe: Recipe) -> dict[str, Any]:

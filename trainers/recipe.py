@@ -211,7 +211,11 @@ class Recipe(Settings):
             stream.pop("cpus")
             stream["shards"] = "::".join(_local_name(url) for url in stream["shards"].split("::"))
         content["encoder"]["path"] = _local_name(content["encoder"]["path"])
-        content["evaluation"]["data"] = _local_name(content["evaluation"]["data"] or "")
+        evaluation = content["evaluation"]
+        evaluation["data"] = _local_name(evaluation["data"] or "")
+        for name in ("watch", "final"):
+            evaluation[name] = [_local_task(task) for task in evaluation[name]]
+        evaluation["select"] = _local_task(evaluation["select"] or "")
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     @property
@@ -237,6 +241,12 @@ def _setting(place: tuple[int | str, ...]) -> list[str]:
     names = [str(part) for part in place]
     kind = {"method": 1, "streams": 2}.get(names[0], len(names)) if names else 0
     return names[:kind] + names[kind + 1 :]
+
+
+def _local_task(name: str) -> str:
+    """A task on data of the user's own, KIND:PLACE, without the folders above."""
+    kind, colon, place = name.partition(":")
+    return f"{kind}:{_local_name(place)}" if colon else name
 
 
 def _local_name(path: str) -> str:

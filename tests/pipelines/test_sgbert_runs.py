@@ -12,9 +12,11 @@ from safetensors import safe_open
 
 from data.config import TextStream
 from data.pack import Output, pack_table
+from evaluation.registry import absolute
 from tests.pipelines.test_engine import Memory, run
 from tests.small import WORDS
 from trainers.engine import Engine, LocalHost, load_method
+from trainers.launch import resolve
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 
@@ -91,3 +93,33 @@ def test_a_resumed_run_has_the_same_teacher_and_losses(guided: Recipe, tmp_path:
     assert all(resumed.losses()[step] == whole.losses()[step] for step in (3, 4))
     for name, tensor in engine.method.state_dict().items():
         assert torch.equal(tensor, after.method.state_dict()[name]), name
+
+
+def test_tasks_on_files_of_ones_own(guided: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named relative to where the user is, found from where the workers are; the folder is no part of the identity."""
+    rows = [
+        (text, " ".join(reversed(text.split())), i % 5)
+        for i, text in enumerate(" ".join(WORDS[i : i + 4]) for i in range(9))
+    ]
+    for place in ("one", "two"):
+        folder = tmp_path / place / "pairs"
+        folder.mkdir(parents=True)
+        lines = "".join(f"{first}\t{second}\t{score}\n" for first, second, score in rows)
+        (folder / "own-dev.tsv").write_text("sentence1\tsentence2\tscore\n" + lines)
+    identities = set()
+    for place in ("one", "two"):
+        monkeypatch.chdir(tmp_path / place)
+        recipe = resolve(
+            guided.replace("evaluation.select", "pairs:pairs/own-dev.tsv").replace("evaluation.final", ("lee",))
+        )
+        assert recipe.evaluation.select == f"pairs:{tmp_path / place}/pairs/own-dev.tsv"
+        assert recipe.evaluation.final == ("lee",)
+        identities.add(recipe.replace("run.tracking_uri", None).identity())
+        monkeypatch.chdir(tmp_path)
+        memory, result, _ = run(recipe.replace("run.output", str(tmp_path / place / "run")))
+        assert "eval/own-dev/spearman" in memory.values[2] and result["best_score"] is not None
+    assert len(identities) == 1
+    assert absolute("hub:mteb/x:dev") == "hub:mteb/x:dev" and absolute("stsb-dev") == "stsb-dev"
+    assert absolute("zero-shot:one?classes=two/pairs/own-dev.tsv") == (
+        f"zero-shot:{tmp_path}/one?classes={tmp_path}/two/pairs/own-dev.tsv"
+    )

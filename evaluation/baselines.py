@@ -183,7 +183,7 @@ class PostProcessed:
 
     def transform(self, vectors: np.ndarray) -> np.ndarray:
         """The fitted map of vectors (N, d)."""
-        raise NotImplementedError
+        raise NotImplementedError  # the interface: whitening and flow define it
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
         """Vectors (N, k), float32, of N texts."""

@@ -113,7 +113,7 @@ def _plane_density(axes: Axes, plane: np.ndarray) -> None:
     grid = np.stack(np.meshgrid(ticks, ticks))
     values = gaussian_kde(plane.T)(grid.reshape(2, -1)).reshape(grid.shape[1:])
     image = axes.pcolormesh(ticks, ticks, values, cmap="Greys", shading="gouraud", rasterized=True)
-    axes.get_figure(root=True).colorbar(image, ax=axes, label="density")  # type: ignore[union-attr]
+    axes.get_figure(root=True).colorbar(image, ax=axes, label="density")  # type: ignore[union-attr]  # it has one
 
 
 def _angle_density(axes: Axes, theta: np.ndarray, name: str, i: int) -> None:

@@ -276,7 +276,7 @@ def _finetune(place: str, options: Options, probing: Probing) -> Task:
 
     head = {"head": options["head"]} if "head" in options else {}
     numbers = {name: _number(name, options[name]) for name in ("epochs", "lr", "batch") if name in options}
-    settings = finetune.Training(**numbers, seed=probing.seed)  # type: ignore[arg-type]
+    settings = finetune.Training(**numbers, seed=probing.seed)  # type: ignore[arg-type]  # _number gave each its kind
     return finetune.FinetuneTask(_title("finetune", place), read_labelled(place, probing.seed), settings, **head)
 
 

@@ -89,7 +89,7 @@ def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
 
 def save_examples(measured: Measured, file: Path) -> None:
     """What a paired test needs, beside a report: ``scores.npz`` of ``scores.json``."""
-    np.savez_compressed(file.with_suffix(".npz"), **measured.examples)  # type: ignore[arg-type]
+    np.savez_compressed(file.with_suffix(".npz"), **measured.examples)  # type: ignore[arg-type]  # numpy's own flags
 
 
 def read_report(file: Path, tasks: Sequence[Task]) -> Measured:

@@ -148,6 +148,27 @@ def _text(fields: Mapping[str, bytes], column: str, key: str) -> str:
     return value
 
 
+def captions(fields: Mapping[str, bytes], key: str) -> list[str]:
+    """The captions of a sample, at least one: the entry `captions` of its `json`, else its field `txt`.
+
+    White space is made single. DecodeError: none, an empty one, or one that is no text.
+    """
+    try:
+        record = json.loads(fields.get("json", b"{}"))
+    except (ValueError, RecursionError) as error:
+        raise DecodeError(f"sample {key!r}: its json cannot be read ({error})", "damaged json") from error
+    found = record.get("captions", []) if isinstance(record, dict) else []
+    if not found and "txt" in fields:
+        return text(fields, ("txt",), key)
+    if not isinstance(found, list) or not found or not all(isinstance(item, str) and item.strip() for item in found):
+        raise DecodeError(
+            f"sample {key!r} has no captions; pack it with --captions COLUMN "
+            '(json {"captions": [...]}, none of them empty, or txt)',
+            "no captions",
+        )
+    return [" ".join(item.split()) for item in found]
+
+
 def label(fields: Mapping[str, bytes], column: str, key: str) -> int:
     """The class of a sample, an integer of at least 0: a field of its own (`cls`), else an entry of its `json`."""
     value = _value(fields, column, key)

@@ -1,17 +1,21 @@
 """Views that are made in batch on the trainer's device: colour, normalisation, spectrograms, mix-up, SpecAugment.
 
 Every sample of a batch, and every view of it, has parameters of its own, drawn from the given torch.Generator and from
-nothing else. The generator may live on any device; one on the CPU gives the same views on every device.
+nothing else (`spec_augment` can do without one). The generator may live on any device; one on the CPU gives the same
+views on every device.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from functools import lru_cache
 
 import numpy as np
 import torch
 from torch import Tensor
+
+from data.inputs import AudioInput
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -275,6 +279,103 @@ def log_mel(
     return result
 
 
+CLAP_FLOOR = 1e-10
+"""Smallest mel energy before the decibel of `clap_log_mel`."""
+
+
+@lru_cache(maxsize=32)
+def clap_mel_filters(rate: int, n_fft: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
+    """Slaney's mel filters with Slaney's normalisation: float32 (n_fft / 2 + 1, bins).
+
+    Call it early to check a recipe; the result is cached and must not be written to.
+
+    Raises:
+        ValueError: some filter lies between two frequencies of the Fourier transform and would always be empty, or the
+            edges lie outside 0 to rate / 2.
+    """
+    if bins < 1 or n_fft < 2 or not 0 <= low_hz < high_hz <= rate / 2:
+        raise ValueError(
+            f"log-mel: bins={bins}, n_fft={n_fft}, low_hz={low_hz:g}, high_hz={high_hz:g}, rate={rate}; bins must be at "
+            f"least 1, n_fft at least 2, and 0 <= low_hz < high_hz <= rate / 2 = {rate / 2:g}"
+        )
+    filters = _slaney(rate, n_fft, bins, low_hz, high_hz)
+    if _has_empty(filters):
+        empty = int((filters.max(0) == 0).sum())
+        fewer = range(bins - 1, 0, -1)
+        allowed = next((n for n in fewer if not _has_empty(_slaney(rate, n_fft, n, low_hz, high_hz))), 0)
+        raise ValueError(
+            f"log-mel: {empty} of bins={bins} mel filters are empty at rate={rate} with n_fft={n_fft}, {low_hz:g} to "
+            f"{high_hz:g} Hz; the largest number of bins without an empty filter is {allowed}: lower bins or raise n_fft"
+        )
+    return torch.from_numpy(filters.astype(np.float32))
+
+
+def _slaney(rate: int, n_fft: int, bins: int, low_hz: float, high_hz: float) -> np.ndarray:
+    from transformers.audio_utils import mel_filter_bank
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of empty filters, which are an error here
+        return mel_filter_bank(n_fft // 2 + 1, bins, low_hz, high_hz, rate, norm="slaney", mel_scale="slaney")
+
+
+@torch.no_grad()
+def clap_log_mel(waveform: Tensor, *, rate: int, n_fft: int, hop: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
+    """Log-mel spectrogram of CLAP (paper 002, section 4.4), always in float32.
+
+    Frames centred on every `hop`-th sample (the edges mirrored), periodic Hann window, power spectrum, Slaney's mel
+    filters, 10 log10 with a floor of 1e-10 and no ceiling on the range.
+
+    Args:
+        waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768); T at least n_fft / 2 + 1.
+        rate: samples per second.
+        n_fft: samples of a window.
+        hop: samples between windows.
+        bins: mel filters.
+        low_hz, high_hz: lower edge of the first filter, upper edge of the last.
+
+    Returns:
+        Decibel, float32 (B, V, frames, bins) with frames = T // hop + 1.
+
+    Raises:
+        ValueError: an empty mel filter (see `clap_mel_filters`), or wrong shapes.
+    """
+    filters = clap_mel_filters(rate, n_fft, bins, low_hz, high_hz).to(waveform.device)
+    if waveform.ndim != 3 or hop < 1 or waveform.shape[-1] <= n_fft // 2:
+        raise ValueError(
+            f"clap_log_mel: waveform {tuple(waveform.shape)}, hop={hop}, n_fft={n_fft}; the waveform must be (B, V, T) with "
+            "more samples than half a window, the hop at least one sample"
+        )
+    clips = waveform.flatten(0, 1)
+    frames = clips.shape[-1] // hop + 1
+    result = torch.empty(len(clips), frames, bins, device=clips.device)
+    taper = torch.hann_window(n_fft, device=clips.device)
+    # On the CPU a clip at a time: what it needs stays in the cache. Elsewhere some, so that memory does not grow with B.
+    count = 1 if clips.device.type == "cpu" else 64
+    for part, place in zip(clips.split(count), result.split(count), strict=True):
+        padded = torch.nn.functional.pad(_full_scale(part)[:, None], (n_fft // 2, n_fft // 2), mode="reflect")[:, 0]
+        spectrum = torch.fft.rfft(padded.unfold(-1, n_fft, hop)[:, :frames] * taper)
+        power = torch.view_as_real(spectrum).square().sum(-1)
+        with torch.autocast(clips.device.type, enabled=False):  # a mel energy in half precision is no mel energy
+            place[:] = power @ filters
+    result = result.clamp_min_(CLAP_FLOOR).log10_().mul_(10)
+    return result.view(*waveform.shape[:2], frames, bins)
+
+
+def audio_features(waveform: Tensor, input: AudioInput) -> Tensor:
+    """What a sound tower takes: (B, V, samples) int16 or float -> float32 (B, V, frames, bins), by `input.features`."""
+    if input.features == "kaldi":
+        return log_mel(waveform, rate=input.rate, bins=input.bins, frames=input.frames)
+    return clap_log_mel(
+        waveform,
+        rate=input.rate,
+        n_fft=input.n_fft,
+        hop=input.hop,
+        bins=input.bins,
+        low_hz=input.low_hz,
+        high_hz=input.high_hz,
+    )
+
+
 def _full_scale(waveform: Tensor) -> Tensor:
     return waveform.float() if waveform.is_floating_point() else waveform.float() / 32768
 
@@ -338,7 +439,7 @@ def mixup(
 
 
 @torch.no_grad()
-def spec_augment(spectrogram: Tensor, generator: torch.Generator, freq: int = 48, time: int = 192) -> Tensor:
+def spec_augment(spectrogram: Tensor, generator: torch.Generator | None = None, freq: int = 48, time: int = 192) -> Tensor:
     """One band of bins and one span of frames set to 0 (Park et al. 2019, without warping; paper 000, section 2.6).
 
     Every spectrogram has its own: a width uniform in [0, parameter), then a start uniform in [0, size - width), both
@@ -346,7 +447,7 @@ def spec_augment(spectrogram: Tensor, generator: torch.Generator, freq: int = 48
 
     Args:
         spectrogram: (B, V, frames, bins).
-        generator: source of all randomness.
+        generator: source of all randomness; none: torch's global one of the spectrogram's device.
         freq: most bins; at most the number of bins.
         time: most frames; at most the number of frames.
     """
@@ -356,7 +457,8 @@ def spec_augment(spectrogram: Tensor, generator: torch.Generator, freq: int = 48
             f"spec_augment: freq={freq}, time={time} for a spectrogram of {bins} bins and {frames} frames; "
             "freq must be 0 to the number of bins, time 0 to the number of frames"
         )
-    draws = torch.rand(*spectrogram.shape[:-2], 4, generator=generator, device=generator.device).to(spectrogram.device)
+    place = spectrogram.device if generator is None else generator.device
+    draws = torch.rand(*spectrogram.shape[:-2], 4, generator=generator, device=place).to(spectrogram.device)
     band = _span(draws[..., 0], draws[..., 1], freq, bins)[..., None, :]
     span = _span(draws[..., 2], draws[..., 3], time, frames)[..., :, None]
     return spectrogram.masked_fill(band | span, 0)

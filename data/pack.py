@@ -20,9 +20,9 @@ import tarfile
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, Literal, Protocol
 
 from tqdm import tqdm
 
@@ -50,7 +50,7 @@ class Draft:
 
 
 Drafts = Iterable[Draft | None]
-"""Samples of a source in its order; None stands for one that is left out because it is empty."""
+"""Samples of a source in its order; None stands for one that is left out because it is empty, or its file missing."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Packed:
     folder: Path
     samples: int
     dropped: int
-    """Samples left out because they were empty."""
+    """Samples left out because they were empty, or their file missing."""
     shards: int
     bytes: int
     classes: tuple[str, ...] = ()
@@ -207,6 +207,16 @@ def folder_files(folder: Path, extensions: Sequence[str]) -> Iterator[Draft]:
         yield Draft(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
 
 
+@dataclass(frozen=True)
+class _Entry:
+    """What a row of a manifest says."""
+
+    row: int
+    file: str
+    captions: tuple[str, ...]
+    label: str | None
+
+
 def manifest_files(
     path: Path,
     extensions: Sequence[str],
@@ -217,42 +227,81 @@ def manifest_files(
     label: str | None = None,
     where: Mapping[str, str] | None = None,
     quoted: bool | None = None,
+    group: bool = False,
+    missing: Literal["raise", "skip"] = "raise",
 ) -> Iterator[Draft | None]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
     One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
-    become the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty gives None.
+    or grouped ones, become the field `json`: ``{"captions": [...]}``. A row whose captions or class are empty gives None.
 
     Args:
         path: the manifest.
         extensions: kinds of files that are allowed.
         files: where they lie.
-        file: column with the path below `files`.
+        file: column with the path below `files`, or a pattern of columns: ``{ytid}.wav``, ``fold{fold}/{name}``.
         captions: columns with captions.
         label: column with the name of the class.
         where: only rows with these values.
         quoted: see `table_rows`.
+        group: rows that name the same file are one sample with the captions of all of them, where the first stands.
+        missing: "skip" gives None for a file that is not there (videos that no longer exist).
 
     Raises:
-        DataError: as `table_rows`, and a file that is missing or of another kind, named with its row.
+        DataError: as `table_rows`, a file that is missing or of another kind, named with its row, or grouped rows of
+            different classes.
     """
-    lines = _suffix(path) == ".jsonl"
-    for number, row in _rows(path, [file, *captions, *([label] if label else [])], where, quoted):
-        name = _text(row[file])
-        _check_extension(name, extensions, f"{path}, row {number}: {name}")
-        if not files.has(name):
+    entries: Iterable[_Entry] = _entries(path, file, captions, label, where, quoted)
+    if group:
+        entries = _grouped(entries, path)
+    as_text = len(captions) == 1 and _suffix(path) != ".jsonl" and not group
+    for entry in entries:
+        _check_extension(entry.file, extensions, f"{path}, row {entry.row}: {entry.file}")
+        there = files.has(entry.file)
+        if not there and missing == "raise":
             raise DataError(
-                f"{path}, row {number}: the file {name!r} does not exist in {files}; set --root, or remove the row"
+                f"{path}, row {entry.row}: the file {entry.file!r} does not exist in {files}; set --root, remove the row, "
+                "or leave such rows out with --missing skip"
             )
-        texts = [text for column in captions for text in _captions(row[column], column, path, number)]
-        class_ = _text(row[label]) if label else None
-        if (captions and not texts) or class_ == "":
+        if not there or (captions and not entry.captions) or entry.label == "":
             yield None
             continue
         fields: dict[str, bytes] = {}
-        if texts:
-            fields = {"txt": texts[0].encode()} if len(captions) == 1 and not lines else {"json": _json({"captions": texts})}
-        yield Draft(fields, name, class_, _file_key(number, name))
+        if entry.captions:
+            texts = list(entry.captions)
+            fields = {"txt": texts[0].encode()} if as_text else {"json": _json({"captions": texts})}
+        yield Draft(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
+
+
+def _entries(
+    path: Path,
+    file: str,
+    captions: Sequence[str],
+    label: str | None,
+    where: Mapping[str, str] | None,
+    quoted: bool | None,
+) -> Iterator[_Entry]:
+    parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
+    columns = parts[1::2]
+    for number, row in _rows(path, [*columns, *captions, *([label] if label else [])], where, quoted):
+        name = "".join(_text(row[part]) if place % 2 else part for place, part in enumerate(parts))
+        texts = tuple(text for column in captions for text in _captions(row[column], column, path, number))
+        yield _Entry(number, name, texts, _text(row[label]) if label else None)
+
+
+def _grouped(entries: Iterable[_Entry], path: Path) -> Iterable[_Entry]:
+    """One entry per file; it holds the texts of the manifest in memory."""
+    found: dict[str, _Entry] = {}
+    for entry in entries:
+        first = found.setdefault(entry.file, entry)
+        if first is not entry:
+            if first.label != entry.label:
+                raise DataError(
+                    f"{path}, rows {first.row} and {entry.row}: {entry.file} has the classes {first.label!r} and "
+                    f"{entry.label!r}; one file has one class"
+                )
+            found[entry.file] = replace(first, captions=first.captions + entry.captions)
+    return found.values()
 
 
 def _captions(value: Any, column: str, path: Path, number: int) -> list[str]:
@@ -507,7 +556,7 @@ def _write(
                 names.add(draft.label)
         spool.flush()
         if not len(spool):
-            raise DataError(f"nothing to pack: the source has no sample that is not empty ({dropped} empty ones)")
+            raise DataError(f"nothing to pack: the source has no sample that is not empty ({dropped} empty or missing ones)")
         numbers = _class_numbers(names, classes)
         order = permutation(len(spool), seed_of(output.seed, "pack")) if output.shuffle else range(len(spool))
         count = -(-len(spool) // output.shard_size)
@@ -634,6 +683,8 @@ def pack_files(
     label: str | None = None,
     where: Mapping[str, str] | None = None,
     quoted: bool | None = None,
+    group: bool = False,
+    missing: Literal["raise", "skip"] = "raise",
     classes: Sequence[str] | None = None,
 ) -> Packed:
     """Pack pictures (`decode.IMAGES`) or sounds (`decode.SOUNDS`): a folder of class folders, or a manifest.
@@ -643,12 +694,12 @@ def pack_files(
         extensions: kinds of files that are allowed.
         output: where to and how.
         root: folder or tar archive in which the manifest's files lie; none: the manifest's folder.
-        file, captions, label, where, quoted: see `manifest_files`.
+        file, captions, label, where, quoted, group, missing: see `manifest_files`.
         classes: see `pack`.
     """
     if source.is_dir():
-        if captions or label or where or root:
-            raise DataError(f"{source} is a folder: --captions, --label, --where and --root belong to a manifest")
+        if captions or label or where or root or group:
+            raise DataError(f"{source} is a folder: --captions, --label, --where, --root and --group belong to a manifest")
         return pack(folder_files(source, extensions), output, FolderFiles(source), classes)
     if not source.exists():
         raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
@@ -656,7 +707,18 @@ def pack_files(
         raise DataError(f"--root {root} does not exist")
     place = root or source.parent
     files: Files = FolderFiles(place) if place.is_dir() else TarFiles(place)
-    drafts = manifest_files(source, extensions, files, file=file, captions=captions, label=label, where=where, quoted=quoted)
+    drafts = manifest_files(
+        source,
+        extensions,
+        files,
+        file=file,
+        captions=captions,
+        label=label,
+        where=where,
+        quoted=quoted,
+        group=group,
+        missing=missing,
+    )
     return pack(drafts, output, files, classes)
 
 

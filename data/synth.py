@@ -1,4 +1,5 @@
-"""Input that needs no download: sentences from gensim, digits from scikit-learn, sounds that are computed here.
+"""Input that needs no download: sentences from gensim, digits from scikit-learn, sounds that are computed here, and
+pictures and sounds with captions (`data/emojis.py`, `data/captioned_sounds.py`).
 
 The demo, the smoke recipes and the tests run on these.
 """
@@ -9,14 +10,17 @@ import bz2
 import fcntl
 import html
 import io
+import json
 import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from data import captioned_sounds, emojis
 from data.errors import DataError
 from data.order import seed_of
 from data.pack import Draft, Output, pack
@@ -141,14 +145,32 @@ def _noise(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarr
     return 0.4 * rng.standard_normal(len(time)) * np.exp(-time * pitch / 100)
 
 
+def noise_band(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
+    """A dying burst of noise about an octave wide, so that noise has a pitch: times (T,) -> waveform (T,)."""
+    frequencies = np.fft.rfftfreq(len(time), time[1] - time[0])
+    octaves = np.log2(np.maximum(frequencies, 1) / pitch)
+    spectrum = np.fft.rfft(rng.standard_normal(len(time))) * np.exp(-((2 * octaves) ** 2))
+    return np.fft.irfft(spectrum, len(time)) * np.exp(-3 * time)
+
+
+def fade(time: np.ndarray) -> np.ndarray:
+    """Factors (T,) that let a sound begin and end within 10 ms, so that nothing clicks."""
+    return np.minimum(1, np.minimum(time, time[::-1]) / 0.01)
+
+
 def _pluck(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
     # A plucked string: higher harmonics are weaker and die sooner.
     partials = (_tone(time, n * pitch) / n * np.exp(-3.0 * n * time) for n in range(1, 7))
     return sum(partials, np.zeros_like(time))
 
 
+def tremolo(time: np.ndarray, pitch: float, speed: float) -> np.ndarray:
+    """A sine that swells and fades `speed` times a second: times (T,) -> waveform (T,)."""
+    return _tone(time, pitch) * (0.5 + 0.5 * np.sin(2 * np.pi * speed * time))
+
+
 def _tremolo(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    return _tone(time, pitch) * (0.5 + 0.5 * np.sin(2 * np.pi * rng.uniform(6, 10) * time))
+    return tremolo(time, pitch, rng.uniform(6, 10))
 
 
 def _chord(time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
@@ -190,9 +212,8 @@ def synth_sounds(
             onset = int(rng.uniform(0, 0.2) * length)
             time = np.arange(length - onset) / rate
             wave = make(time, float(rng.uniform(150, 600)), rng)
-            fade = np.minimum(1, np.minimum(time, time[::-1]) / 0.01)  # 10 ms, so that nothing clicks
             sound = rng.normal(0, rng.uniform(0.001, 0.01), length)
-            sound[onset:] += rng.uniform(0.2, 0.7) * fade * wave / max(1.0, np.abs(wave).max())
+            sound[onset:] += rng.uniform(0.2, 0.7) * fade(time) * wave / max(1.0, np.abs(wave).max())
             waves[label * per_class + i] = np.clip(np.rint(sound * 32767), -32768, 32767)
     return waves, np.repeat(np.arange(n_classes), per_class)
 
@@ -221,12 +242,35 @@ def _sound_drafts() -> Iterator[Draft]:
         yield Draft({"wav": data.getvalue()}, label=names[label])
 
 
+def _emoji_drafts(split: str) -> Iterator[Draft]:
+    for item in emojis.named_pictures():
+        if emojis.split_of(item.name) == split:
+            data = io.BytesIO()
+            item.picture.save(data, "PNG")
+            yield Draft({"png": data.getvalue(), "json": json.dumps({"captions": emojis.captions(item)}).encode()})
+
+
 DEMO: dict[str, tuple[Callable[[], Iterator[Draft]], int, str, str]] = {
     "text": (_text_drafts, 4000, "CC-BY-SA (Wikipedia); Lee corpus: research", "gensim test data: Wikipedia excerpt, Lee"),
     "image": (_image_drafts, 450, "CC-BY-4.0", "scikit-learn load_digits (UCI optical recognition of handwritten digits)"),
     "audio": (_sound_drafts, 200, "Apache-2.0", "synthesised by data/synth.py, seed 0"),
+    **{f"emoji-{split}": (partial(_emoji_drafts, split), 400, emojis.LICENCE, emojis.SOURCE) for split in emojis.SPLITS},
+    **{
+        f"sounds-{split}": (partial(captioned_sounds.drafts, split), 400, "Apache-2.0", "data/captioned_sounds.py, 1")
+        for split in ("train", "val", "test")
+    },
 }
 """Kind -> samples, shard size, licence, source. A change of what is made changes the source text, so that it is remade."""
+
+
+def kinds_of(urls: Iterable[str], offline: str) -> list[str]:
+    """The kinds of offline input that shard URLs, or names of tasks that contain some, ask for; each once, in their order.
+
+    ``kinds_of(["runs/offline/text", "retrieval:runs/offline/emoji-val?k=5"], "runs/offline")`` is ["text", "emoji-val"].
+    Paths in which the folder `offline` is not the beginning are not meant.
+    """
+    found = re.compile(rf"(?<![\w./-])(?:\./)*{re.escape(offline.rstrip('/'))}/+([\w-]+)")
+    return list(dict.fromkeys(kind for url in urls for kind in found.findall(url)))
 
 
 def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[str, Path]:
@@ -234,13 +278,14 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
 
     Args:
         folder: where to; made when it does not exist.
-        kinds: of "text" (sentences, `txt`), "image" (digits, `png` and `cls`) and "audio" (sounds, `wav` and `cls`).
+        kinds: of "text" (sentences, `txt`), "image" (digits, `png` and `cls`), "audio" (sounds, `wav` and `cls`), "emoji-"
+            and "sounds-" with train, val or test (pictures, `png`, and sounds, `wav`, with `json` captions).
 
     Returns:
         The folder of each kind.
 
     Raises:
-        DataError: an unknown kind.
+        DataError: an unknown kind, or emojis without their packages (extra `demo`).
     """
     if unknown := [kind for kind in kinds if kind not in DEMO]:
         raise DataError(f"no offline input of kind {unknown[0]!r}; there are {', '.join(DEMO)}")

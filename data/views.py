@@ -21,8 +21,9 @@ def random_resized_crop(
     rng: np.random.Generator,
     scale: tuple[float, float] = (0.2, 1.0),
     ratio: tuple[float, float] = RATIO,
+    resample: Image.Resampling = Image.Resampling.BILINEAR,
 ) -> Image.Image:
-    """A crop of random area and shape, resized to size x size, bilinear and antialiased (torchvision's algorithm).
+    """A crop of random area and shape, resized to size x size, antialiased, bilinear by default (torchvision's algorithm).
 
     The area is uniform in `scale` (a share of the picture), the log of width/height uniform in log `ratio`; ten tries,
     then the largest central crop within `ratio`. Crop and resize are one Pillow call, so pixels on the border are
@@ -34,7 +35,7 @@ def random_resized_crop(
             "scale (low, high) with 0 < low <= high <= 1, ratio (low, high) with 0 < low <= high"
         )
     left, top, width, height = _crop_box(image.width, image.height, rng, scale, ratio)
-    return image.resize((size, size), Image.Resampling.BILINEAR, box=(left, top, left + width, top + height))
+    return image.resize((size, size), resample, box=(left, top, left + width, top + height))
 
 
 def _crop_box(
@@ -103,6 +104,14 @@ def center_view(image: Image.Image, size: int) -> np.ndarray:
     return np.ascontiguousarray(_planes(resize_center_crop(image, size)))[None]
 
 
+def crop_view(
+    image: Image.Image, size: int, rng: np.random.Generator, scale: tuple[float, float] = (0.9, 1.0)
+) -> np.ndarray:
+    """open_clip's augmentation, one bicubic random crop of most of the picture, not mirrored: uint8 (1, 3, size, size)."""
+    cropped = random_resized_crop(image, size, rng, scale, resample=Image.Resampling.BICUBIC)
+    return np.ascontiguousarray(_planes(cropped))[None]
+
+
 def _planes(image: Image.Image) -> np.ndarray:
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
 
@@ -113,10 +122,11 @@ def crop_or_pad(
     rng: np.random.Generator | None = None,
     mode: Literal["start", "center", "random"] = "start",
     n_views: int = 1,
+    pad: Literal["silence", "repeat"] = "silence",
 ) -> np.ndarray:
-    """Waveforms of one length: longer ones cut at `mode`, shorter ones followed by silence.
+    """Waveforms of one length: longer ones cut at `mode`, shorter ones followed by silence, or repeated (`pad`).
 
-    How much of a view is sound is ``min(len(wave), samples)``; `device.log_mel` and `device.mixup` want to know it.
+    With silence, ``min(len(wave), samples)`` of a view is sound; `device.log_mel` and `device.mixup` want to know it.
 
     Args:
         wave: (T,) float of full scale -1 to 1, or int16.
@@ -124,6 +134,8 @@ def crop_or_pad(
         rng: for mode "random", where every view has its own cut.
         mode: the part of a longer waveform that is kept; the released code of paper 000 keeps the start.
         n_views: number of views.
+        pad: what follows a shorter waveform: "silence", or as many whole copies of it as fit and then silence
+            ("repeat", CLAP's "repeatpad"; paper 002, section 4.4). An empty waveform is silence either way.
 
     Returns:
         int16 (V, samples).
@@ -132,6 +144,8 @@ def crop_or_pad(
         raise ValueError(f"crop_or_pad: a waveform must be (T,) of float or int16, not {wave.dtype} {wave.shape}")
     if samples < 1:
         raise ValueError(f"crop_or_pad: samples={samples}; it must be at least 1")
+    if pad not in ("silence", "repeat"):
+        raise ValueError(f"crop_or_pad: pad={pad!r}; allowed are 'silence', 'repeat'")
     room = max(0, len(wave) - samples)
     if mode == "random":
         if rng is None:
@@ -146,5 +160,6 @@ def crop_or_pad(
         part = wave[start : start + samples]
         if part.dtype != np.int16:
             part = np.clip(np.rint(part * 32768.0), -32768, 32767).astype(np.int16)
-        view[: len(part)] = part
+        copies = samples // len(part) if pad == "repeat" and len(part) else 1
+        view[: copies * len(part)] = np.tile(part, copies)
     return views

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CHUNK = 4096  # texts tokenised in one call
+ITEMS = 64  # pictures or sounds encoded in one call
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
 
@@ -38,6 +39,10 @@ class ModuleEncoder:
     batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024. `full_length` counts the tokens of texts uncut
     (by default with `forward`'s own tokenizer, if it has one); with it, texts longer than the model's limit are counted
     in `cut` and logged.
+
+    `others` are the modalities beside text, "image" or "audio": from a list of at most 64 items (see `task.Encoder`) to
+    their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's contrastive loss puts
+    before cosines.
     """
 
     def __init__(
@@ -49,6 +54,8 @@ class ModuleEncoder:
         batch_size: int = 128,
         module: nn.Module | None = None,
         full_length: Callable[[list[str]], list[int]] | None = None,
+        others: Mapping[str, Callable[[list[Any]], Tensor]] | None = None,
+        logit_scale: Callable[[], float] | None = None,
     ) -> None:
         if batch_size < 1:
             raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
@@ -62,6 +69,8 @@ class ModuleEncoder:
         if full_length is None and callable(tokenizer := getattr(forward, "tokenizer", None)):
             full_length = token_counter(tokenizer)
         self.full_length = full_length
+        self.others = dict(others or {})
+        self._logit_scale = logit_scale
         self._cut: set[str] = set()
 
     @property
@@ -69,13 +78,30 @@ class ModuleEncoder:
         """How many distinct texts were longer than the model's limit, so far."""
         return len(self._cut)
 
+    @property
+    def logit_scale(self) -> float | None:
+        """The factor before cosines in the model's contrastive loss, as it is now; None for a model without one."""
+        return None if self._logit_scale is None else float(self._logit_scale())
+
     @torch.no_grad()
-    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d), float32, of N texts in their order."""
-        if modality != "text":
-            raise EvaluationError(f"this encoder takes texts only; modality {modality!r} was asked for")
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d), float32, of N items in their order.
+
+        Raises EvaluationError for a modality that the encoder does not take.
+        """
+        if modality != "text" and modality not in self.others:
+            taken = " and ".join(["texts", *(f"modality {name!r}" for name in self.others)])
+            raise EvaluationError(f"this encoder takes {taken} only; modality {modality!r} was asked for")
         if not items:
             return np.zeros((0, 0), dtype=np.float32)
+        return self._encode_texts(items) if modality == "text" else self._encode_others(items, self.others[modality])
+
+    def _encode_others(self, items: list[Any], forward: Callable[[list[Any]], Tensor]) -> np.ndarray:
+        with evaluation_mode(self.module):
+            parts = [forward(items[start : start + ITEMS]).float().cpu() for start in range(0, len(items), ITEMS)]
+        return torch.cat(parts).numpy()
+
+    def _encode_texts(self, items: list[str]) -> np.ndarray:
         # Characters first, for chunks that need little padding; tokens decide inside a chunk. Longest first, so that
         # a batch which does not fit the memory fails at once.
         order = sorted(range(len(items)), key=lambda i: -len(items[i]))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import soundfile
 
 from data import decode
-from data.errors import DataError, DecodeError
+from data.errors import DataError
 from data.shards import BadSample, RawSample, ShardSet, read
 from evaluation.task import Encoder, EvaluationError, Sound, embed
 
@@ -32,7 +31,7 @@ class Sample(NamedTuple):
 
     def captions(self) -> list[str]:
         """Its captions, at least one: the entry `captions` of its json, else its field txt."""
-        return _checked(self.where, lambda: _captions(self.fields, self.key))
+        return _checked(self.where, lambda: decode.captions(self.fields, self.key))
 
     def label(self) -> int:
         """Its class number, from the field cls."""
@@ -159,22 +158,6 @@ def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
     except soundfile.SoundFileError:
         rate = 16_000  # the decoder says what is wrong with it
     return Sound(decode.audio(data, extension, rate, key), rate)
-
-
-def _captions(fields: Mapping[str, bytes], key: str) -> list[str]:
-    try:
-        record = json.loads(fields.get("json", b"{}"))
-    except ValueError as error:
-        raise DecodeError(f"sample {key!r}: its json cannot be read ({error})") from error
-    found = record.get("captions", []) if isinstance(record, dict) else []
-    if not found and "txt" in fields:
-        return decode.text(fields, ("txt",), key)
-    if not isinstance(found, list) or not found or not all(isinstance(text, str) and text.strip() for text in found):
-        raise DecodeError(
-            f"sample {key!r} has no captions; pack it with --captions COLUMN "
-            '(json {"captions": [...]}, none of them empty, or txt)'
-        )
-    return [" ".join(text.split()) for text in found]
 
 
 def _checked(where: str, action: Any) -> Any:

@@ -38,13 +38,16 @@ KINDS = {
     "hub": "rated sentence pairs of a Hugging Face dataset, NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, or of its folder",
     "classify": "labelled texts in a TSV with the columns label text: a probe on frozen vectors",
     "finetune": "the same texts: the encoder itself is trained",
-    "retrieval": "shards of images or sounds with captions, both directions",
+    "retrieval": "shards of images or sounds with captions, both directions; options primary, shared",
+    "contrastive": "the same shards: the loss over batches of pairs at the model's logit scale; option batch",
     "zero-shot": "shards of labelled images or sounds; options classes, set, templates",
     "geometry": "a labelled TSV, or shards with captions or classes",
 }
 
 
 OPTIONS = {
+    "retrieval": ("primary", "shared"),
+    "contrastive": ("batch",),
     "zero-shot": ("classes", "set", "templates"),
     "classify": ("head",),
     "finetune": ("head", "epochs", "lr", "batch"),
@@ -84,7 +87,7 @@ def is_development(name: str) -> bool:
     if not colon:
         return name.removesuffix(GEOMETRY) in DEVELOPMENT
     words = re.split(r"[^a-z0-9]+", place.partition("?")[0].rstrip("/").split("/")[-1].lower())
-    if kind not in ("pairs", "hub", "retrieval", "zero-shot", "geometry") or "test" in words:
+    if kind not in ("pairs", "hub", "retrieval", "contrastive", "zero-shot", "geometry") or "test" in words:
         return False
     if any(re.fullmatch(r"sts1[2-6]", word) for word in words):
         return False
@@ -290,7 +293,18 @@ def _number(option: str, text: str) -> int | float:
 def _retrieval(place: str, options: Options, probing: Probing) -> Task:
     from evaluation.retrieval import RetrievalTask
 
-    return RetrievalTask(_title("retrieval", place), place)
+    shared = options.pop("shared", "false")
+    if shared not in ("true", "false"):
+        raise EvaluationError(f"task retrieval:{place}: option shared={shared}; it is true or false")
+    title = _title("retrieval", place) + ("-shared" if shared == "true" else "")
+    return RetrievalTask(title, place, shared=shared == "true", **options)
+
+
+def _contrastive(place: str, options: Options, probing: Probing) -> Task:
+    from evaluation.contrastive import ContrastiveTask
+
+    settings = {"batch": int(_number("batch", options["batch"]))} if "batch" in options else {}
+    return ContrastiveTask(_title("contrastive", place), place, **settings)
 
 
 def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
@@ -305,7 +319,10 @@ def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
             raise EvaluationError(
                 f"task zero-shot:{place}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}"
             )
-    return ZeroShotTask(_title("zero-shot", place), place, prompts.classes if prompts else None, templates or None)
+    title = _title("zero-shot", place)
+    if "templates" in options:  # a set measured with several lists of templates has a number for each
+        title += f"-{re.sub(r'[^a-zA-Z0-9_.-]+', '-', Path(options['templates']).stem)}"
+    return ZeroShotTask(title, place, prompts.classes if prompts else None, templates or None)
 
 
 def _geometry(place: str, options: Options, probing: Probing) -> Task:
@@ -328,6 +345,7 @@ MAKERS: dict[str, Callable[[str, Options, Probing], Task]] = {
     "classify": _classify,
     "finetune": _finetune,
     "retrieval": _retrieval,
+    "contrastive": _contrastive,
     "zero-shot": _zero_shot,
     "geometry": _geometry,
 }

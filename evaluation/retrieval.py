@@ -14,7 +14,7 @@ import numpy as np
 
 from evaluation.lines import read_lines, read_table
 from evaluation.paired import PairedTask, embed_distinct, encode_pairs
-from evaluation.task import Encoder, EvaluationError, Score, embed, shorten
+from evaluation.task import Encoder, EvaluationError, Score, did_you_mean, embed, shorten
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +41,7 @@ def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk
     which would be a perfect rank).
     """
     owners = np.asarray(owners)
-    if items.ndim != 2 or texts.ndim != 2 or items.shape[1] != texts.shape[1]:
-        raise EvaluationError(f"items {items.shape} and texts {texts.shape} do not lie in one space, (N, d) and (T, d)")
+    _check_space(items, texts)
     if len(owners) != len(texts) or not len(owners) or owners.min() < 0 or owners.max() >= len(items):
         raise EvaluationError(f"owners must give one of the {len(items)} items for each of the {len(texts)} texts")
     own = _own_scores(items, texts, owners, chunk)
@@ -64,6 +63,39 @@ def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk
     return Ranks(_place(owners, -own) + ahead_texts, 1 + ahead_items)
 
 
+class Found(NamedTuple):
+    """Ranks from 1 of everything relevant, one a pair of a query and a row of the database that is relevant to it."""
+
+    queries: np.ndarray  # (P,)
+    ranks: np.ndarray  # (P,)
+
+
+def relevant_ranks(
+    queries: np.ndarray, database: np.ndarray, relevant: tuple[np.ndarray, np.ndarray], chunk: int = CHUNK
+) -> Found:
+    """Ranks of all rows of database (M, d) that are relevant to queries (Q, d): pairs of row numbers, each (P,), once each.
+
+    The rank is the place among the query's relevant rows plus the number of other rows that score as high or higher, so
+    that a tie with an irrelevant row counts as lost, see `paired_ranks`.
+    """
+    order = np.argsort(relevant[0], kind="stable")
+    asking, asked = (np.asarray(side)[order] for side in relevant)
+    own = _own_scores(queries, database[asked], asking, chunk)
+    ahead = np.zeros(len(asking), dtype=np.int64)
+    for top in range(0, len(queries), chunk):
+        block = unit(queries[top : top + chunk])
+        first, last = np.searchsorted(asking, [top, top + chunk])
+        for left in range(0, len(database), chunk):
+            scores = block @ unit(database[left : left + chunk]).T
+            columns = asked[first:last] - left
+            inside = np.flatnonzero((columns >= 0) & (columns < scores.shape[1]))
+            scores[asking[first + inside] - top, columns[inside]] = -np.inf  # what is relevant does not compete
+            for start in range(first, last, chunk):  # a query may have more relevant rows than a block has
+                part = slice(start, min(start + chunk, last))
+                ahead[part] += (scores[asking[part] - top] >= own[part, None] - TIE).sum(1)
+    return Found(asking, _place(asking, -own) + ahead)
+
+
 def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """The best rank (N,) among each item's captions, from ranks and owners (T,)."""
     best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
@@ -76,17 +108,19 @@ def recall_at(ranks: np.ndarray, ks: Sequence[int] = (1, 5, 10)) -> dict[int, fl
     return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in ks}
 
 
-def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None) -> float:
+def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | None = None) -> float:
     """mAP@10 in points, as LAION-CLAP counts it.
 
     With `owners` (T,) the mean over items of sum_r (r / rank_r) over those of its captions, in order, whose rank is at
-    most 10, divided by the number of its captions; without, every rank is a query of its own: mean of 1 / rank.
+    most 10, divided by the number of its captions (by `most`, if there are more); without, every rank is a query of its
+    own: mean of 1 / rank.
     """
     ranks = np.asarray(ranks)
     owners = np.arange(len(ranks)) if owners is None else np.asarray(owners)
     gain = np.where(ranks <= 10, _place(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
-    return 100 * float(np.mean(np.bincount(owners, gain)[count > 0] / count[count > 0]))
+    share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], most or len(ranks))
+    return 100 * float(np.mean(share))
 
 
 def top_k(queries: np.ndarray, database: np.ndarray, k: int, chunk: int = CHUNK) -> tuple[np.ndarray, np.ndarray]:
@@ -110,6 +144,11 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     if not np.isfinite(lengths).all():
         raise EvaluationError("an embedding holds NaN or infinity; the model has diverged or overflows")
     return rows / np.maximum(lengths, np.finfo(np.float64).tiny)
+
+
+def _check_space(items: np.ndarray, texts: np.ndarray) -> None:
+    if items.ndim != 2 or texts.ndim != 2 or items.shape[1] != texts.shape[1]:
+        raise EvaluationError(f"items {items.shape} and texts {texts.shape} do not lie in one space, (N, d) and (T, d)")
 
 
 def _own_scores(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int) -> np.ndarray:
@@ -155,26 +194,70 @@ class RetrievalTask(PairedTask):
 
     ``<image|audio>_to_text_r1`` (r5, r10): the item is the query, and the best ranked of its own captions counts.
     ``text_to_<image|audio>_r1``: every caption is a query over the items. ``..._map10`` is mAP@10. In points.
-    ``mean_r1``, the mean of the two R@1, stands for the task. Chance is 100 / number of items for text to item.
+    ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
+    Chance is 100 / number of items for text to item.
+
+    LAION-CLAP makes five passes from text to item, one with the first captions, one with the second and so on, and
+    averages them. With five captions for every item that is the mean over all captions, as here, for R@k and mAP@10 alike;
+    where items have different numbers of captions, here every caption weighs the same.
+
+    With `shared`, captions of the same text are one caption that belongs to all items that carry it: for sets whose
+    captions are made from class names, where all but one of the items of a class would count as wrong. An item's hit is
+    any of its texts, a text's hit any item that carries it, and each distinct text is one query: R@k is the share of
+    queries whose best ranked hit has a rank of at most k. A rank is the place among the hits plus the number of others
+    that score as high or higher. mAP@10 is the mean over queries of sum_r (r / rank_r) over the hits, in order, whose rank
+    is at most 10, divided for an item by the number of its texts and for a text by min(10, number of its items). Where all
+    texts differ, all numbers are those without `shared`.
+
+    Raises EvaluationError for an unknown `primary`.
     """
 
     primary = "mean_r1"
 
+    def __init__(
+        self, name: str, shards: str | Path | Sequence[str], primary: str = "mean_r1", shared: bool = False
+    ) -> None:
+        super().__init__(name, shards)
+        kinds = ("r1", "r5", "r10", "map10")
+        known = [f"{way}_{kind}" for way in self._ways for kind in kinds] + ["mean_r1", "mean_map10"]
+        if primary not in known:
+            raise EvaluationError(
+                f"task {name}: primary={primary!r} is no number of this task{did_you_mean(primary, known)} They are "
+                f"{', '.join(known)}"
+            )
+        self.primary = primary
+        self.shared = shared
+
+    @property
+    def _ways(self) -> tuple[str, str]:
+        return f"{self.modality}_to_text", f"text_to_{self.modality}"
+
     def score(self, encoder: Encoder) -> Score:
         """Recall and mAP in both directions; counts of items and captions."""
         items, captions, owners = encode_pairs(self.samples, encoder)
-        texts = embed_distinct(encoder, captions)
-        ranks = paired_ranks(items, texts, owners)
-        there, back = f"{self.modality}_to_text", f"text_to_{self.modality}"
-        best = best_ranks(ranks.text, owners)
-        metrics = {f"{there}_r{k}": value for k, value in recall_at(best).items()}
-        metrics[f"{there}_map10"] = map_at_10(ranks.text, owners)
-        metrics |= {f"{back}_r{k}": value for k, value in recall_at(ranks.item).items()}
-        metrics[f"{back}_map10"] = map_at_10(ranks.item)
-        metrics["mean_r1"] = (metrics[f"{there}_r1"] + metrics[f"{back}_r1"]) / 2
+        distinct = {text: row for row, text in enumerate(dict.fromkeys(captions))}
+        if self.shared:
+            pairs = np.unique(np.stack([owners, [distinct[text] for text in captions]]), axis=1)
+            texts = embed(encoder, list(distinct))
+            _check_space(items, texts)
+            there = relevant_ranks(items, texts, (pairs[0], pairs[1]))
+            back = relevant_ranks(texts, items, (pairs[1], pairs[0]))
+        else:
+            ranks = paired_ranks(items, embed_distinct(encoder, captions), owners)
+            there, back = Found(owners, ranks.text), Found(np.arange(len(captions)), ranks.item)
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
-        return Score(metrics, {"items": len(items), "captions": len(captions), **spread})
+        counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
+        return Score(self._metrics(there, back), counts)
+
+    def _metrics(self, there: Found, back: Found) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for way, (queries, ranks), most in zip(self._ways, (there, back), (None, 10), strict=True):
+            metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
+            metrics[f"{way}_map10"] = map_at_10(ranks, queries, most)
+        for kind in ("r1", "map10"):
+            metrics[f"mean_{kind}"] = float(np.mean([metrics[f"{way}_{kind}"] for way in self._ways]))
+        return metrics
 
 
 # -------------------------------------------------------------------------------------------------------- nearest captions

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import zlib
+from typing import Any
+
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from evaluation.task import Encoder, EvaluationError
+from evaluation.task import Encoder, EvaluationError, Sound, logit_scale_of
 
 
 class ShardedEncoder:
@@ -20,13 +23,18 @@ class ShardedEncoder:
     def __init__(self, encoder: Encoder) -> None:
         self.encoder = encoder
 
-    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+    @property
+    def logit_scale(self) -> float | None:
+        """That of the encoder; workers in training hold the same."""
+        return logit_scale_of(self.encoder)
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d), float32, of N items in their order."""
         world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
         if world == 1:
             return self.encoder.encode(items, modality)
-        # Dealt by length, so that the ranks finish together.
-        order = np.asarray(sorted(range(len(items)), key=lambda i: -len(items[i])), dtype=np.int64)
+        # Dealt by size, so that the ranks finish together.
+        order = np.asarray(sorted(range(len(items)), key=lambda i: -_size(items[i])), dtype=np.int64)
         shares = [order[r::world] for r in range(world)]
         mine = [items[i] for i in shares[dist.get_rank()]]
         failure: Exception | None = None
@@ -38,7 +46,7 @@ class ShardedEncoder:
                     raise EvaluationError(f"encode gave shape {vectors.shape} for {len(mine)} items")
         except Exception as error:
             failure = error
-        _raise_on_all(failure, len(items), items[0] if items else "", items[-1] if items else "")
+        _raise_on_all(failure, len(items), _fingerprint(items))
         if not items:
             return vectors
         device = _device()
@@ -53,12 +61,11 @@ class ShardedEncoder:
         return result
 
 
-def _raise_on_all(failure: Exception | None, count: int, first: str, last: str) -> None:
+def _raise_on_all(failure: Exception | None, count: int, seen: int) -> None:
     """Raises on every rank when one has failed, or when the ranks were not called with the same list."""
     device = _device()
     text = "" if failure is None else f"{type(failure).__name__}: {failure}"
     message = np.frombuffer(text.encode()[:4096] or (b"" if failure is None else b"error"), dtype=np.uint8)
-    seen = _fingerprint(count, first, last)
     status = torch.stack(_all_gather(torch.tensor([len(message), count, seen], device=device))).cpu()
     sizes = status[:, 0]
     if sizes.max() > 0:
@@ -76,10 +83,27 @@ def _raise_on_all(failure: Exception | None, count: int, first: str, last: str) 
         )
 
 
-def _fingerprint(count: int, first: str, last: str) -> int:
-    import zlib
+def _size(item: Any) -> int:
+    """Characters of a text, values of a picture, samples of a sound."""
+    if isinstance(item, Sound):
+        return len(item.samples)
+    return item.size if isinstance(item, np.ndarray) else len(item)
 
-    return zlib.crc32(f"{count}\0{first}\0{last}".encode())
+
+def _fingerprint(items: list[Any]) -> int:
+    """Equal for equal lists; of long ones only the first and the last item are looked at."""
+    value = 0
+    for item in (items[0], items[-1]) if items else ():
+        value = zlib.crc32(_content(item), value)
+    return value
+
+
+def _content(item: Any) -> bytes:
+    if isinstance(item, Sound):
+        return f"{item.rate}\0".encode() + np.ascontiguousarray(item.samples).tobytes()
+    if isinstance(item, np.ndarray):
+        return f"{item.shape}\0".encode() + np.ascontiguousarray(item).tobytes()
+    return f"{item}\0".encode()
 
 
 def _device() -> torch.device:

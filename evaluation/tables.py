@@ -36,6 +36,7 @@ LOWER = {
     "mean_cosine",
     "top3_variance",
     "mse",
+    "loss",
 }  # and all uniformities
 NEITHER = {"modality_gap", "inter_class_distance"}  # no best
 

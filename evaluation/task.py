@@ -16,7 +16,8 @@ class EvaluationError(ValueError):
 class Encoder(Protocol):
     """Anything that turns items into vectors: a folder, a model in training, a baseline.
 
-    Items are texts; decoded RGB images, uint8 (H, W, 3), with modality "image"; `Sound`s with modality "audio".
+    Items are texts; decoded RGB images, uint8 (H, W, 3), with modality "image"; `Sound`s with modality "audio". An encoder
+    that was trained contrastively may have a `logit_scale`, the factor before cosines in its loss (see `logit_scale_of`).
     """
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
@@ -48,7 +49,9 @@ class Task(Protocol):
     """One evaluation: which sentences it needs, and the numbers an encoder gets."""
 
     name: str
-    primary: str  # the metric that stands for the task in a table, and that selection may use
+    # The metric that stands for the task in a table, and that selection may use: the highest, unless the task has an
+    # attribute `lower_is_better` that is true.
+    primary: str
 
     def sentences(self) -> list[str]:
         """The distinct sentences that `score` will ask the encoder for."""
@@ -82,6 +85,11 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
     return vectors
 
 
+def logit_scale_of(encoder: Encoder) -> float | None:
+    """The factor before cosines in the encoder's contrastive loss (CLIP's exp of its parameter); None: it has none."""
+    return getattr(encoder, "logit_scale", None)
+
+
 class Encoded:
     """Texts that were encoded already, as an encoder: looks rows up, and asks `encoder` for what it does not hold."""
 
@@ -90,6 +98,11 @@ class Encoded:
         distinct = list(dict.fromkeys(texts))
         self.row = {text: i for i, text in enumerate(distinct)}
         self.vectors = embed(encoder, distinct) if distinct else np.zeros((0, 0))
+
+    @property
+    def logit_scale(self) -> float | None:
+        """That of the encoder."""
+        return logit_scale_of(self.encoder)
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d) of N items."""

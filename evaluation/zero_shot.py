@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data.pairs import PLACEHOLDERS, fill
 from evaluation.paired import Sample, Samples
 from evaluation.retrieval import TIE, unit
 from evaluation.task import Encoder, EvaluationError, Score, embed
@@ -46,11 +47,6 @@ class Prompts(NamedTuple):
 def clap_prompts(label: str) -> list[str]:
     """The 29 audio prompts of paper 002, Table 12, for one class name."""
     return [fill(template, label) for template in CLAP_TEMPLATES]
-
-
-def fill(template: str, name: str) -> str:
-    """A template with the class name at its ``{}`` or ``{label}``."""
-    return template.replace("{label}", name).replace("{}", name)
 
 
 class ZeroShotTask:
@@ -105,7 +101,7 @@ class ZeroShotTask:
                 f"and {given[at]!r} here, so every answer would be wrong; leave them out, or give the shards' order"
             )
         for template in self.templates:
-            if "{}" not in template and "{label}" not in template:
+            if not any(mark in template for mark in PLACEHOLDERS):
                 raise EvaluationError(
                     f"task {self.name}: the template {template!r} has no place for the class; write {{}} or {{label}} there"
                 )

@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -108,9 +108,13 @@ class _Files(Columns):
     root: Path | None = None
     """Folder or tar archive with the manifest's files. Default: the manifest's folder."""
     file_column: str = "file"
-    """Column with the path of the file."""
+    """Column with the path of the file, or a pattern of columns: '{ytid}.wav', 'fold{fold}/{slice_file_name}'."""
     captions: tuple[str, ...] = ()
     """Columns with captions. One column of a table becomes the field txt, otherwise json {"captions": [...]}."""
+    group: bool = False
+    """Rows that name the same file are one sample with all their captions (AudioCaps' val and test)."""
+    missing: Literal["raise", "skip"] = "raise"
+    """What a row does whose file is not there: stop, or be left out and counted."""
 
     def options(self) -> dict[str, object]:
         return {
@@ -120,6 +124,8 @@ class _Files(Columns):
             "label": self.label,
             "where": self.conditions(),
             "quoted": self.quoted,
+            "group": self.group,
+            "missing": self.missing,
             "classes": self.classes(),
         }
 
@@ -144,7 +150,7 @@ def report(packed: Packed) -> str:
     """What was packed, in one or two lines."""
     lines = [f"{packed.folder}: {packed.samples:,} samples in {packed.shards} shards, {packed.bytes / 1e6:.1f} MB"]
     if packed.dropped:
-        lines.append(f"{packed.dropped:,} empty samples dropped")
+        lines.append(f"{packed.dropped:,} empty or missing samples dropped")
     if packed.classes:
         lines.append(f"{len(packed.classes)} classes: {json.dumps(packed.classes[:10], ensure_ascii=False)[1:-1]}")
     return "\n".join(lines)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from data.config import AudioStream, ImageStream, TextStream
+from data.config import AudioStream, AudioTextStream, ImageStream, ImageTextStream, TextStream
+from data.inputs import AudioInput, ImageInput
 from pipelines.cli import OFFLINE
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig
@@ -116,6 +117,20 @@ def offline_images(batch_size: int) -> ImageStream:
 def offline_sounds(batch_size: int) -> AudioStream:
     """Synthesised sounds of our own: 1 s at 8 kHz."""
     return AudioStream(shards=f"{OFFLINE}/audio", batch_size=batch_size, rate=8000, bins=32, frames=96)
+
+
+OFFLINE_SOUND = AudioInput(rate=8000, seconds=1.0, bins=32, n_fft=256, hop=80, low_hz=50.0, high_hz=4000.0)
+"""What towers take of the synthesised sounds: 101 frames of 32 bins."""
+
+
+def offline_emoji(batch_size: int, size: int = 64) -> ImageTextStream:
+    """Named pictures of OpenMoji's font (extra `demo`)."""
+    return ImageTextStream(shards=f"{OFFLINE}/emoji-train", batch_size=batch_size, input=ImageInput(size=size))
+
+
+def offline_captioned_sounds(batch_size: int) -> AudioTextStream:
+    """Synthesised sounds of our own with captions that say what is heard: 1 s at 8 kHz."""
+    return AudioTextStream(shards=f"{OFFLINE}/sounds-train", batch_size=batch_size, input=OFFLINE_SOUND)
 
 
 def offline_evaluation(every: int) -> EvaluationConfig:

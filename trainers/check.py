@@ -9,9 +9,11 @@ from urllib.parse import urlparse
 from data.config import AudioStream, ImageStream, StreamConfig, TextStream
 from data.decode import IMAGES, SOUNDS
 from data.errors import DataError
+from data.pairs import AudioTextStream, ImageTextStream
 from data.shards import ShardSet
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
+from trainers.clip import CLIPConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import Recipe, RecipeError
@@ -49,19 +51,18 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def _check_encoder(recipe: Recipe) -> None:
-    from transformers import AutoConfig
-
-    from trainers.encoders import STACKS, _check_folder
+    from trainers.encoders import STACKS, _check_folder, text_config
 
     path, method = recipe.encoder.path, recipe.method
     try:
-        config = AutoConfig.from_pretrained(path)
+        config = text_config(path)
         hidden = int(config.hidden_size)
     except (OSError, ValueError, AttributeError) as error:
         raise RecipeError(
             f"encoder.path={path!r} is neither a folder with a config.json nor a model that the hub can give: {error}"
         ) from None
-    _check_folder(path, Path(path))
+    if not recipe.encoder.scratch:
+        _check_folder(path, Path(path))
     if isinstance(method, NonLingSettings) and config.model_type not in STACKS:
         raise RecipeError(
             f"encoder.path={path!r}: a {config.model_type!r} model cannot take image or audio patches; "
@@ -121,21 +122,45 @@ def _check_inputs_fit(recipe: Recipe) -> None:
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():
             _check_nonling(recipe, name, config)
+    if isinstance(method, CLIPConfig):
+        _check_pairs(recipe, method)
     for name, stream in recipe.streams.items():
         if isinstance(stream, AudioStream):
             _check_spectrogram(name, stream)
 
 
-def _check_columns(recipe: Recipe, allowed: tuple[int, ...], setting: str, hint: str) -> None:
+def _check_columns(recipe: Recipe, allowed: tuple[int, ...], setting: str, hint: str, name: str = "text") -> None:
     """The text stream has as many texts a sample as `setting` wants."""
-    stream = recipe.streams["text"]
+    stream = recipe.streams[name]
     if not isinstance(stream, TextStream):
-        raise RecipeError(f"streams.text.kind={stream.kind!r} where the method takes sentences; use the kind 'text'")
+        raise RecipeError(f"streams.{name}.kind={stream.kind!r} where the method takes sentences; use the kind 'text'")
     if len(stream.columns) not in allowed:
         raise RecipeError(
-            f"streams.text.columns={stream.columns} are {len(stream.columns)} texts a sample, and {setting} takes "
+            f"streams.{name}.columns={stream.columns} are {len(stream.columns)} texts a sample, and {setting} takes "
             f"{' or '.join(map(str, allowed))}: name {hint}, or change {setting.split('=')[0]}"
         )
+
+
+def _check_pairs(recipe: Recipe, method: CLIPConfig) -> None:
+    """The pairs are of the tower's modality and prepared as the tower expects; the sentences have the right columns."""
+    stream, tower = recipe.streams["pairs"], method.tower
+    kind = {"image": "image_text", "audio": "audio_text"}[tower.modality]
+    if not isinstance(stream, ImageTextStream | AudioTextStream) or stream.kind != kind:
+        raise RecipeError(
+            f"streams.pairs.kind={stream.kind!r} where method.tower.kind={tower.kind!r} takes {tower.modality}s with "
+            f"captions; use the kind {kind!r}, or another tower"
+        )
+    given, wanted = stream.input.model_dump(), tower.input.model_dump()
+    for name in given:
+        if given[name] != wanted[name]:
+            raise RecipeError(
+                f"streams.pairs.input.{name}={given[name]!r} does not match method.tower.input.{name}={wanted[name]!r}: the "
+                "tower would be trained on other inputs than it is evaluated on; give both the same value"
+            )
+    if "nli" in method.weights:
+        _check_columns(recipe, (2, 3), f"method.nli={method.nli}", "a pair or a triple: sent0 sent1 hard_neg", "nli")
+    if "nli_sentences" in method.weights:
+        _check_columns(recipe, (1,), f"method.nli_sentences={method.nli_sentences}", "one column", "nli_sentences")
 
 
 def _check_nonling(recipe: Recipe, name: str, config: ImageConfig | AudioConfig) -> None:

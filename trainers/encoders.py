@@ -13,14 +13,28 @@ import torch.nn.functional as F
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
 from torch import Tensor, nn
-from transformers import MODEL_MAPPING, AutoConfig, AutoModel, AutoTokenizer, PretrainedConfig
+from transformers import (
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    AutoTokenizer,
+    ClapTextModel,
+    CLIPTextModel,
+    PretrainedConfig,
+)
 
 from trainers.heads import Head
+from trainers.towers import last_clip_layer
 
-Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "avg_top2", "avg_first_last"]
+Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
+
+# Models of texts and something else, of which a text encoder is one half.
+TEXT_HALVES: dict[str, type] = {"clip": CLIPTextModel, "clap": ClapTextModel}
 
 # Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
+
+DEFAULT_POOLING: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
 
 # What the same dropout is called in different configurations.
 HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
@@ -46,6 +60,7 @@ class TextEncoder(nn.Module):
     ``cls``                   first token, then the head (Linear + tanh; a saved model's pooler)
     ``cls_before_pooler``     first token
     ``mean``, ``max``         over the tokens that are not padding
+    ``eot``                   last token that is not padding, where a causal model (CLIP) has read all
     ``avg_top2``              mean over tokens of the mean of the last two layers
     ``avg_first_last``        mean over tokens of the mean of embedding output and last layer (the published
                               SimCSE numbers; later SimCSE code takes the first layer for the first)
@@ -74,6 +89,8 @@ class TextEncoder(nn.Module):
         self.head_only_trains = False
         self.head_is_pooler = False
         """The head is the pooler of a Hugging Face folder, perhaps of BERT's next-sentence task."""
+        self.path: str | None = None
+        """Folder that the weights came from; none: made anew."""
         self.limit = min(limit or 10**9, _token_limit(self.config, tokenizer))
         """Most tokens of one text, special tokens among them."""
         self.tokenizer.model_max_length = self.limit
@@ -86,26 +103,35 @@ class TextEncoder(nn.Module):
         pooling: Pooling | None = None,
         hidden_dropout: float | None = None,
         attention_dropout: float | None = None,
+        scratch: bool = False,
     ) -> TextEncoder:
         """A Hugging Face or sentence-transformers folder, or a name on the hub, in float32, from safetensors only.
 
-        Without `pooling`, a sentence-transformers folder says it, and anything else gets ``mean``. With
-        ``cls`` the head is the model's pooler if it has one. Raises ValueError when the folder is absent, has no
-        safetensors, or has sentence-transformers modules that this class is not.
+        Of a CLIP or CLAP folder its text half. Without `pooling`, a sentence-transformers folder says it, and anything
+        else gets ``mean`` (CLIP ``eot``, CLAP ``cls``). With ``cls`` the head is the model's pooler if it has one.
+        `scratch` takes configuration and tokenizer and makes the weights anew, from torch's random numbers. Raises
+        ValueError when the folder is absent, has no safetensors, or has sentence-transformers modules that this class is
+        not.
         """
-        local = _local_folder(path)
+        local = local_folder(path, weights=not scratch)
         saved = _read_modules(local)
         folder = str(saved.get("model", local))
-        _check_folder(path, Path(folder))
+        if not scratch:
+            _check_folder(path, Path(folder))
         try:
-            config = AutoConfig.from_pretrained(folder)
+            config = text_config(folder)
             _set_dropouts(config, hidden_dropout, attention_dropout)
-            pooling = pooling or saved.get("pooling") or "mean"
+            pooling = pooling or saved.get("pooling") or DEFAULT_POOLING.get(config.model_type, "mean")
             head = saved.get("head")
+            if scratch:
+                tokenizer = AutoTokenizer.from_pretrained(folder)
+                return cls._fresh(config, tokenizer, pooling, saved, hidden_dropout)
             with_pooler = pooling == "cls" and head is None and _has_pooler(config)
             options = {"add_pooling_layer": with_pooler} if _has_pooler(config) else {}
-            model, report = AutoModel.from_pretrained(
+            half = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
+            model, report = (half or AutoModel).from_pretrained(
                 folder,
+                key_mapping={r"^text_model\.": ""} if half else None,
                 config=config,
                 use_safetensors=True,
                 dtype=torch.float32,
@@ -128,15 +154,32 @@ class TextEncoder(nn.Module):
             model.pooler = None
         # A head belongs to the pooling it was trained on.
         head = head if pooling in ("cls", saved.get("pooling")) else None
+        _add_dropout(model, hidden_dropout)
         encoder = cls(model, tokenizer, pooling, head, bool(saved.get("normalise")), saved.get("limit"))
-        encoder.head_is_pooler = with_pooler
+        encoder.head_is_pooler, encoder.path = with_pooler, folder
+        return encoder
+
+    @classmethod
+    def _fresh(
+        cls, config: PretrainedConfig, tokenizer: Any, pooling: Pooling, saved: dict[str, Any], dropout: float | None
+    ) -> TextEncoder:
+        """Random weights, and a random head where the pooling is ``cls`` or the folder has one."""
+        encoder = cls.from_config(config, tokenizer, pooling)
+        _add_dropout(encoder.model, dropout)
+        encoder.normalise = bool(saved.get("normalise"))
+        if pooling == "cls":
+            encoder.head = Head(config.hidden_size)
         return encoder
 
     @classmethod
     def from_config(cls, config: PretrainedConfig, tokenizer: Any, pooling: Pooling = "mean") -> TextEncoder:
         """The same with random weights: for pretraining and tests."""
         options = {"add_pooling_layer": False} if _has_pooler(config) else {}
-        return cls(AutoModel.from_config(config, dtype=torch.float32, **options), tokenizer, pooling)
+        half = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
+        model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
+        if isinstance(model, CLIPTextModel):
+            _init_clip_text(model)
+        return cls(model, tokenizer, pooling)
 
     @property
     def hidden_size(self) -> int:
@@ -184,9 +227,24 @@ class TextEncoder(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The vectors (B, d) of tokenised texts: what is evaluated, and what the saved folder gives."""
-        vectors = self.outputs(batch["input_ids"], batch["attention_mask"]).pooled
+        vectors = self.pooled(batch["input_ids"], batch["attention_mask"])
         vectors = vectors if self.head_only_trains else self.project(vectors)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
+
+    def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """``outputs(...).pooled`` (B, d), in a cheaper way where there is one.
+
+        The tokens behind a causal model's last one change nothing, so CLIP's text transformer needs no mask, and its last
+        layer is computed for one token of each text only.
+        """
+        by_kernel = getattr(self.model.config, "_attn_implementation", "") == "sdpa"  # others ask for a mask
+        if self.pooling != "eot" or not isinstance(self.model, CLIPTextModel) or not by_kernel:
+            return self.outputs(input_ids, attention_mask).pooled
+        hidden = self.model.embeddings(input_ids=input_ids)
+        *layers, last = self.model.encoder.layers
+        for layer in layers:
+            hidden = layer(hidden, None, is_causal=True)
+        return self.model.final_layer_norm(last_clip_layer(last, hidden, attention_mask.sum(1) - 1, causal=True))
 
     def outputs(
         self,
@@ -251,7 +309,7 @@ class TextEncoder(nn.Module):
             share = torch.zeros(depth + 1)
             share[list(averaged)] = 1
             parts += [st.WeightedLayerPooling(self.hidden_size, depth, 0, nn.Parameter(share))]
-        mode = {"max": "max", "cls": "cls", "cls_before_pooler": "cls"}.get(self.pooling, "mean")
+        mode = {"max": "max", "cls": "cls", "cls_before_pooler": "cls", "eot": "lasttoken"}.get(self.pooling, "mean")
         parts += [st.Pooling(self.hidden_size, mode)]
         if head is not None:
             weight, bias = (t.detach().cpu().clone() for t in (head.linear.weight, head.linear.bias))
@@ -267,6 +325,8 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
     """Token states (B, L, d), or those of all layers, to one vector per row (B, d); mask (B, L)."""
     if pooling in ("cls", "cls_before_pooler"):
         return tokens[:, 0]
+    if pooling == "eot":
+        return tokens[torch.arange(len(tokens), device=tokens.device), mask.sum(1) - 1]
     if pooling == "max":
         return tokens.masked_fill(mask[..., None] == 0, -torch.inf).amax(1)
     if pooling == "avg_top2":
@@ -334,9 +394,14 @@ def layer_stack(model: Any) -> nn.ModuleList:
     )
 
 
+def _model_class(config: PretrainedConfig) -> Any:
+    """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
+    return TEXT_HALVES.get(config.model_type.removesuffix("_text_model")) or MODEL_MAPPING.get(type(config), None)
+
+
 def _has_pooler(config: PretrainedConfig) -> bool:
     """Whether the model type comes with an optional pooler, as BERT does and DistilBERT does not."""
-    kind = MODEL_MAPPING.get(type(config), None)
+    kind = _model_class(config)
     return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
 
 
@@ -347,7 +412,7 @@ def _is_bert_pooler(head: Head) -> bool:
 def _token_limit(config: PretrainedConfig, tokenizer: Any) -> int:
     """RoBERTa counts its positions from behind the padding index, so it has 512 of its 514."""
     positions = getattr(config, "max_position_embeddings", None) or 10**9
-    if config.model_type in ("roberta", "xlm-roberta"):
+    if config.model_type in ("roberta", "xlm-roberta", "clap_text_model"):
         positions -= (config.pad_token_id or 0) + 1
     return min(positions, tokenizer.model_max_length)
 
@@ -358,17 +423,56 @@ def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: flo
         if value is None:
             continue
         name = next((name for name in names if hasattr(config, name)), None)
+        if name is None and config.model_type == "clip_text_model":
+            continue  # `_add_dropout`
         if name is None:
             raise ValueError(f"encoder.{setting}: a {config.model_type!r} model has no such setting; leave it out")
         setattr(config, name, value)
 
 
-def _local_folder(path: str) -> Path:
+def text_config(path: str) -> PretrainedConfig:
+    """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
+    config = AutoConfig.from_pretrained(path)
+    return config.text_config if config.model_type in TEXT_HALVES else config
+
+
+def _add_dropout(model: nn.Module, p: float | None) -> None:
+    """Dropout in CLIP's text transformer, which has none: behind the embeddings and, as in BERT, behind what attention and
+    feed-forward add. (Paper 002 has 0.1 in the language encoder and does not say where.) State dicts stay as they are.
+    """
+    if not p or not isinstance(model, CLIPTextModel):
+        return
+
+    def drop(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return F.dropout(output, p, module.training)
+
+    layers = [part for layer in model.encoder.layers for part in (layer.self_attn.out_proj, layer.mlp)]
+    for module in (model.embeddings, *layers):
+        module.register_forward_hook(drop)
+
+
+@torch.no_grad()
+def _init_clip_text(model: CLIPTextModel) -> None:
+    """OpenAI's initialisation (paper 002's facts, section 4.1), from which that of transformers differs."""
+    width, depth = model.config.hidden_size, model.config.num_hidden_layers
+    nn.init.normal_(model.embeddings.token_embedding.weight, std=0.02)
+    nn.init.normal_(model.embeddings.position_embedding.weight, std=0.01)
+    for layer in model.encoder.layers:
+        attention, mlp = layer.self_attn, layer.mlp
+        for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+            nn.init.normal_(linear.weight, std=width**-0.5)
+        for linear in (attention.out_proj, mlp.fc2):
+            nn.init.normal_(linear.weight, std=width**-0.5 * (2 * depth) ** -0.5)
+        nn.init.normal_(mlp.fc1.weight, std=(2 * width) ** -0.5)
+
+
+def local_folder(path: str, weights: bool = True) -> Path:
     """`path` if it is a folder, else what the hub (or its cache) has under that name; never pickled weights."""
     if Path(path).is_dir():
         return Path(path)
     try:
-        return Path(snapshot_download(path, allow_patterns=["*.json", "*.safetensors", "*.txt", "*.model"]))
+        patterns = ["*.json", "*.txt", "*.model", *(["*.safetensors"] if weights else [])]
+        return Path(snapshot_download(path, allow_patterns=patterns))
     except (OSError, HFValidationError) as error:
         raise _cannot_load(path, error) from error
 
@@ -411,9 +515,10 @@ def _read_modules(folder: Path) -> dict[str, Any]:
             found["pooling"] = "avg_first_last" if layers[0] == 0 else "avg_top2"
         elif kind == "Pooling":
             mode = st.Pooling.load(str(place)).pooling_mode
-            if mode not in ("cls", "mean", "max"):
-                raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: cls, mean, max")
-            found["pooling"] = found["pooling"] if layered else "cls_before_pooler" if mode == "cls" else mode
+            names = {"cls": "cls_before_pooler", "mean": "mean", "max": "max", "lasttoken": "eot"}
+            if mode not in names:
+                raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
+            found["pooling"] = found["pooling"] if layered else names[mode]
         elif kind == "Dense" and "head" not in found:
             dense = st.Dense.load(str(place))
             found["head"] = head = Head(dense.in_features, dense.out_features, dense.activation_function)

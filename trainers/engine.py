@@ -11,6 +11,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -27,6 +28,8 @@ from evaluation.encoders import ModuleEncoder
 from evaluation.registry import make_tasks
 from evaluation.sharded import ShardedEncoder
 from evaluation.task import Task, evaluate
+from trainers.batchnorm import synchronised
+from trainers.dual import DualEncoder
 from trainers.encoders import TextEncoder
 from trainers.method import Method, StepOutput
 from trainers.optim import TurnOptimizer
@@ -79,6 +82,7 @@ def build_method(recipe: Recipe) -> Method:
         pooling=settings.pooling,
         hidden_dropout=settings.hidden_dropout,
         attention_dropout=settings.attention_dropout,
+        scratch=settings.scratch,
     )
     return recipe.method.build(encoder)
 
@@ -92,6 +96,20 @@ def load_method(checkpoint: Path | str) -> Method:
     best = folder / "best.safetensors"
     _load_weights(method, best if best.exists() else folder / "method.safetensors")
     return method.eval()
+
+
+def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
+    """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
+    encoder: Any = method.sentence_encoder
+    if not isinstance(encoder, DualEncoder):
+        return ModuleEncoder(encoder.tokenize, encoder, device, module=method)
+    others = {modality: encoder.encode_items for modality in encoder.modalities if modality != "text"}
+    scale = partial(_scale, encoder)
+    return ModuleEncoder(encoder.tokenize, encoder, device, module=method, others=others, logit_scale=scale)
+
+
+def _scale(encoder: DualEncoder) -> float:
+    return float(encoder.scale)
 
 
 def _weights(method: nn.Module) -> dict[str, Tensor]:
@@ -111,9 +129,10 @@ class Engine:
         if host.device.type == "cpu":
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
-        self.method = build_method(recipe).to(host.device)
-        self.turns = recipe.turns
         parallel = host.world_size > 1
+        method = build_method(recipe).to(host.device)
+        self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]
+        self.turns = recipe.turns
         # One call per turn. With several turns each leaves the other's parameters unused.
         self.model: nn.Module = (
             DistributedDataParallel(
@@ -130,8 +149,7 @@ class Engine:
         self.optimizers = {
             turn: TurnOptimizer(self.method, turn, recipe.optim[turn], self.steps, run.precision) for turn in self.turns
         }
-        encoder = self.method.sentence_encoder
-        self.encoder = ShardedEncoder(ModuleEncoder(encoder.tokenize, encoder, host.device, module=self.method))
+        self.encoder = ShardedEncoder(module_encoder(self.method, host.device))
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -264,7 +282,7 @@ class Engine:
             self.best = None
             return True
         task, config = self.development[0], self.recipe.evaluation
-        score = scores[task.name][task.primary]
+        score = scores[task.name][task.primary] * (-1 if lower_is_better(task) else 1)
         better, lower = score > self.best_score, score < self.last_score
         self.last_score = score
         if better:
@@ -292,6 +310,8 @@ class Engine:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
         last = self.recipe.evaluation.keep == "last"
         step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
+        if self.development and lower_is_better(self.development[0]):
+            score = -score
         return {
             "before": self.before,
             "after": after,
@@ -399,6 +419,11 @@ class _Window:
             f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
             for name, reader in readers.items()
         }
+
+
+def lower_is_better(task: Task) -> bool:
+    """Whether a smaller value of the task's primary metric is the better one, as of a loss."""
+    return bool(getattr(task, "lower_is_better", False))
 
 
 def fingerprint(module: nn.Module) -> str:

@@ -198,6 +198,33 @@ def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0
     return -F.logsigmoid(logits[row, row + offset] - negatives).mean()
 
 
+@full_precision
+def contrastive(
+    items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor, scale: float | Tensor, offset: int = 0
+) -> Tensor:
+    """CLIP's symmetric loss (Radford et al. 2021): the mean of `info_nce` from items to texts and from texts to items,
+    whose logits are `scale` times the cosine.
+
+    items and texts (N, d) local, row i of both a pair; items_all and texts_all (M, d) of all workers.
+    """
+    return (info_nce(items, texts_all, 1 / scale, offset) + info_nce(texts, items_all, 1 / scale, offset)) / 2
+
+
+@full_precision
+def c_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
+    """CyCLIP's cross-modal consistency: (1/M) sum_jk ( <I_j, T_k> - <I_k, T_j> )^2, without the logit scale.
+
+    Unit rows, shapes as in `contrastive`. Paper 002 prints the sum without 1/M [DISAGREE 4.2].
+    """
+    return (items @ texts_all.T - texts @ items_all.T).square().sum(1).mean()
+
+
+@full_precision
+def i_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
+    """CyCLIP's in-modal consistency: (1/M) sum_jk ( <I_j, I_k> - <T_j, T_k> )^2, likewise."""
+    return (items @ items_all.T - texts @ texts_all.T).square().sum(1).mean()
+
+
 def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Tensor:
     """SG-BERT, L_reg = ||theta_F - theta_T||^2, summed over pairs of tensors of one shape; no gradient to `others`.
 

@@ -15,11 +15,12 @@ from trainers.recipe import OptimConfig
 
 def schedule_factor(config: OptimConfig, kind: str, steps: int, step: int) -> float:
     """Factor on the learning rate at `step` of `steps`: linear warm-up, then linear, cosine or constant."""
-    warm = config.warmup * steps
+    warm = config.warmup * steps if config.warmup < 1 else config.warmup
+    step += config.ahead
     if step < warm:
         return (step + 1) / math.ceil(warm)
     share = (step - warm) / max(1.0, steps - warm)
-    return {"linear": 1 - share, "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[kind]
+    return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[kind]
 
 
 class TurnOptimizer:

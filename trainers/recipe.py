@@ -27,8 +27,10 @@ class EncoderConfig(Settings):
 
     path: str
     """A Hugging Face or sentence-transformers folder, or a hub name."""
-    pooling: Literal["cls", "cls_before_pooler", "mean", "max", "avg_top2", "avg_first_last"] | None = None
-    """How token vectors become a sentence vector; none: as the folder says, else mean."""
+    pooling: Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"] | None = None
+    """How token vectors become a sentence vector; none: as the folder says, else mean (CLIP: eot)."""
+    scratch: bool = False
+    """Take configuration and tokenizer of the path and make the weights anew, from the run's seed."""
     hidden_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
     attention_dropout: float | None = Field(None, ge=0, lt=1)
@@ -56,8 +58,11 @@ class OptimConfig(Settings):
     """AdamW's term against division by zero."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """How the rate falls after the warm-up: to 0 at the last step, or not at all."""
-    warmup: float = Field(0.0, ge=0, lt=1)
-    """Share of all steps in which the rate rises linearly from 0."""
+    warmup: float = Field(0.0, ge=0)
+    """In which the rate rises linearly from 0: below 1 a share of all steps, from 1 on a number of steps, which may be
+    more than the run has."""
+    ahead: int = Field(0, ge=0)
+    """Steps that the schedule counts before the first (the released CyCLIP: those of an epoch [DISAGREE 4.4])."""
     clip: float | None = Field(1.0, gt=0)
     """Largest norm of the gradient over all parameters of the turn; none: not clipped."""
     groups: dict[str, GroupOverride] = {}

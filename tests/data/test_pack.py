@@ -82,7 +82,7 @@ def test_text(tmp_path: Path, text: Path, zipped: bool, capsys: pytest.CaptureFi
     out = tmp_path / "out"
     more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me"]
     assert run("text", text, "--out", out, *more) == 0
-    assert "26 samples in 3 shards" in (printed := capsys.readouterr().out) and "empty samples dropped" in printed
+    assert "26 samples in 3 shards" in (printed := capsys.readouterr().out) and "27 empty or missing samples dropped" in printed
     assert sorted(files(out)) == ["dataset.json", *(f"wiki-train-{i:06d}.tar" for i in range(3))]
     found = {s.key: s.fields["txt"].decode() for s in samples(out)}
     assert sorted(found.values()) == sorted([*LINES, "Ünï ḉode 漢字"])
@@ -307,7 +307,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
         ("text latin.txt", "latin.txt, line 2: not UTF-8"),
         ("text broken.txt.gz", "broken.txt.gz cannot be read to its end"),
         ("text nogzip.txt.gz", "nogzip.txt.gz cannot be read to its end"),
-        ("text empty.txt", "no sample that is not empty (2 empty ones)"),
+        ("text empty.txt", "no sample that is not empty (2 empty or missing ones)"),
         ("text a.txt --name a/b", "--name 'a/b': letters"),
         ("text a.txt --shard-size 0", "--shard-size 0; it must be at least 1"),
         ("text a.txt --out a.txt", "--out a.txt is a file"),

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import itertools
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from evaluation_helpers import Bag
-from paired_helpers import Coded, image_shards, sound_shards
+from paired_helpers import Coded, decoded, image_shards, sound_shards
 
+from evaluation.registry import absolute, is_development, make_tasks
 from evaluation.retrieval import (
     RetrievalTask,
     best_ranks,
@@ -20,6 +24,7 @@ from evaluation.retrieval import (
     paired_ranks,
     read_captions,
     recall_at,
+    relevant_ranks,
     top_k,
 )
 from evaluation.task import EvaluationError
@@ -169,12 +174,130 @@ def test_paired_shards(tmp_path: Path, modality: str) -> None:
     assert {f"{d}_{m}" for d, m in itertools.product((there, back), ("r1", "r5", "r10", "map10"))} <= set(metrics)
     assert metrics[f"{there}_r1"] == metrics[f"{back}_map10"] == metrics[task.primary] == 100
     total = sum(map(len, captions))
-    assert details == {"items": 70, "captions": total, "fewest_captions": 1, "most_captions": 3}
+    counts = {"items": 70, "captions": total, "distinct_captions": total, "fewest_captions": 1, "most_captions": 3}
+    assert details == counts
 
     # An encoder that takes every caption for the next item's: the right one comes second or later.
     wrong = task.score(Coded(shift=1)).metrics
     assert wrong["mean_r1"] == 0
     assert wrong[f"{there}_r10"] < 30
+
+
+class Near(Coded):
+    """An item lies near the first of its texts' random vectors, with noise; equal texts have one vector."""
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        if modality == "text":
+            return np.stack([self.vector(zlib.crc32(text.encode())) for text in items])
+        return np.stack([self.item(decoded(item)) for item in items])
+
+    def item(self, number: int) -> np.ndarray:
+        own = self.vector(zlib.crc32(shared_captions(number)[0].encode()))
+        return own + 7 * np.random.default_rng(1000 + number).standard_normal(64)
+
+
+def shared_captions(number: int) -> list[str]:
+    """Of 11 texts: one to three, of which the last may repeat the first."""
+    return [f"text {(number * (j + 2) + j) % 11}" for j in range(1 + number % 3)] + [f"text {number * 2 % 11}"]
+
+
+def naive_shared(captions: list[list[str]]) -> dict[str, float]:
+    """The definition of `RetrievalTask` with shared texts, by sorting rows of the whole matrix."""
+    near = Near()
+    texts = sorted({text for own in captions for text in own})
+    items = np.stack([near.item(i) for i in range(len(captions))])
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (items, near.encode(texts)))
+    scores = a @ b.T
+    carries = np.array([[text in own for text in texts] for own in captions])
+
+    def numbers(scores: np.ndarray, relevant: np.ndarray, most: int) -> dict[str, float]:
+        best, precision = [], []
+        for row, wanted in zip(scores, relevant, strict=True):
+            ranks = [r for r, column in enumerate(np.argsort(-row), 1) if wanted[column]]
+            best.append(ranks[0])
+            precision.append(sum(n / r for n, r in enumerate(ranks, 1) if r <= 10) / min(most, len(ranks)))
+        found = {f"r{k}": 100 * float((np.array(best) <= k).mean()) for k in (1, 5, 10)}
+        return {**found, "map10": 100 * float(np.mean(precision))}
+
+    there, back = numbers(scores, carries, len(texts)), numbers(scores.T, carries.T, 10)
+    return {
+        **{f"image_to_text_{name}": value for name, value in there.items()},
+        **{f"text_to_image_{name}": value for name, value in back.items()},
+        **{f"mean_{name}": (there[name] + back[name]) / 2 for name in ("r1", "map10")},
+    }
+
+
+@pytest.mark.parametrize("chunk", [7, 1024])
+def test_shared_texts_against_a_naive_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr("evaluation.retrieval.relevant_ranks", functools.partial(relevant_ranks, chunk=chunk))
+    captions = [shared_captions(i) for i in range(80)]
+    (task,) = make_tasks([f"retrieval:{image_shards(tmp_path, captions)}?shared=true"])
+    want = naive_shared(captions)
+    assert 5 < want["mean_r1"] < 95 and max(sum(text in own for own in captions) for text in captions[0]) > 10
+    score = task.score(Near())
+    assert score.metrics == pytest.approx(want, abs=1e-9)
+    assert score.details["distinct_captions"] == 11 and score.details["captions"] == sum(map(len, captions))
+    assert task.name.endswith("-shared")  # its numbers are others than those of the plain task
+    plain = make_tasks([f"retrieval:{tmp_path}"])[0].score(Near()).metrics
+    assert plain["mean_r1"] < want["mean_r1"] - 5  # ties with the other items of a text count as lost
+
+
+def test_shared_equals_plain_where_all_texts_differ(tmp_path: Path) -> None:
+    shards = image_shards(tmp_path, [[f"a {i} {j}" for j in range(1 + i % 3)] for i in range(40)])
+    plain, shared = make_tasks([f"retrieval:{shards}", f"retrieval:{shards}?shared=true"])
+    want = plain.score(Near()).metrics
+    assert 0 < want["mean_map10"] < 100
+    assert shared.score(Near()).metrics == pytest.approx(want, abs=1e-12)
+
+
+def test_one_vector_for_everything_finds_nothing_of_shared_texts(tmp_path: Path) -> None:
+    class Constant(Near):
+        def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+            return np.ones((len(items), 4))
+
+    metrics = RetrievalTask("x", image_shards(tmp_path, [shared_captions(i) for i in range(60)]), shared=True).score(
+        Constant()
+    )
+    assert metrics.metrics["mean_r1"] == 0
+
+
+def test_five_passes_of_laion_clap_are_the_mean_over_captions() -> None:
+    """Pass j takes the j-th caption of every item as the queries; the five results are averaged."""
+    items, texts, owners = random_pairs(50, [5])
+    order = np.argsort(owners, kind="stable")
+    texts, owners = texts[order], owners[order]
+    a, b = (x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True) for x in (items, texts))
+    recall, precision = [], []
+    for number in range(5):
+        scores = b[number::5] @ a.T
+        ranks = 1 + np.array([np.flatnonzero(np.argsort(-scores[i]) == i)[0] for i in range(50)])
+        recall.append([100 * (ranks <= k).mean() for k in (1, 5, 10)])
+        precision.append(100 * np.where(ranks <= 10, 1 / ranks, 0).mean())
+    found = paired_ranks(items, texts, owners).item
+    assert list(recall_at(found).values()) == pytest.approx(np.mean(recall, axis=0).tolist())
+    assert map_at_10(found) == pytest.approx(np.mean(precision))
+
+
+def test_options_of_a_name(tmp_path: Path) -> None:
+    shards = image_shards(tmp_path / "clotho-val", [["c0"], ["c1"]])
+    (task,) = make_tasks([f"retrieval:{shards}?primary=mean_map10"])
+    assert (task.name, task.primary) == ("retrieval:clotho-val", "mean_map10")
+    metrics = task.score(Coded()).metrics
+    assert metrics["mean_map10"] == (metrics["image_to_text_map10"] + metrics["text_to_image_map10"]) / 2
+    assert is_development(f"retrieval:{shards}?primary=mean_map10&shared=true")
+    assert not is_development("retrieval:shards/clotho-test?primary=mean_map10")
+    assert absolute("retrieval:x?shared=true").endswith("/x?shared=true")
+    for option, message in (
+        (
+            "primary=map10",
+            r"primary='map10' is no number of this task; did you mean '\w+_map10'\? They are image_to_text_r1",
+        ),
+        ("primary=audio_to_text_r1", "'audio_to_text_r1' is no number of this task; did you mean 'image_to_text_r1'"),
+        ("shared=yes", "option shared=yes; it is true or false"),
+        ("share=true", "unknown option 'share'; did you mean 'shared'"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            make_tasks([f"retrieval:{shards}?{option}"])
 
 
 def test_data_hash_follows_the_bytes(tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_pooling_against_loops() -> None:
         "cls_before_pooler": lambda i: states[-1][i, 0],
         "mean": lambda i: mean(i, -1),
         "max": lambda i: states[-1][i, : int(batch["attention_mask"][i].sum())].max(0).values,
+        "eot": lambda i: states[-1][i, int(batch["attention_mask"][i].sum()) - 1],
         "avg_top2": lambda i: mean(i, -1, -2),
         "avg_first_last": lambda i: mean(i, 0, -1),
     }

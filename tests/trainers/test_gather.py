@@ -18,15 +18,19 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from data.batch import Batch
+from data.inputs import ImageInput
 from trainers import losses
+from trainers.clip import CLIPConfig
 from trainers.gather import gather, offset, rank, world_size
 from trainers.method import Method
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.simcse import SimCSEConfig
+from trainers.towers import ViTTower
 from trainers.visualcse import VisualCSEConfig
 
 ROWS = 64
 IMAGE = ImageConfig(image_size=8, patch_size=4)
+TOWER = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
 AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
 
 FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
@@ -40,6 +44,11 @@ FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "supcon_released": lambda z, y: losses.supcon_released(z[:, 0], gather(z)[:, 1], gather(y), offset=offset(len(z))),
     "supcon": lambda z, y: losses.supcon(z, gather(z), gather(y), offset=offset(len(z))),
     "nt_xent": lambda z, y: losses.nt_xent(z, gather(z), offset=offset(len(z))),
+    "contrastive": lambda z, y: losses.contrastive(
+        z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1], z.new_tensor(9.0), offset(len(z))
+    ),
+    "c_cyclic": lambda z, y: losses.c_cyclic(z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1]),
+    "i_cyclic": lambda z, y: losses.i_cyclic(z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1]),
 }
 
 METHODS = {
@@ -48,6 +57,8 @@ METHODS = {
     "visualcse": VisualCSEConfig(image=IMAGE),
     "visualcse-paper": VisualCSEConfig(image=IMAGE, variant="paper"),
     "visualcse-released": VisualCSEConfig(image=IMAGE, variant="released"),
+    "cyclip": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, nli=0.3, nli_sentences=0.2),
+    "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -98,6 +109,9 @@ def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
         "text": tiny_encoder.text_batch(ROWS, views=3 if supervised else 1),
         "image": tiny_encoder.image_batch(ROWS),
         "audio": tiny_encoder.audio_batch(ROWS),
+        "pairs": tiny_encoder.pair_batch(ROWS),
+        "nli": tiny_encoder.text_batch(ROWS, views=3, seed=4),
+        "nli_sentences": tiny_encoder.text_batch(ROWS // 2, seed=5),
     }
     wanted = {name for turn in method.turns for name in turn}
     return {

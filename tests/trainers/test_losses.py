@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from trainers import losses
@@ -31,6 +32,9 @@ LABELS = torch.tensor([7, 3, 7, 5])
         pytest.param(lambda: losses.supcon_released(A, B, LABELS), 4.772871, id="supcon-released"),
         pytest.param(lambda: losses.supcon(AB, AB, LABELS), 4.416462, id="supcon-khosla"),
         pytest.param(lambda: losses.nt_xent(AB, AB), 2.702177, id="nt-xent"),
+        pytest.param(lambda: losses.contrastive(A, B, A, B, 1 / 0.07), 2.497642, id="clip"),
+        pytest.param(lambda: losses.c_cyclic(A, B, A, B), 0.736, id="c-cyclic"),
+        pytest.param(lambda: losses.i_cyclic(A, B, A, B), 0.7168, id="i-cyclic"),
         pytest.param(lambda: losses.alignment(A, B), 0.58, id="alignment"),
         pytest.param(lambda: losses.uniformity(A), -1.976761, id="uniformity"),
     ],
@@ -181,3 +185,16 @@ def test_half_precision_is_computed_in_float32(dtype: torch.dtype) -> None:
     for a, b in zip(half, full, strict=True):
         assert a.dtype == torch.float32
         torch.testing.assert_close(a, b, rtol=0, atol=0)
+
+
+def test_cyclic_losses_against_loops() -> None:
+    """Two local rows of six, as on the second of three workers."""
+    generator = torch.Generator().manual_seed(1)
+    items, texts = (F.normalize(torch.randn(6, 5, generator=generator, dtype=torch.float64), dim=-1) for _ in range(2))
+    cross = modal = 0.0
+    for j in (2, 3):
+        for k in range(6):
+            cross += float(items[j] @ texts[k] - items[k] @ texts[j]) ** 2 / 2
+            modal += float(items[j] @ items[k] - texts[j] @ texts[k]) ** 2 / 2
+    assert losses.c_cyclic(items[2:4], texts[2:4], items, texts).item() == pytest.approx(cross)
+    assert losses.i_cyclic(items[2:4], texts[2:4], items, texts).item() == pytest.approx(modal)

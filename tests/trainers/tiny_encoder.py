@@ -60,6 +60,12 @@ def image_batch(samples: int, size: int = 8, classes: int = 4, seed: int = 1) ->
     )
 
 
+def pair_batch(samples: int, size: int = 8, seed: int = 3) -> Batch:
+    """Pictures with one caption each."""
+    image = torch.randn(samples, 1, 3, size, size, generator=torch.Generator().manual_seed(seed))
+    return Batch({"image": image, **text_batch(samples, seed=seed).tensors})
+
+
 def audio_batch(samples: int, frames: int = 12, bins: int = 8, classes: int = 3, seed: int = 2) -> Batch:
     generator = torch.Generator().manual_seed(seed)
     return Batch(

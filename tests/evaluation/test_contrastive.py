@@ -1,0 +1,86 @@
+"""The contrastive loss on pairs: a golden value, batches against a naive version, and encoders without a scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from paired_helpers import Coded, decoded, image_shards, sound_shards
+from torch.nn.functional import cross_entropy, normalize
+
+from evaluation.registry import is_development, make_tasks
+from evaluation.task import Encoded, EvaluationError, evaluate
+
+A = [[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]]
+B = [[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]]
+CAPTIONS = [[f"c{i}", f"other {i + 1}"] for i in range(4)]
+
+
+class Table:
+    """Item i has row i of `items`, a text whose number is i row i of `texts`; lengths must not matter."""
+
+    def __init__(self, items: Any, texts: Any, scale: float = 1 / 0.07) -> None:
+        self.items, self.texts = 3 * np.asarray(items, dtype=float), 0.5 * np.asarray(texts, dtype=float)
+        self.logit_scale = scale
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        if modality == "text":
+            assert not any(text.startswith("other") for text in items)  # the first caption only
+            return self.texts[[int(text[1:]) for text in items]]
+        return self.items[[decoded(item) for item in items]]
+
+
+@pytest.mark.parametrize("make", [image_shards, sound_shards])
+def test_golden_value(tmp_path: Path, make: Any) -> None:
+    """The fact sheet's golden value for CLIP's symmetric loss at 1 / 0.07; the whole set is less than one batch."""
+    (task,) = make_tasks([f"contrastive:{make(tmp_path / 'pairs', CAPTIONS)}"])
+    assert (task.name, task.primary, task.lower_is_better) == ("contrastive:pairs", "loss", True)  # type: ignore[attr-defined]
+    score = task.score(Table(A, B))
+    assert score.metrics == pytest.approx({"loss": 2.497642}, abs=5e-7)
+    assert score.details["chance"] == pytest.approx(np.log(4)) and score.details["logit_scale"] == 1 / 0.07
+
+
+def test_batches_against_torch(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    items, texts = rng.standard_normal((73, 6)), rng.standard_normal((73, 6))
+    shards = image_shards(tmp_path, [[f"c{i}"] for i in range(73)])
+    (task,) = make_tasks([f"contrastive:{shards}?batch=20"])
+    score = task.score(Table(items, texts, 7.0))
+    a, b = (normalize(torch.from_numpy(x), dim=1) for x in (items, texts))
+    want = []
+    for start in (0, 20, 40):  # the last 13 are left out
+        logits = 7.0 * a[start : start + 20] @ b[start : start + 20].T
+        want.append((cross_entropy(logits, torch.arange(20)) + cross_entropy(logits.T, torch.arange(20))).item() / 2)
+    assert score.metrics["loss"] == pytest.approx(np.mean(want))
+    assert (score.details["batches"], score.details["left_out"], score.details["batch"]) == (3, 13, 20)
+
+
+def test_scale_reaches_the_task_through_wrappers(tmp_path: Path) -> None:
+    (task,) = make_tasks([f"contrastive:{image_shards(tmp_path, CAPTIONS)}"])
+    assert evaluate([task], Table(A, B))[task.name]["loss"] == pytest.approx(2.497642, abs=5e-7)
+    assert Encoded(Table(A, B, 3.0), []).logit_scale == 3.0
+    same = [[1.0, 0.0]] * 4
+    assert evaluate([task], Table(same, same))[task.name]["loss"] == pytest.approx(np.log(4))
+
+
+def test_what_cannot_be_measured(tmp_path: Path) -> None:
+    shards = image_shards(tmp_path, CAPTIONS)
+    (task,) = make_tasks([f"contrastive:{shards}"])
+    with pytest.raises(EvaluationError, match=r"has no logit scale, so it has no contrastive loss.*use retrieval:"):
+        task.score(Coded())
+    with pytest.raises(EvaluationError, match="images 3 dimensions and texts 2"):
+        task.score(Table(A, np.asarray(B)[:, :2]))
+    with pytest.raises(EvaluationError, match=r"batch=1; .* at least 2"):
+        make_tasks([f"contrastive:{shards}?batch=1"])
+    with pytest.raises(EvaluationError, match="option batch=many: that is no number"):
+        make_tasks([f"contrastive:{shards}?batch=many"])
+    with pytest.raises(EvaluationError, match=r"unknown option 'size'.* Options: batch"):
+        make_tasks([f"contrastive:{shards}?size=3"])
+
+
+def test_it_may_choose_a_checkpoint() -> None:
+    assert is_development("contrastive:shards/cc3m-val?batch=80")
+    assert not is_development("contrastive:shards/coco-test")

@@ -1,0 +1,296 @@
+"""CLIP's family against transformers, against formulas spelled out, and variant against variant."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import tiny_encoder
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import (
+    ClapAudioConfig,
+    ClapConfig,
+    ClapModel,
+    ClapTextConfig,
+    CLIPModel,
+    CLIPTextConfig,
+    CLIPVisionConfig,
+)
+from transformers import (
+    CLIPConfig as HFConfig,
+)
+
+from data.batch import Batch
+from data.inputs import AudioInput, ImageInput
+from trainers import losses
+from trainers.clip import CLIP, CLIPConfig
+from trainers.encoders import TextEncoder
+from trainers.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+
+WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
+VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
+TEXT = {"hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def text_config(**changes: object) -> CLIPTextConfig:
+    settings = {"vocab_size": WORDS, "max_position_embeddings": 24, "bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
+    return CLIPTextConfig(**TEXT, **settings, **changes)
+
+
+def ended(batch: Batch) -> Batch:
+    """The same texts with [SEP] (3) as their last token, which transformers looks for."""
+    ids, mask = batch["input_ids"], batch["attention_mask"]
+    last = mask.cumsum(-1) == mask.sum(-1, keepdim=True)
+    return batch.replace(input_ids=torch.where(last & mask.bool(), 3, ids))
+
+
+def method(config: CLIPConfig, dropout: float = 0.0) -> CLIP:
+    encoder = tiny_encoder.encoder("mean", tiny_encoder.bert_config(dropout=dropout))
+    return config.build(encoder)
+
+
+def total(built: CLIP, batches: dict[str, Batch]) -> Tensor:
+    out = built(batches).losses
+    assert out.keys() == built.loss_weights.keys()
+    return torch.stack([built.loss_weights[name] * value for name, value in out.items()]).sum()
+
+
+@pytest.fixture
+def clip_folder(tmp_path: Path) -> str:
+    torch.manual_seed(0)
+    vision = CLIPVisionConfig(
+        hidden_size=8, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=8, patch_size=4
+    )
+    model = CLIPModel(HFConfig(text_config=text_config().to_dict(), vision_config=vision.to_dict(), projection_dim=6))
+    for p in model.parameters():
+        torch.nn.init.normal_(p, std=0.3)
+    model.logit_scale.data.fill_(1.5)
+    model.save_pretrained(tmp_path)
+    tiny_encoder.tokenizer().save_pretrained(tmp_path)
+    return str(tmp_path)
+
+
+def test_a_clip_folder_gives_its_vectors_loss_and_logits(clip_folder: str) -> None:
+    theirs = CLIPModel.from_pretrained(clip_folder).eval()
+    tower = ViTTower(input=ImageInput(size=8), path=clip_folder)
+    encoder = TextEncoder.from_pretrained(clip_folder)
+    assert encoder.pooling == "eot"
+    ours = CLIPConfig(tower=tower, embed_dim=6).build(encoder).eval()
+    batch = ended(tiny_encoder.pair_batch(5))
+    ids, mask, image = batch["input_ids"][:, 0], batch["attention_mask"][:, 0], batch["image"][:, 0]
+    out = theirs(input_ids=ids, attention_mask=mask, pixel_values=image, return_loss=True)
+    features = ours.encode("pairs", batch)
+    torch.testing.assert_close(features["items"], out.image_embeds, atol=1e-5, rtol=0)
+    torch.testing.assert_close(features["texts"][:, 0], out.text_embeds, atol=1e-5, rtol=0)
+    scale = ours.sentence_encoder.scale
+    assert scale.item() == pytest.approx(torch.tensor(1.5).exp().item())
+    torch.testing.assert_close(
+        scale * features["items"] @ features["texts"][:, 0].T, out.logits_per_image, atol=1e-5, rtol=0
+    )
+    loss = ours({"pairs": batch}).losses["contrastive"]
+    assert loss.item() == pytest.approx(out.loss.item(), abs=1e-5)
+    ours_grads = torch.autograd.grad(loss, [ours.sentence_encoder.logit_scale, ours.sentence_encoder.text_projection.weight])
+    theirs_grads = torch.autograd.grad(out.loss, [theirs.logit_scale, theirs.text_projection.weight])
+    torch.testing.assert_close(ours_grads, theirs_grads, atol=1e-5, rtol=1e-4)
+
+
+def test_texts_of_clip_equal_the_masked_transformer(clip_folder: str) -> None:
+    """Without a mask, and with the last layer for one token only."""
+    encoder = TextEncoder.from_pretrained(clip_folder).eval()
+    batch = tiny_encoder.text_batch(6)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    torch.testing.assert_close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled, atol=1e-5, rtol=0)
+
+
+def test_a_projection_of_another_size_is_refused(clip_folder: str) -> None:
+    tower = ViTTower(input=ImageInput(size=8), path=clip_folder)
+    with pytest.raises(ValueError, match=r"method.tower.path.*projection 'linear' to 6 dimensions.*embed_dim 6"):
+        CLIPConfig(tower=tower, embed_dim=7).build(TextEncoder.from_pretrained(clip_folder))
+
+
+def test_from_scratch_needs_no_weights(clip_folder: str) -> None:
+    (Path(clip_folder) / "model.safetensors").unlink()
+    torch.manual_seed(1)
+    encoder = TextEncoder.from_pretrained(clip_folder, hidden_dropout=0.1, attention_dropout=0.1, scratch=True)
+    assert encoder.path is None and encoder.pooling == "eot"
+    layer = encoder.model.encoder.layers[0]
+    assert encoder.model.embeddings.position_embedding.weight.std().item() == pytest.approx(0.01, rel=0.15)
+    assert layer.self_attn.q_proj.weight.std().item() == pytest.approx(16**-0.5, rel=0.15)
+    assert layer.mlp.fc2.weight.std().item() == pytest.approx(16**-0.5 * 6**-0.5, rel=0.15)
+    ours = CLIPConfig(tower=VIT, embed_dim=6).build(encoder)
+    assert ours.sentence_encoder.scale.item() == pytest.approx(1 / 0.07)
+
+
+def test_clip_text_has_dropout_where_it_is_asked_for(clip_folder: str) -> None:
+    batch = tiny_encoder.text_batch(4)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    for hidden, attention in ((0.0, 0.0), (0.3, 0.0), (0.0, 0.3)):
+        encoder = TextEncoder.from_pretrained(clip_folder, hidden_dropout=hidden, attention_dropout=attention)
+        encoder.train()
+        differ = not torch.equal(encoder.pooled(ids, mask), encoder.pooled(ids, mask))
+        assert differ == bool(hidden or attention), (hidden, attention)
+        encoder.eval()
+        assert torch.equal(encoder.pooled(ids, mask), encoder.pooled(ids, mask))
+        assert encoder.model.state_dict().keys() == TextEncoder.from_pretrained(clip_folder).model.state_dict().keys()
+
+
+def test_a_clap_folder_gives_its_vectors(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    audio = ClapAudioConfig(
+        spec_size=32, patch_size=4, patch_stride=[4, 4], num_mel_bins=8, patch_embeds_hidden_size=8, depths=[1, 1],
+        num_attention_heads=[2, 2], window_size=4, hidden_size=16, drop_path_rate=0.0, num_hidden_layers=2,
+        projection_dim=6,
+    )  # fmt: skip
+    text = ClapTextConfig(
+        vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
+        max_position_embeddings=30, pad_token_id=0, projection_dim=6, type_vocab_size=1,
+    )  # fmt: skip
+    theirs = ClapModel(ClapConfig(text_config=text.to_dict(), audio_config=audio.to_dict(), projection_dim=6)).eval()
+    theirs.save_pretrained(tmp_path)
+    tiny_encoder.tokenizer().save_pretrained(tmp_path)
+    encoder = TextEncoder.from_pretrained(str(tmp_path))
+    assert encoder.pooling == "cls" and encoder.head is not None
+    tower = HTSATTower(
+        path=str(tmp_path),
+        mask_frames=0,
+        mask_bins=0,
+        input=AudioInput(rate=8000, seconds=0.5, bins=8, n_fft=256, hop=64, high_hz=4000),
+    )
+    ours = CLIPConfig(tower=tower, embed_dim=6, projection="mlp").build(encoder).eval()
+    batch = tiny_encoder.text_batch(3)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    spectrogram = torch.randn(3, tower.input.frames, 8) * 10 - 30
+    out = theirs(input_ids=ids, attention_mask=mask, input_features=spectrogram[:, None], is_longer=torch.zeros(3, 1).bool())
+    torch.testing.assert_close(ours.sentence_encoder.texts(ids, mask), out.text_embeds, atol=1e-5, rtol=0)
+    torch.testing.assert_close(ours.sentence_encoder.items(spectrogram), out.audio_embeds, atol=1e-5, rtol=0)
+    assert ours.sentence_encoder.scale.item() == pytest.approx(theirs.logit_scale_a.exp().item())
+
+
+def test_the_whole_loss_is_the_sum_of_its_formulas() -> None:
+    weights = {"i_cyclic": 0.25, "c_cyclic": 0.5, "captions": 0.1, "nli": 0.3, "nli_sentences": 0.2}
+    built = method(CLIPConfig(tower=VIT, embed_dim=6, **weights))  # type: ignore[arg-type]
+    batches = {
+        "pairs": tiny_encoder.pair_batch(6),
+        "nli": tiny_encoder.text_batch(4, views=3, seed=4),
+        "nli_sentences": tiny_encoder.text_batch(5, seed=5),
+    }
+    encoder = built.sentence_encoder
+    i, t = encoder.items(batches["pairs"]["image"][:, 0]), encoder.texts(*tokens(batches["pairs"])[0])
+    logits, own = i @ t.T / 0.07, torch.arange(6)
+    expected = {
+        "contrastive": (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2,
+        "i_cyclic": (i @ i.T - t @ t.T).square().sum() / 6,
+        "c_cyclic": (i @ t.T - t @ i.T).square().sum() / 6,
+        "captions": losses.simcse(t, t, temperature=0.05),  # no dropout: both views are equal
+        "nli": losses.simcse(*(encoder.texts(*part) for part in tokens(batches["nli"])), temperature=0.05),
+        "nli_sentences": losses.simcse(*[encoder.texts(*tokens(batches["nli_sentences"])[0])] * 2, temperature=0.05),
+    }
+    found = built(batches).losses
+    for name, value in expected.items():
+        assert found[name].item() == pytest.approx(value.item(), rel=1e-4), name
+    assert built.loss_weights == {"contrastive": 1.0, **weights}
+
+
+def tokens(batch: Batch) -> list[tuple[Tensor, Tensor]]:
+    return [(batch["input_ids"][:, v], batch["attention_mask"][:, v]) for v in range(batch["input_ids"].shape[1])]
+
+
+def test_captions_go_through_dropout_twice_and_their_first_pass_serves_both_losses() -> None:
+    built = method(CLIPConfig(tower=VIT, embed_dim=6, captions=0.1), dropout=0.2).train()
+    texts = built.encode("pairs", tiny_encoder.pair_batch(5))["texts"]
+    assert texts.shape == (5, 2, 6)
+    assert (texts[:, 0] - texts[:, 1]).abs().max() > 1e-3
+    plain = method(CLIPConfig(tower=VIT, embed_dim=6), dropout=0.2).train()
+    assert plain.encode("pairs", tiny_encoder.pair_batch(5))["texts"].shape == (5, 1, 6)  # weight 0: no second pass
+
+
+def test_disagree_4_1_and_4_2_the_paper_sums() -> None:
+    """Sums over the batch, and two directions instead of their mean: the loss of another scale, and other proportions."""
+    weights = {"i_cyclic": 0.25, "c_cyclic": 0.25, "captions": 0.1}
+    batches = {"pairs": tiny_encoder.pair_batch(6)}
+    fixed = method(CLIPConfig(tower=VIT, embed_dim=6, **weights))(batches).losses  # type: ignore[arg-type]
+    paper = method(CLIPConfig(tower=VIT, embed_dim=6, variant="paper", **weights))(batches).losses  # type: ignore[arg-type]
+    for name, factor in {"contrastive": 12, "i_cyclic": 6, "c_cyclic": 6, "captions": 6}.items():
+        assert paper[name].item() == pytest.approx(factor * fixed[name].item(), rel=1e-5), name
+
+
+def test_released_cuts_the_end_of_long_texts() -> None:
+    """CyCLIP's tokens are cut with the end of the text, and the largest id is taken for it."""
+    texts = ["a dog runs in the park", "the happy woman plays guitar on the street"]
+    fixed = method(CLIPConfig(tower=VIT)).sentence_encoder.tokenize(texts, max_length=6)
+    assert fixed["input_ids"][:, -1].tolist() == [3, 3]
+    released = method(CLIPConfig(tower=VIT, variant="released")).sentence_encoder.tokenize(texts, max_length=6)
+    assert 3 not in released["input_ids"]
+    for ids, mask in zip(released["input_ids"], released["attention_mask"], strict=True):
+        assert ids[mask.sum() - 1] == ids.max()
+
+
+def test_the_scale_is_clamped_and_logged() -> None:
+    built = method(CLIPConfig(tower=VIT, embed_dim=6))
+    for start, end in ((9.0, 100.0), (-1.0, 1.0), (2.0, 7.389056)):
+        built.sentence_encoder.logit_scale.data.fill_(start)
+        built.after_step(1)
+        assert built({"pairs": tiny_encoder.pair_batch(3)}).metrics["logit_scale"].item() == pytest.approx(end, rel=1e-5)
+    groups = built.param_groups("pairs")
+    assert any(p is built.sentence_encoder.logit_scale for p in groups["biases_and_norms"])  # no weight decay
+
+
+@pytest.mark.parametrize(
+    "tower",
+    [
+        VIT,
+        ResNetTower(input=ImageInput(size=32), width=8, blocks=(1, 1, 1, 1)),
+        HTSATTower(
+            input=AudioInput(rate=8000, seconds=0.5, bins=8, n_fft=256, hop=64, high_hz=4000),
+            spec_size=32,
+            embed=8,
+            depths=(1, 1),
+            heads=(2, 2),
+            window=4,
+            mask_frames=16,
+            mask_bins=2,
+        ),
+        ASTTower(
+            input=AudioInput(rate=8000, seconds=0.5, bins=8, n_fft=256, hop=64, high_hz=4000),
+            patch_size=4,
+            stride=4,
+            width=8,
+            layers=1,
+            heads=2,
+            mask_frames=16,
+            mask_bins=2,
+        ),
+    ],
+    ids=lambda tower: tower.kind,
+)
+def test_every_tower_learns_its_pairs(tower: ViTTower) -> None:
+    torch.manual_seed(0)
+    built = method(CLIPConfig(tower=tower, embed_dim=16, i_cyclic=0.1, c_cyclic=0.1, captions=0.1), dropout=0.1).train()
+    texts = tiny_encoder.text_batch(8, seed=2)
+    if isinstance(tower.input, ImageInput):
+        side = tower.input.size
+        batch = texts.replace(image=torch.randn(8, 1, 3, side, side))
+    else:
+        batch = texts.replace(spectrogram=torch.randn(8, 1, tower.input.frames, tower.input.bins) * 10 - 40)
+    optimizer = torch.optim.AdamW(built.parameters(), lr=3e-3)
+    first = total(built, {"pairs": batch})
+    first.backward()
+    assert not [name for name, p in built.named_parameters() if p.grad is None]  # DDP would wait for it
+    for _ in range(60):
+        optimizer.zero_grad()
+        loss = total(built, {"pairs": batch})
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.6 * first
+
+
+def test_settings_that_tie_nothing_are_refused_and_all_survive_json() -> None:
+    with pytest.raises(ValueError, match="nothing ties items to captions"):
+        CLIPConfig(contrastive=0.0, captions=1.0).check(16)
+    config = CLIPConfig(tower=HTSATTower(), captions=0.5, nli=0.1, projection="mlp")
+    assert CLIPConfig.model_validate(json.loads(config.model_dump_json())) == config
+    assert config.streams() == (("pairs", "nli"),)
+    assert CLIPConfig().streams() == (("pairs",),)

@@ -1,0 +1,134 @@
+"""CLIP, CyCLIP and CLAP with sentence-embedding training ("On the language encoder of contrastive cross-modal models",
+paper 002): pairs of a picture or a sound with a caption, cyclic consistency, and SimCSE on captions or on NLI.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from data.batch import Batch
+from trainers import losses
+from trainers.config import MethodConfig
+from trainers.dual import DualEncoder, Projection
+from trainers.encoders import TextEncoder
+from trainers.gather import gather, offset, world_size
+from trainers.method import Method, StepOutput
+from trainers.towers import AnyTower, ViTTower
+
+
+class CLIPConfig(MethodConfig):
+    """Settings of the whole family: a model of the paper is a set of weights. A loss of weight 0 costs nothing.
+
+    CLIP and CLAP have `contrastive` alone; Cy... adds `i_cyclic` and `c_cyclic`; ...s `captions`; ...n `nli`; ...e
+    `nli_sentences`.
+    """
+
+    name: Literal["clip"] = "clip"
+    tower: AnyTower = ViTTower()
+    """Of pictures (`vit`, `resnet`) or of sounds (`htsat`, `ast`)."""
+    embed_dim: int = Field(512, gt=0)
+    """Dimensions of the common space."""
+    projection: Projection = "linear"
+    """Into the common space: `linear` (CLIP) or `mlp` (CLAP)."""
+    contrastive: float = Field(1.0, ge=0)
+    """Weight of the symmetric contrastive loss of items and captions."""
+    i_cyclic: float = Field(0.0, ge=0)
+    """Weight of CyCLIP's in-modal consistency (lambda_I)."""
+    c_cyclic: float = Field(0.0, ge=0)
+    """Weight of CyCLIP's cross-modal consistency (lambda_C)."""
+    captions: float = Field(0.0, ge=0)
+    """Weight of SimCSE on the captions (L_s); their first pass also serves the contrastive loss."""
+    nli: float = Field(0.0, ge=0)
+    """Weight of supervised SimCSE on NLI (L_n), from a stream `nli` of pairs or triples of its own."""
+    nli_sentences: float = Field(0.0, ge=0)
+    """Weight of SimCSE on single NLI sentences (the `e` models), from a stream `nli_sentences`."""
+    temperature: float = Field(0.05, gt=0)
+    """Of the sentence losses; that of the contrastive loss is learned."""
+
+    @property
+    def weights(self) -> dict[str, float]:
+        """Weight of every loss that is computed."""
+        names = ("contrastive", "i_cyclic", "c_cyclic", "captions", "nli", "nli_sentences")
+        return {name: weight for name in names if (weight := float(getattr(self, name)))}
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)),)
+
+    def check(self, hidden_size: int) -> None:
+        if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
+            raise ValueError("method.contrastive=0: nothing ties items to captions; give it a weight, or use SimCSE")
+        self.tower.check()
+
+    def build(self, encoder: TextEncoder) -> CLIP:
+        return CLIP(encoder, self)
+
+
+class CLIP(Method):
+    """Streams ``pairs``: ``image`` (B, 1, 3, S, S) or ``spectrogram`` (B, 1, frames, bins), and the tokens (B, 1, L) of one
+    caption; ``nli``: tokens (B, 2 or 3, L); ``nli_sentences``: tokens (B, 1, L).
+    """
+
+    FIELDS = {"image": "image", "audio": "spectrogram"}
+    sentence_encoder: DualEncoder
+
+    def __init__(self, encoder: TextEncoder, config: CLIPConfig) -> None:
+        super().__init__()
+        config.check(encoder.hidden_size)
+        self.config, self.turns = config, config.streams()
+        self.sentence_encoder = DualEncoder(
+            encoder, config.tower, config.embed_dim, config.projection, keeps_end=config.variant != "released"
+        )
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return self.config.weights
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """``texts`` (B, V, d), all views in one forward, and for pairs ``items`` (B, d); unit vectors."""
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        if ids.shape[1] == 1 and (stream == "nli_sentences" or "captions" in self.config.weights):
+            ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)  # two dropout masks
+        texts = self.sentence_encoder.texts(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+        if stream != "pairs":
+            return {"texts": texts}
+        inputs = batch[self.FIELDS[self.config.tower.modality]][:, 0]
+        return {"texts": texts, "items": self.sentence_encoder.items(inputs)}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        out: dict[str, Tensor] = {}
+        weights = self.config.weights
+        texts, items = features["pairs"]["texts"], features["pairs"]["items"]
+        first, n = texts[:, 0], len(items)
+        texts_all, items_all = gather(texts), gather(items)
+        pairs = (items, first, items_all, texts_all[:, 0])
+        if "contrastive" in weights:
+            out["contrastive"] = losses.contrastive(*pairs, self.sentence_encoder.scale, offset(n))
+        if "i_cyclic" in weights:
+            out["i_cyclic"] = losses.i_cyclic(*pairs)
+        if "c_cyclic" in weights:
+            out["c_cyclic"] = losses.c_cyclic(*pairs)
+        if "captions" in weights:
+            out["captions"] = losses.simcse(first, texts_all[:, 1], None, self.config.temperature, offset=offset(n))
+        for name in ("nli", "nli_sentences"):
+            if name in weights:
+                out[name] = self._sentences(features[name]["texts"])
+        if self.config.variant == "paper":  # [DISAGREE 4.1, 4.2] sums over the batch, and the two directions added
+            out = {name: loss * world_size() * len(features[_stream(name)]["texts"]) for name, loss in out.items()}
+            out |= {"contrastive": 2 * out["contrastive"]} if "contrastive" in out else {}
+        return StepOutput(out, {"logit_scale": self.sentence_encoder.scale.detach()})
+
+    def after_step(self, step: int) -> None:
+        self.sentence_encoder.clamp_scale()
+
+    def _sentences(self, z: Tensor) -> Tensor:
+        """SimCSE of z (B, V, d): two views, and perhaps a contradiction (section 4.2 of the paper's facts)."""
+        z_all = gather(z)
+        hard = z_all[:, 2] if z.shape[1] == 3 else None
+        return losses.simcse(z[:, 0], z_all[:, 1], hard, self.config.temperature, offset=offset(len(z)))
+
+
+def _stream(loss: str) -> str:
+    return loss if loss.startswith("nli") else "pairs"

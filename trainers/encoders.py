@@ -29,7 +29,7 @@ from trainers.towers import last_clip_layer
 Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
 
 # Models of texts and something else, of which a text encoder is one half.
-TEXT_HALVES: dict[str, type] = {"clip": CLIPTextModel, "clap": ClapTextModel}
+TEXT_HALVES: dict[str, Any] = {"clip": CLIPTextModel, "clap": ClapTextModel}
 
 # Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}

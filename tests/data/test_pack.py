@@ -82,7 +82,8 @@ def test_text(tmp_path: Path, text: Path, zipped: bool, capsys: pytest.CaptureFi
     out = tmp_path / "out"
     more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me"]
     assert run("text", text, "--out", out, *more) == 0
-    assert "26 samples in 3 shards" in (printed := capsys.readouterr().out) and "27 empty or missing samples dropped" in printed
+    printed = capsys.readouterr().out
+    assert "26 samples in 3 shards" in printed and "27 empty or missing samples dropped" in printed
     assert sorted(files(out)) == ["dataset.json", *(f"wiki-train-{i:06d}.tar" for i in range(3))]
     found = {s.key: s.fields["txt"].decode() for s in samples(out)}
     assert sorted(found.values()) == sorted([*LINES, "Ünï ḉode 漢字"])

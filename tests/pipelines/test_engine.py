@@ -179,3 +179,21 @@ def test_warm_up_rises_to_one() -> None:
     config = OptimConfig(warmup=0.1)
     factors = [schedule_factor(config, "linear", 100, step) for step in range(100)]
     assert factors[:3] == pytest.approx([0.1, 0.2, 0.3]) and factors[9] == 1.0 == max(factors) and factors[99] > 0
+
+
+def test_warm_up_in_steps_may_outlast_the_run() -> None:
+    """[DISAGREE 4.5] 4,320 steps of CLAP on Clotho never reach the top of a warm-up of 9,600."""
+    factors = [schedule_factor(OptimConfig(warmup=9600), "cosine", 4320, step) for step in range(4320)]
+    assert max(factors) == factors[-1] == pytest.approx(0.45)
+    assert 9e-5 * max(factors) == pytest.approx(4.05e-5)
+
+
+def test_disagree_4_4_a_schedule_that_is_ahead_never_warms_up() -> None:
+    """The released CyCLIP counts its first epoch as the second, so on CC3M it begins behind its warm-up of 10,000 steps."""
+    an_epoch, steps = 35_083, 64 * 35_083
+    released = OptimConfig(warmup=10_000, ahead=an_epoch)
+    first, last = (schedule_factor(released, "cosine", steps, step) for step in (0, steps - 1))
+    assert first == pytest.approx(0.5 * (1 + math.cos(math.pi * (an_epoch - 10_000) / (steps - 10_000)))) and first > 0.99
+    assert 0 < last < 1e-3  # the cosine's argument is beyond pi: it has begun to rise again
+    assert last > min(schedule_factor(released, "cosine", steps, step) for step in range(steps - an_epoch - 9, steps, 99))
+    assert schedule_factor(OptimConfig(warmup=10_000), "cosine", steps, 0) == pytest.approx(1e-4)

@@ -24,10 +24,14 @@ from transformers import (
 )
 
 from data.batch import Batch
+from data.config import TextStream
 from data.inputs import AudioInput, ImageInput
+from data.pairs import ImageTextStream
 from trainers import losses
+from trainers.check import check_settings
 from trainers.clip import CLIP, CLIPConfig
 from trainers.encoders import TextEncoder
+from trainers.recipe import EncoderConfig, OptimConfig, Recipe, RecipeError
 from trainers.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 
 WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
@@ -294,3 +298,41 @@ def test_settings_that_tie_nothing_are_refused_and_all_survive_json() -> None:
     assert CLIPConfig.model_validate(json.loads(config.model_dump_json())) == config
     assert config.streams() == (("pairs", "nli"),)
     assert CLIPConfig().streams() == (("pairs",),)
+
+
+def recipe() -> Recipe:
+    return Recipe(
+        name="cyclip/test",
+        method=CLIPConfig(tower=VIT, nli=0.1),
+        encoder=EncoderConfig(path="x"),
+        streams={
+            "pairs": ImageTextStream(shards="a", input=VIT.input),
+            "nli": TextStream(shards="b", columns=("sent0", "sent1", "hard_neg")),
+        },
+        optim={"pairs+nli": OptimConfig()},
+        lead="pairs",
+    )
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        (
+            "streams.pairs.input.size",
+            32,
+            r"streams.pairs.input.size=32 does not match method.tower.input.size=8.*same value",
+        ),
+        ("streams.pairs", {"kind": "image", "shards": "a"}, r"streams.pairs.kind='image'.*use the kind 'image_text'"),
+        ("streams.pairs", {"kind": "audio_text", "shards": "a"}, r"'audio_text' where method.tower.kind='vit' takes images"),
+        (
+            "streams.nli.columns",
+            ("txt",),
+            r"streams.nli.columns=\('txt',\) are 1 texts.*method.nli=0.1 takes 2 or 3",
+        ),
+        ("method.nli", 0.0, r"streams.nli is used by no turn"),
+    ],
+)
+def test_a_recipe_that_cannot_run_says_why(path: str, value: object, words: str) -> None:
+    check_settings(recipe())
+    with pytest.raises(RecipeError, match=words):
+        check_settings(recipe().replace(path, value))

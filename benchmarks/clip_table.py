@@ -1,11 +1,11 @@
-"""Plain and cyclic models, each alone, with SimCSE on captions (s) and with NLI (n), at equal steps: the tables of docs/clip.md.
+"""Plain and cyclic models, each alone, with SimCSE on captions (s) and with NLI (n): the tables of docs/clip.md.
 
     python benchmarks/clip_table.py images --data DATASETS --out runs/clip-images.jsonl --steps 400 [--only cyclic-s]
     python benchmarks/clip_table.py sounds --data DATASETS --out runs/clap-sounds.jsonl --steps 400
 
-DATASETS holds the folders emoji, coco_mini, cifar10, esc10, nli, prompts and sts. Runs are done one after the other in this
-process, and each adds a line to the file; those that it holds are not done again, so a grid can be stopped and continued.
-Shards, runs and the paper's Figures 2 and 3 lie in a folder beside the file.
+DATASETS holds the folders emoji, coco_mini, cifar10, esc10, nli, prompts and sts. Runs have equal steps and are done one
+after the other in this process. Each adds a line to the file; those that it holds are not done again, so that a grid can be
+stopped and continued. Shards, runs and the paper's Figures 2 and 3 lie in a folder beside the file.
 
 images: emoji with their names and COCO with five captions; 200 emoji and COCO's validation images are held out to be
 reported, 100 emoji to choose the checkpoint; CIFAR-10's test images by 80 templates. sounds: ESC-10, captions made from the
@@ -18,14 +18,19 @@ import csv
 import hashlib
 import json
 import logging
+import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tyro
+
+if __name__ == "__main__":  # the repository before what is installed, so that a clone measures itself
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.config import TextStream
 from data.pack import Draft, Output, TarFiles, manifest_files, pack, pack_table
@@ -130,7 +135,9 @@ def pack_cifar(data: Path, out: Path) -> None:
     classes = json.loads((data / "cifar10" / "classes.json").read_text())
     with tarfile.open(archive) as tar:
         names = sorted(member.name for member in tar if member.isfile() and member.name.endswith(".jpg"))
-    drafts = [Draft(file=name, label=name.split("/")[-2], key=Path(name).stem) for name in names]
+    drafts = [
+        Draft(file=name, label=Path(name).parent.name, key=f"{Path(name).parent.name}-{Path(name).stem}") for name in names
+    ]
     pack(drafts, Output(out / "cifar10-test", "cifar10", "test"), TarFiles(archive), classes)
 
 
@@ -232,11 +239,9 @@ class Grid:
 
     def base(self) -> Recipe:
         """The demo recipe of the pipeline, which this table puts on other data."""
-        if self.kind == "images":
-            from pipelines.cyclip import RECIPES
-        else:
-            from pipelines.clap import RECIPES
-        return RECIPES["demo"]()
+        pipeline = import_module("pipelines.cyclip" if self.kind == "images" else "pipelines.clap")
+        recipe: Recipe = pipeline.RECIPES["demo"]()
+        return recipe
 
 
 def recipe_of(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Recipe:
@@ -345,7 +350,7 @@ def columns(grid: Grid, scores: Mapping[str, Mapping[str, float]]) -> tuple[dict
     wanted = ("alignment", "text_uniformity", f"{grid.modality}_uniformity")
     rest = {
         f"{zero_shot} zero-shot": {"accuracy": scores[zero_shot]["accuracy"]},
-        "held-out": {name: scores["geometry"][name] for name in wanted},
+        "held-out": {name.replace("_", " "): scores["geometry"][name] for name in wanted},
         "STS-B dev": {"spearman": scores["STS-B dev"]["spearman"]},
     }
     return retrieval, rest

@@ -81,7 +81,10 @@ class ModuleEncoder:
     @property
     def logit_scale(self) -> float | None:
         """The factor before cosines in the model's contrastive loss, as it is now; None for a model without one."""
-        return None if self._logit_scale is None else float(self._logit_scale())
+        if self._logit_scale is None:
+            return None
+        with torch.no_grad():  # of a parameter
+            return float(self._logit_scale())
 
     @torch.no_grad()
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:

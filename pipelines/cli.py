@@ -8,6 +8,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Mapping
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,12 @@ os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what
 
 OFFLINE = "runs/offline"
 """Shards that are made from what the installed packages bring along, for recipes that need no download."""
+
+SHOWN = (
+    *("spearman", "alignment", "uniformity", "accuracy"),
+    *("*_to_*_r1", "*_to_*_r10", "mean_map10", "loss", "text_uniformity", "image_uniformity", "audio_uniformity"),
+)
+"""Patterns of the metrics in the table at the end of a run; the tracker has all."""
 
 Recipes = Mapping[str, Callable[[], Recipe]]
 
@@ -77,11 +84,12 @@ def _help(recipes: Recipes, description: str, default: str, base: Recipe) -> str
 
 
 def prepare(recipe: Recipe) -> None:
-    """Make the offline shards that the recipe reads, if it reads any."""
-    from data.synth import write_demo_shards
+    """Make the offline shards that the recipe's streams and tasks read, if they read any."""
+    from data.synth import kinds_of, write_demo_shards
 
-    kinds = [name for name, stream in recipe.streams.items() if stream.shards.startswith(OFFLINE)]
-    if kinds:
+    evaluation = recipe.evaluation
+    tasks = (evaluation.select or "", *evaluation.watch, *evaluation.final)
+    if kinds := kinds_of([*(stream.shards for stream in recipe.streams.values()), *tasks], OFFLINE):
         write_demo_shards(Path(OFFLINE), kinds)
 
 
@@ -108,15 +116,12 @@ def main(
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
-    lines = []
-    rows = [(task, metrics) for task, metrics in summary["after"].items()]
-    if rows:
-        lines += ["", f"{'task':<14}{'metric':<12}{'before':>8}{'after':>8}{'change':>8}"]
-    for task, metrics in rows:
-        for metric in ("spearman", "alignment", "uniformity", "accuracy"):
-            if metric in metrics:
-                before, after = summary["before"][task][metric], metrics[metric]
-                lines.append(f"{task:<14}{metric:<12}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
+    rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if _is_shown(name)]
+    wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
+    lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}"] if rows else []
+    for task, metric in rows:
+        before, after = (summary[when][task][metric] for when in ("before", "after"))
+        lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
     lines += [
         "",
@@ -127,3 +132,7 @@ def report(summary: dict[str, Any]) -> str:
     if summary["skipped"]:
         lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
     return "\n".join(lines)
+
+
+def _is_shown(metric: str) -> bool:
+    return any(fnmatch(metric, pattern) for pattern in SHOWN)

@@ -6,68 +6,114 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data.config import TextStream
+from data.config import AnyStream, TextStream
 from data.inputs import ImageInput
 from data.pairs import ImageTextStream
 from pipelines import parts
 from pipelines.cli import OFFLINE, main
 from trainers.clip import CLIPConfig
+from trainers.method import turn_name
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.towers import ResNetTower, ViTTower
-
-CLIP_FOLDER = "openai/clip-vit-base-patch32"
-TEXT = EncoderConfig(path=CLIP_FOLDER, scratch=True, hidden_dropout=0.1, attention_dropout=0.1)
-"""CLIP's text transformer (512 wide, 12 layers, 8 heads, 49,408 pieces of words) with random weights; CyCLIP's own has no
-dropout, and without any the two views of a caption would be one."""
 
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "-s": {"captions": 0.1}, "-n": {"nli": 0.1}, "-e": {"nli_sentences": 0.1}}
 """What the paper's letters add: SimCSE on captions, supervised on NLI triples, SimCSE on single NLI sentences."""
-MODELS = {f"{name}{letter}": {**base, **own} for name, base in (("clip", {}), ("cyclip", CYCLIC)) for letter, own in SENTENCES.items()}
+MODELS: dict[str, dict[str, float]] = {
+    f"{name}{letter}": base | own for name, base in (("clip", {}), ("cyclip", CYCLIC)) for letter, own in SENTENCES.items()
+}
 """A model of the paper is these weights of losses, and the streams that they ask for."""
 
+CLIP_FOLDER = "openai/clip-vit-base-patch32"
+TEXT = EncoderConfig(path=CLIP_FOLDER, scratch=True, hidden_dropout=0.1, attention_dropout=0.1)
+"""CLIP's text transformer (512 wide, 12 layers, 8 heads, vocabulary 49,408) with random weights. CyCLIP's has no dropout;
+without any, the two views of a caption would be one."""
 STEPS_OF_AN_EPOCH = 35_083
-"""Of CC3M's 2,806,641 pairs in batches of 80."""
+"""Whole batches of 80 in CC3M's 2,806,641 pairs."""
 
 NAMES = "prompts/imagenet.json"
 """OpenAI's 1,000 class names of ImageNet and their 80 templates, ``{"classes": [...], "templates": [...]}``."""
-ZERO_SHOT = (  # shards whose classes are ImageNet's 1,000 in their order, and shards that name their classes
+ZERO_SHOT = (  # shards whose classes are ImageNet's in their order, and shards whose classes have readable names
     *(f"zero-shot:shards/{name}?classes={NAMES}" for name in ("imagenet", "imagenet-v2", "imagenet-sketch")),
-    *(f"zero-shot:shards/{name}?templates={NAMES}" for name in ("cifar10", "cifar100", "imagenet-o", "imagenet-a", "imagenet-r")),
+    *(
+        f"zero-shot:shards/{name}?templates={NAMES}"
+        for name in ("cifar10", "cifar100", "imagenet-o", "imagenet-a", "imagenet-r")
+    ),
 )
 COCO, FLICKR = "retrieval:shards/coco", "retrieval:shards/flickr30k"
 
 
-def model(row: str, name: str = "", changes: dict[str, Any] | None = None) -> Recipe:
-    """One of `MODELS` with the paper's settings: CC3M from scratch, 64 epochs; `changes` by dotted path."""
-    weights, name = MODELS[row], name or row
+def model(weights: str, row: str | None = None, changes: dict[str, Any] | None = None) -> Recipe:
+    """One of `MODELS` with the paper's settings (section 4, Tables 9 and 10), under the name `row`, with `changes`.
+
+    The papers do not say how large a batch of NLI is; here it is that of the pairs.
+    """
+    row, losses = row or weights, MODELS[weights]
+    method = CLIPConfig(tower=ResNetTower(), embed_dim=1024, **losses)
+    streams: dict[str, AnyStream] = {"pairs": ImageTextStream(shards="shards/cc3m", batch_size=80)}
+    if method.nli:
+        streams["nli"] = parts.nli(80)
+    if method.nli_sentences:
+        streams["nli_sentences"] = TextStream(shards="shards/nli-sentences", batch_size=80)
+    (turn,) = map(turn_name, method.streams())
+    seen = {FLICKR} if method.nli else set()  # SNLI's premises are Flickr30K's captions
     recipe = Recipe(
-        name=f"cyclip/{name}",
-        method=CLIPConfig(tower=ResNetTower(), embed_dim=1024, **weights),
+        name=f"cyclip/{row}",
+        method=method,
         encoder=TEXT,
-        streams={"pairs": ImageTextStream(shards="shards/cc3m", batch_size=80), **nli_streams(weights, 80)},
-        optim={turn(weights): OptimConfig(lr=5e-4, weight_decay=0.1, schedule="cosine", warmup=10_000, clip=None)},
+        streams=streams,
+        optim={turn: OptimConfig(lr=5e-4, weight_decay=0.1, schedule="cosine", warmup=10_000, clip=None)},
         lead="pairs",
         evaluation=EvaluationConfig(
             data=parts.STS.data,
             select="contrastive:shards/cc3m-val?batch=80",
-            final=(COCO, *([] if "nli" in weights else [FLICKR]), *ZERO_SHOT, *parts.STS.final),
+            final=tuple(task for task in (COCO, FLICKR, *ZERO_SHOT, *parts.STS.final) if task not in seen),
             every=STEPS_OF_AN_EPOCH,
         ),
-        run=RunConfig(output=f"runs/cyclip/{name}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
+        run=RunConfig(output=f"runs/cyclip/{row}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
     )
     for path, value in (changes or {}).items():
         recipe = recipe.replace(path, value)
     return recipe
 
 
+def released() -> Recipe:
+    """CyCLIP as its code runs: no text dropout, no warm-up, long captions lose their end [DISAGREE 4.4]."""
+    changes = {
+        "method.variant": "released",
+        "encoder.hidden_dropout": 0.0,
+        "encoder.attention_dropout": 0.0,
+        "optim.pairs.ahead": STEPS_OF_AN_EPOCH,  # its epochs count from 1, so step 0 is taken for the second epoch's
+    }
+    return model("cyclip", "released", changes)
+
+
+def paper() -> Recipe:
+    """CyCLIPs as printed: losses are sums over the batch, the contrastive one over both directions [DISAGREE 4.1, 4.2]."""
+    return model("cyclip-s", "paper", {"method.variant": "paper"})
+
+
+def fine_tuned() -> Recipe:
+    """CyCLIPs from an existing CLIP (ViT-B/32) at a low rate; not in the paper, its rate and length are not tuned."""
+    changes = {
+        "method.tower": ViTTower(path=CLIP_FOLDER).model_dump(),
+        "method.embed_dim": 512,
+        "encoder.scratch": False,
+        "optim.pairs.lr": 5e-6,
+        "optim.pairs.warmup": 0.05,
+        "run.epochs": 3,
+    }
+    return model("cyclip-s", "cyclip-s-vit", changes)
+
+
 def demo() -> Recipe:
     """Minutes on a laptop, offline: CyCLIPs on named icons, a small ViT, the small encoder of this project."""
-    icons = ImageInput(size=64)
     return Recipe(
         name="cyclip/demo",
         method=CLIPConfig(
-            tower=ViTTower(input=icons, patch_size=8, width=128, layers=4, heads=4), embed_dim=128, **MODELS["cyclip-s"]
+            tower=ViTTower(input=ImageInput(size=64), patch_size=8, width=128, layers=4, heads=4),
+            embed_dim=128,
+            **MODELS["cyclip-s"],
         ),
         encoder=parts.SMALL,
         streams={"pairs": parts.offline_emoji(64)},
@@ -87,16 +133,24 @@ def smoke() -> Recipe:
     return parts.smoke(demo(), "cyclip")
 
 
-def turn(weights: dict[str, float]) -> str:
-    return "+".join(("pairs", *(name for name in ("nli", "nli_sentences") if name in weights)))
+def _described(name: str) -> Callable[[], Recipe]:
+    make = partial(model, name)
+    make.__doc__ = f"Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses {_losses(MODELS[name])}."
+    return make
 
 
-def nli_streams(weights: dict[str, float], batch_size: int) -> dict[str, TextStream]:
-    streams = {"nli": parts.nli(batch_size), "nli_sentences": TextStream(shards="shards/nli-sentences", batch_size=batch_size)}
-    return {name: stream for name, stream in streams.items() if name in weights}
+def _losses(weights: dict[str, float]) -> str:
+    return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
 
 
-RECIPES: dict[str, Callable[[], Recipe]] = {"demo": demo, "smoke": smoke}
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "demo": demo,
+    "smoke": smoke,
+    **{name: _described(name) for name in MODELS},
+    "paper": paper,
+    "released": released,
+    "cyclip-s-vit": fine_tuned,
+}
 
 if __name__ == "__main__":
     main(RECIPES, __doc__)

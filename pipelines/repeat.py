@@ -35,7 +35,9 @@ class Arguments:
     folder holds the summary of the same recipe is not run again: what was stopped goes on, and seeds can be added.
     """
 
-    pipeline: tyro.conf.Positional[Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "pretrain"]]
+    pipeline: tyro.conf.Positional[
+        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "pretrain"]
+    ]
     """What is trained."""
     recipe: tyro.conf.Positional[str]
     """demo, bert-base, ...: a recipe of that pipeline."""

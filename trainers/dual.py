@@ -95,11 +95,11 @@ class DualEncoder(nn.Module):
     def texts(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """The same; input_ids and attention_mask (B, L)."""
         pooled = by_length(self.text.pooled, input_ids, attention_mask)
-        return F.normalize(self.text_projection(self.text.project(pooled)), dim=-1)
+        return _unit(self.text_projection(self.text.project(pooled)))
 
     def items(self, inputs: Tensor) -> Tensor:
         """Unit vectors (B, d) of pictures (B, 3, S, S) or spectrograms (B, frames, bins)."""
-        return F.normalize(self.tower_projection(self.tower(inputs)), dim=-1)
+        return _unit(self.tower_projection(self.tower(inputs)))
 
     def prepare(self, items: list[Any]) -> Tensor:
         """What the tower takes of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``: the middle
@@ -120,6 +120,12 @@ class DualEncoder(nn.Module):
         from trainers.dual_export import save_dual
 
         save_dual(self, folder)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Of unit length, and no longer in half precision: a length of 1 +- .004 shifts logits at a scale of 100 by .4."""
+    whole = vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
+    return F.normalize(whole, dim=-1)
 
 
 def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:

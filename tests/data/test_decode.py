@@ -245,3 +245,33 @@ def test_label() -> None:
         decode.label({"json": b'{"cls": true}'}, "cls", key="a")
     with pytest.raises(DecodeError, match="no field 'cls'"):
         decode.label({"jpg": b""}, "cls", key="a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"json": b'{"captions": ["a  dog\\n", "one cat"], "x": 1}'}, ["a dog", "one cat"]),
+        ({"txt": b" a dog "}, ["a dog"]),
+        ({"txt": b"a dog", "json": b'{"caption": "a cat"}'}, ["a dog"]),
+        ({"txt": b"a dog", "json": b'{"captions": ["a cat"]}'}, ["a cat"]),
+    ],
+)
+def test_captions(fields: dict[str, bytes], expected: list[str]) -> None:
+    assert decode.captions(fields, "a") == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "message"),
+    [
+        ({}, "no captions", "sample 'a' has no captions; pack it with --captions COLUMN"),
+        ({"json": b'{"captions": "a dog"}'}, "no captions", "has no captions"),
+        ({"json": b'{"captions": ["a dog", ""]}'}, "no captions", "none of them empty"),
+        ({"json": b'{"captions": ["a dog", 3]}'}, "no captions", "has no captions"),
+        ({"json": b"["}, "damaged json", "its json cannot be read"),
+        ({"txt": b" "}, "empty text", "the text 'txt' is empty"),
+    ],
+)
+def test_bad_captions(fields: dict[str, bytes], reason: str, message: str) -> None:
+    with pytest.raises(DecodeError, match=message) as caught:
+        decode.captions(fields, "a")
+    assert caught.value.reason == reason

@@ -15,6 +15,7 @@ from torch import Tensor
 from transformers import audio_utils
 
 from data import device, views
+from data.inputs import AudioInput
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -279,6 +280,99 @@ def test_log_mel_refuses(arguments: dict) -> None:
         device.log_mel(torch.zeros(1, 8000), rate=8000, bins=64)
 
 
+# ---- CLAP's log-mel
+
+CLAP = {"rate": 48000, "n_fft": 1024, "hop": 480, "bins": 64, "low_hz": 50.0, "high_hz": 14000.0}
+
+
+@pytest.mark.parametrize("samples", [480_000, 200_000, 9_000])
+def test_clap_log_mel_is_transformers(samples: int) -> None:
+    from transformers import ClapFeatureExtractor
+
+    extractor = ClapFeatureExtractor(frequency_min=50, frequency_max=14000, truncation="rand_trunc", padding="repeatpad")
+    wave = waves(1, samples, 48000, seed=samples)[0].numpy()
+    whole = views.crop_or_pad(wave, 480_000, pad="repeat")
+    heard = whole[0, :samples].astype(np.float64) / 32768
+    expected = extractor(heard, sampling_rate=48000, return_tensors="np")["input_features"][0, 0]
+    found = device.clap_log_mel(torch.from_numpy(whole)[None], **CLAP)  # type: ignore[arg-type]
+    assert found.shape == (1, 1, 1001, 64) and found.dtype == torch.float32
+    np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=2e-3)
+
+
+def test_clap_log_mel_against_a_loop() -> None:
+    wave = waves(3, 1003, 8000).double().numpy()
+    n_fft, hop = 200, 77  # no power of two, and not a divisor of the length
+    filters = audio_utils.mel_filter_bank(101, 10, 100, 3000, 8000, norm="slaney", mel_scale="slaney")
+    taper = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)
+    found = device.clap_log_mel(
+        torch.from_numpy(wave).float()[:, None].expand(3, 2, -1), rate=8000, n_fft=n_fft, hop=hop, bins=10, low_hz=100,
+        high_hz=3000,
+    )  # fmt: skip
+    assert found.shape == (3, 2, 1003 // hop + 1, 10)
+    for i in range(3):
+        padded = np.pad(wave[i], n_fft // 2, mode="reflect")
+        for frame in range(found.shape[2]):
+            power = np.abs(np.fft.rfft(padded[frame * hop : frame * hop + n_fft] * taper)) ** 2
+            np.testing.assert_allclose(found[i, 1, frame].numpy(), 10 * np.log10(power @ filters), atol=2e-3)
+
+
+def test_clap_log_mel_golden_value_silence_and_16_bit() -> None:
+    # A full-scale sine at the centre of a bin: |X| = n_fft / 4 under a Hann window, in its bin alone but for two halves.
+    time = torch.arange(48000) / 48000
+    sine = torch.sin(2 * torch.pi * 1500 * time)[None, None]  # bin 32 of 1024 at 48 kHz
+    filters = device.clap_mel_filters(48000, 1024, 64, 50.0, 14000.0).double()
+    energy = (256**2 * filters[32] + 128**2 * (filters[31] + filters[33])).numpy()
+    found = device.clap_log_mel(sine, **CLAP)[0, 0, 50].numpy()  # type: ignore[arg-type]
+    near = energy > 1e-3
+    assert near.sum() >= 1
+    np.testing.assert_allclose(found[near], 10 * np.log10(energy[near]), atol=0.01)
+    assert found[~near].max() < 10 * np.log10(energy.max()) - 40
+    silent = device.clap_log_mel(torch.zeros(1, 1, 4800, dtype=torch.int16), **CLAP)  # type: ignore[arg-type]
+    assert torch.equal(silent, torch.full((1, 1, 11, 64), -100.0))
+    short = (sine * 20000).to(torch.int16)
+    torch.testing.assert_close(
+        device.clap_log_mel(short, **CLAP),  # type: ignore[arg-type]
+        device.clap_log_mel(short.float() / 32768, **CLAP),  # type: ignore[arg-type]
+    )
+
+
+def test_clap_log_mel_is_float32_under_autocast() -> None:
+    wave = waves(2, 9600, 48000)[:, None]
+    plain = device.clap_log_mel(wave, **CLAP)  # type: ignore[arg-type]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = device.clap_log_mel(wave, **CLAP)  # type: ignore[arg-type]
+    assert found.dtype == torch.float32 and torch.equal(found, plain)
+
+
+def test_clap_mel_filters_refuse() -> None:
+    with pytest.raises(ValueError, match=r"of bins=128 mel filters are empty at rate=8000 with n_fft=128.* is (\d+): lower"):
+        device.clap_mel_filters(8000, 128, 128, 50.0, 4000.0)
+    most = next(n for n in range(128, 0, -1) if _fits(n))
+    with pytest.raises(ValueError, match=f"largest number of bins without an empty filter is {most}:"):
+        device.clap_mel_filters(8000, 128, most + 1, 50.0, 4000.0)
+    with pytest.raises(ValueError, match=r"high_hz=14000, rate=16000; .* rate / 2 = 8000"):
+        device.clap_mel_filters(16000, 1024, 64, 50.0, 14000.0)
+    with pytest.raises(ValueError, match=r"waveform \(1, 1, 512\), hop=480, n_fft=1024; .* more samples than half a window"):
+        device.clap_log_mel(torch.zeros(1, 1, 512), **CLAP)  # type: ignore[arg-type]
+
+
+def _fits(bins: int) -> bool:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return bool(audio_utils.mel_filter_bank(65, bins, 50, 4000, 8000, "slaney", "slaney").max(0).all())
+
+
+def test_audio_features_follows_the_input() -> None:
+    wave = waves(2, 8000, 16000)[:, None]
+    clap = AudioInput(rate=16000, seconds=0.5, bins=20, n_fft=512, hop=160, low_hz=60, high_hz=7000)
+    found = device.audio_features(wave, clap)
+    expected = device.clap_log_mel(wave, rate=16000, n_fft=512, hop=160, bins=20, low_hz=60, high_hz=7000)
+    assert torch.equal(found, expected) and found.shape == (2, 1, clap.frames, 20)
+    kaldi = AudioInput(features="kaldi", rate=16000, seconds=0.5, bins=40)
+    found = device.audio_features(wave, kaldi)
+    assert torch.equal(found, device.log_mel(wave, rate=16000, bins=40, frames=48)) and kaldi.frames == 48
+
+
 # ---- mix-up
 
 
@@ -370,3 +464,12 @@ def test_spec_augment_seed_and_settings() -> None:
     assert ((only_time == 0).any(3) == (only_time == 0).all(3)).all()
     with pytest.raises(ValueError, match="time=192 for a spectrogram of 16 bins and 20 frames"):
         device.spec_augment(spectrogram, seeded(), freq=16)
+
+
+def test_spec_augment_without_a_generator_uses_torchs() -> None:
+    ones = torch.ones(4, 1, 30, 20)
+    torch.manual_seed(3)
+    a, b = device.spec_augment(ones, freq=10, time=10), device.spec_augment(ones, freq=10, time=10)
+    torch.manual_seed(3)
+    assert torch.equal(a, device.spec_augment(ones, freq=10, time=10)) and not torch.equal(a, b)
+    assert torch.equal(a, device.spec_augment(ones, seeded(3), freq=10, time=10))

@@ -22,7 +22,7 @@ import soundfile
 import webdataset
 from PIL import Image
 
-from data import synth
+from data import decode, synth
 from data.decode import audio, image
 from data.pack import Draft, Output, pack
 from data.shards import RawSample, ShardSet, read
@@ -221,6 +221,85 @@ def test_audio_splits_share_their_classes(tmp_path: Path) -> None:
     assert [s.fields["cls"] for s in samples(tmp_path / "test")] == [b"2", b"1"]
     wave = audio(samples(tmp_path / "test")[1].fields["flac"], "flac", 8000, "x")
     np.testing.assert_allclose(wave, 0.4, atol=1e-4)
+
+
+def write_wav(path: Path, value: float) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    soundfile.write(path, np.full(80, value), 8000)
+
+
+def test_clothos_five_caption_columns(tmp_path: Path) -> None:
+    write_wav(tmp_path / "development" / "Santa Motor.wav", 0.1)
+    head = ",".join(["file_name", *(f"caption_{i}" for i in range(1, 6))])
+    (tmp_path / "clotho.csv").write_text(f'{head}\nSanta Motor.wav,"One, two.",B.,"Say ""hi"".",,E\n')
+    columns = [f"caption_{i}" for i in range(1, 6)]
+    more = ["--root", tmp_path / "development", "--file-column", "file_name", "--captions", *columns]
+    assert run("audio", tmp_path / "clotho.csv", *more, "--out", tmp_path / "out") == 0
+    (sample,) = samples(tmp_path / "out")
+    assert json.loads(sample.fields["json"]) == {"captions": ["One, two.", "B.", 'Say "hi".', "E"]}
+
+
+AUDIOCAPS = """audiocap_id,youtube_id,start_time,caption
+1,-aB,30,Rain falls
+2,gone,10,Nobody hears it
+3,c_D,0,"A dog, then a cat"
+4,-aB,30,Water drops
+"""
+
+
+def test_audiocaps_names_files_by_columns_misses_some_and_repeats_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "caps.csv").write_text(AUDIOCAPS)
+    for name, value in (("-aB_30.wav", 0.1), ("c_D_0.wav", 0.2)):
+        write_wav(tmp_path / "clips" / name, value)
+    more = ["--root", tmp_path / "clips", "--file-column", "{youtube_id}_{start_time}.wav", "--captions", "caption"]
+    common = ["audio", tmp_path / "caps.csv", *more, "--no-shuffle", "--out"]
+    assert run(*common, tmp_path / "strict") == 2
+    assert "row 3: the file 'gone_10.wav' does not exist" in (said := capsys.readouterr().err) and "--missing skip" in said
+    assert run(*common, tmp_path / "rows", "--missing", "skip") == 0
+    assert "1 empty or missing samples dropped" in capsys.readouterr().out
+    assert [s.fields["txt"] for s in samples(tmp_path / "rows")] == [b"Rain falls", b"A dog, then a cat", b"Water drops"]
+    assert run(*common, tmp_path / "clips5", "--missing", "skip", "--group") == 0
+    grouped = [json.loads(s.fields["json"])["captions"] for s in samples(tmp_path / "clips5")]
+    assert grouped == [["Rain falls", "Water drops"], ["A dog, then a cat"]]
+    assert run(*common, tmp_path / "bad", "--file-column", "{ytid}.wav") == 2
+    assert "has no column 'ytid'; it has audiocap_id" in capsys.readouterr().err
+
+
+def test_musiccaps(tmp_path: Path) -> None:
+    write_wav(tmp_path / "wav" / "-0Gj8.wav", 0.1)
+    (tmp_path / "musiccaps.csv").write_text(
+        'ytid,start_s,end_s,caption,is_audioset_eval\n-0Gj8,30,40,"Slow piano.\nNo voices, ""soft"".",True\nx,1,2,y,False\n'
+    )
+    more = ["--root", tmp_path / "wav", "--file-column", "{ytid}.wav", "--where", "is_audioset_eval=True"]
+    assert run("audio", tmp_path / "musiccaps.csv", *more, "--captions", "caption", "--out", tmp_path / "out") == 0
+    (sample,) = samples(tmp_path / "out")
+    assert decode.captions(sample.fields, sample.key) == ['Slow piano. No voices, "soft".']
+
+
+def test_esc50_and_urbansound(tmp_path: Path) -> None:
+    rows = [("1-100-A-0.wav", 1, "dog"), ("1-137-A-32.wav", 1, "keyboard_typing"), ("2-9-A-0.wav", 2, "dog")]
+    lines = ["filename,fold,target,category", *(f"{name},{fold},0,{category}" for name, fold, category in rows)]
+    (tmp_path / "esc50.csv").write_text("\n".join(lines))
+    for number, (name, fold, _) in enumerate(rows):
+        write_wav(tmp_path / "audio" / name, number / 10)
+        write_wav(tmp_path / "us8k" / f"fold{fold}" / name, number / 10)
+    common = ["audio", tmp_path / "esc50.csv", "--label", "category", "--where", "fold=1", "--no-shuffle"]
+    assert run(*common, "--root", tmp_path / "audio", "--file-column", "filename", "--out", tmp_path / "esc50") == 0
+    assert run(*common, "--root", tmp_path / "us8k", "--file-column", "fold{fold}/{filename}", "--out", tmp_path / "us") == 0
+    for folder in ("esc50", "us"):
+        assert ShardSet.open(str(tmp_path / folder)).classes == ("dog", "keyboard_typing")
+        assert [s.fields["cls"] for s in samples(tmp_path / folder)] == [b"0", b"1"]
+    wave = audio(samples(tmp_path / "us")[1].fields["wav"], "wav", 8000, "x")
+    np.testing.assert_allclose(wave, 0.1, atol=1e-4)
+
+
+def test_grouped_rows_have_one_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_wav(tmp_path / "a.wav", 0.1)
+    (tmp_path / "m.csv").write_text("file,k\na.wav,cat\na.wav,dog\n")
+    assert run("audio", tmp_path / "m.csv", "--label", "k", "--group", "--out", tmp_path / "out") == 2
+    assert "rows 2 and 3: a.wav has the classes 'cat' and 'dog'" in capsys.readouterr().err
 
 
 # ------------------------------------------------------------------------------------------------------ files and index

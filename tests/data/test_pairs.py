@@ -128,8 +128,8 @@ def test_the_first_caption_can_be_had_always(images: ImageTextStream) -> None:
 
 
 def test_class_templates_make_captions(images: ImageTextStream) -> None:
-    more = {"templates": ("a {}.", "{label} {label}", "{}"), "classes": ("cat", "big dog", "{}")}
-    config = ImageTextStream(shards=images.shards, batch_size=8, window=12, input=IMAGE, **more)  # type: ignore[arg-type]
+    more: dict[str, Any] = {"templates": ("a {}.", "{label} {label}", "{}"), "classes": ("cat", "big dog", "{}")}
+    config = ImageTextStream(shards=images.shards, batch_size=8, window=12, input=IMAGE, **more)
     found = seen(config, 36)
     expected = {0: {"a cat.", "cat cat", "cat"}, 1: {"a big dog.", "big dog big dog", "big dog"}}
     for number, texts in expected.items():
@@ -372,6 +372,3 @@ def test_esc10_as_class_conditional_set(datasets: Path, tmp_path: Path) -> None:
     batch, texts = one_batch(config)
     assert batch["spectrogram"].shape == (20, 1, 1001, 64)
     assert set(texts) <= {f"This is a sound of {name}." for name in classes} and len(set(texts)) > 3
-    # Clips of 5 s are heard twice: the second half of the frames is the first again, but where they meet.
-    twice = batch["spectrogram"][0, 0]
-    assert torch.equal(twice.isfinite().all(), torch.tensor(True)) and len({t.sum().item() for t in twice}) > 100

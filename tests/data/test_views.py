@@ -161,6 +161,33 @@ def test_crop_or_pad_modes() -> None:
     np.testing.assert_array_equal(two, views.crop_or_pad(np.arange(1000, dtype=np.int16), 4, rng(3), "random", n_views=2))
 
 
+@pytest.mark.parametrize(("length", "samples"), [(3, 10), (5, 10), (7, 10), (10, 10), (1, 10), (9, 10), (13, 10)])
+def test_crop_or_pad_repeats_whole_copies(length: int, samples: int) -> None:
+    wave = np.arange(1, length + 1, dtype=np.int16)
+    expected: list[int] = []
+    while len(expected) + length <= samples:
+        expected += wave.tolist()
+    expected = (expected or wave[:samples].tolist()) + [0] * samples
+    np.testing.assert_array_equal(views.crop_or_pad(wave, samples, pad="repeat"), [expected[:samples]])
+    found = views.crop_or_pad(wave / np.float32(32768), samples, pad="repeat", n_views=2)
+    np.testing.assert_array_equal(found, [expected[:samples]] * 2)
+
+
+def test_crop_or_pad_of_nothing_is_silence() -> None:
+    np.testing.assert_array_equal(views.crop_or_pad(np.zeros(0, np.float32), 3, pad="repeat"), [[0, 0, 0]])
+    with pytest.raises(ValueError, match="pad='mirror'; allowed are 'silence', 'repeat'"):
+        views.crop_or_pad(np.zeros(2, np.float32), 3, pad="mirror")  # type: ignore[arg-type]
+
+
+def test_crop_view_is_bicubic() -> None:
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
+    found = views.crop_view(image, 40, rng(), scale=(1.0, 1.0))
+    assert found.shape == (1, 3, 40, 40)
+    left, top, width, height = views._crop_box(40, 40, rng(), (1.0, 1.0), views.RATIO)
+    expected = image.crop((left, top, left + width, top + height)).resize((40, 40), Image.Resampling.BICUBIC)
+    np.testing.assert_array_equal(found[0].transpose(1, 2, 0), np.asarray(expected))
+
+
 def test_crop_or_pad_is_16_bit_full_scale() -> None:
     wave = np.array([-2, -1, -0.5, 0, 1 / 32768, 0.5, 1, 2], np.float32)
     found = views.crop_or_pad(wave, 8)

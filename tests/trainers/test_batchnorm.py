@@ -24,16 +24,16 @@ class Net(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.conv = nn.Conv2d(2, 4, 3)
-        self.norms = nn.Sequential(nn.BatchNorm2d(4, eps=1e-3), nn.ReLU())
+        self.first = nn.BatchNorm2d(4, eps=1e-3)
         self.linear = nn.Linear(4 * 16, 5)
         self.plain = nn.BatchNorm1d(5, affine=False, momentum=None)
         self.last = nn.BatchNorm1d(5, momentum=0.3)
-        nn.init.normal_(self.norms[0].weight)
+        nn.init.normal_(self.first.weight)
         nn.init.normal_(self.last.bias)
         self.double()
 
     def forward(self, x: Tensor) -> Tensor:
-        states = self.norms(self.conv(x)).flatten(1)
+        states = torch.relu(self.first(self.conv(x))).flatten(1)
         return self.last(torch.tanh(self.plain(self.linear(states))))
 
 
@@ -63,8 +63,9 @@ def _train(number: int | None = None) -> dict[str, Tensor]:
         out = model(x)
         loss = (out * wanted[share]).sin().sum() * (1 if alone else 2)
         loss.backward()
+        assert x.grad is not None
         results |= {f"rows/{step}/out": out.detach(), f"rows/{step}/grad": x.grad / (1 if alone else 2)}
-        results |= {f"{step}/{name}": p.grad.clone() for name, p in net.named_parameters()}
+        results |= {f"{step}/{name}": p.grad.clone() for name, p in net.named_parameters() if p.grad is not None}
         optimizer.step()
         optimizer.zero_grad()
     results |= {f"state/{name}": tensor.clone() for name, tensor in net.state_dict().items()}
@@ -89,11 +90,13 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
         else:
             found = first[name]
             assert torch.equal(found, second[name]), f"{name} differs between the processes"
-        torch.testing.assert_close(found, value, rtol=1e-7, atol=1e-9, msg=lambda text, name=name: f"{name}: {text}")
-    # It would show if nothing were synchronised: the whole batch's statistics are not those of a share.
-    share = Net()
-    share(_data()[0][0, :CUT])
-    assert not torch.allclose(share.norms[0].running_var, Net().norms[0].running_var)
+        torch.testing.assert_close(found, value, rtol=1e-7, atol=1e-9)
+    # It would show if nothing were synchronised: a share's statistics are not the whole batch's.
+    x = _data()[0][0]
+    share, whole = Net(), Net()
+    share(x[:CUT]), whole(x)
+    variances = [net.state_dict()["first.running_var"] for net in (share, whole)]
+    assert not torch.allclose(*variances)
 
 
 def test_hooks_parameters_and_modes_survive() -> None:
@@ -102,10 +105,10 @@ def test_hooks_parameters_and_modes_survive() -> None:
     net.last.register_forward_hook(lambda module, args, out: called.append(1))
     parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
     synchronised(net)
-    assert [type(module) for module in (net.norms[0], net.plain, net.last)] == [SyncedBatchNorm] * 3
+    assert [type(module) for module in (net.first, net.plain, net.last)] == [SyncedBatchNorm] * 3
     assert all(p is parameters[name] for name, p in net.named_parameters())
     assert all(b is buffers[name] for name, b in net.named_buffers())
-    assert (net.last.training, net.last.momentum, net.norms[0].eps, net.plain.affine) == (False, 0.3, 1e-3, False)
+    assert (net.last.training, net.last.momentum, net.first.eps, net.plain.affine) == (False, 0.3, 1e-3, False)
     net(_data()[0][0])
     assert called == [1]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,7 +11,7 @@ from torch import Tensor, nn
 
 from trainers.resnet import AttentionPool, Bottleneck, ModifiedResNet
 
-TINY = {"embed_dim": 10, "size": 64, "width": 4, "blocks": (2, 1, 1, 3)}
+TINY: dict[str, Any] = {"embed_dim": 10, "size": 64, "width": 4, "blocks": (2, 1, 1, 3)}
 
 
 class Naive:
@@ -71,11 +73,12 @@ class Naive:
         return self.pool(x, heads)
 
 
-def _random(model: nn.Module, seed: int = 0) -> nn.Module:
+def _random(model: ModifiedResNet, seed: int = 0) -> ModifiedResNet:
     """No weight or statistic is left at a value that hides a mistake."""
     generator = torch.Generator().manual_seed(seed)
     for module in model.modules():
         if isinstance(module, nn.BatchNorm2d):
+            assert module.running_mean is not None and module.running_var is not None
             for tensor, low in (
                 (module.weight, 0.5),
                 (module.bias, -0.5),
@@ -149,6 +152,6 @@ def test_every_parameter_learns() -> None:
         ({"blocks": (1, 0, 1, 1)}, r"blocks: \(1, 0, 1, 1\) are not four numbers"),
     ],
 )
-def test_impossible_sizes(change: dict[str, object], message: str) -> None:
+def test_impossible_sizes(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         ModifiedResNet(**TINY | change)

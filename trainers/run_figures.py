@@ -1,0 +1,100 @@
+"""The figures of a run: what its journal and its export have to show on the development tasks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trainers.recipe import Recipe
+from trainers.tracking import RunHandle
+
+PAIRS = 24  # pairs of a similarity matrix, as many as leave their captions readable
+
+History = list[tuple[int, dict[str, float]]]
+"""Step and metrics of one task, in the order of the steps."""
+
+
+def log_figures(recipe: Recipe, handle: RunHandle, output: Path, export: Path) -> None:
+    """Over training: alignment against uniformity of sentence pairs, or alignment and uniformities of items and captions.
+
+    Of the exported model on the development task: for sentence pairs similarity by rating, a t-SNE, angles and the score of
+    every layer; for items with captions the cosines of some pairs. Raises ValueError where a figure cannot be drawn.
+    """
+    if recipe.evaluation.select is None:
+        return
+    _over_training(recipe, handle, output)
+    kind = recipe.evaluation.select.partition(":")[0]
+    if kind in ("retrieval", "contrastive"):
+        _pairs(recipe, handle, export)
+    elif kind != "zero-shot":
+        _sentences(recipe, handle, export)
+
+
+def _over_training(recipe: Recipe, handle: RunHandle, output: Path) -> None:
+    from evaluation.figures import alignment_uniformity_figure
+    from evaluation.figures_pairs import pair_geometry_over_training
+
+    histories = _histories(output / "journal.jsonl")
+    if found := histories.get(f"{recipe.evaluation.select}-geometry"):
+        points = [(step, values["alignment"], values["uniformity"]) for step, values in found]
+        handle.log_figure("alignment_uniformity", alignment_uniformity_figure(points))
+    for task, found in histories.items():
+        if found and "text_uniformity" in found[0][1]:
+            handle.log_figure(f"{task.replace(':', '_')}_over_training", pair_geometry_over_training(found))
+
+
+def _histories(journal: Path) -> dict[str, History]:
+    """Metrics of every task at every evaluation; of a step that was repeated after a restart the last ones."""
+    steps: dict[str, dict[int, dict[str, float]]] = {}
+    for line in journal.read_text().splitlines():
+        entry = json.loads(line)
+        for name, value in entry.get("metrics", {}).items():
+            if name.startswith("eval/"):
+                task, _, metric = name.removeprefix("eval/").rpartition("/")
+                steps.setdefault(task, {}).setdefault(entry["step"], {})[metric] = value
+    return {task: sorted(values.items()) for task, values in steps.items()}
+
+
+def _pairs(recipe: Recipe, handle: RunHandle, export: Path) -> None:
+    from evaluation.figures_pairs import similarity_matrix
+    from evaluation.models import load_model
+    from evaluation.paired import Samples
+    from evaluation.retrieval import unit
+    from evaluation.task import embed
+
+    select = str(recipe.evaluation.select)
+    place = select.partition(":")[2]
+    samples = Samples(select, place if Path(place).exists() else place.partition("?")[0])
+    chosen = next(iter(samples.chunks(PAIRS)))
+    captions = [sample.captions()[0] for sample in chosen]
+    encoder: Any = load_model(str(export))
+    items = unit(embed(encoder, [sample.item for sample in chosen], samples.modality))
+    cosines: np.ndarray = items @ unit(embed(encoder, captions)).T
+    handle.log_figure("similarity_of_pairs", similarity_matrix(cosines, captions, captions))
+
+
+def _sentences(recipe: Recipe, handle: RunHandle, export: Path) -> None:
+    from evaluation.encoders import load_encoder
+    from evaluation.figures import layer_curves
+    from evaluation.layers import layer_scores
+    from evaluation.models import load_model
+    from evaluation.registry import make_tasks
+    from evaluation.report import figures
+    from evaluation.sts import PairTask
+    from evaluation.task import encode_once
+
+    (task,) = make_tasks([str(recipe.evaluation.select)], recipe.evaluation.data)
+    if not isinstance(task, PairTask):
+        return
+    load: Callable[[Path], Any] = load_encoder if recipe.method.name != "clip" else lambda folder: load_model(str(folder))
+    for name, figure in figures(encode_once([task], load(export)), [task], recipe.run.seed):
+        handle.log_figure(name, figure)
+    if recipe.method.name == "clip":  # its sentence vectors lie behind a projection, so single layers are none
+        return
+    curves = layer_scores(export, [task])
+    scores = {pool: [layer[task.name][task.primary] for layer in curve] for pool, curve in curves.items()}
+    handle.log_figure(f"layers_{task.name}", layer_curves(scores, ylabel=f"{task.primary} x 100 on {task.name}"))

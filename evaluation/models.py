@@ -17,6 +17,7 @@ from evaluation.word_vectors import WordVectors, is_word_vectors
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
+OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
 POST = ("whitening", "flow")
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
@@ -121,12 +122,13 @@ def load_model(
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place) and not place.is_dir():
         return WordVectors(place, pooling)
-    if _model_type(place) in MULTIMODAL:
+    kind = _model_type(place)
+    if kind in MULTIMODAL or own_module(place) is not None:
         from evaluation.multimodal import load_multimodal
 
         if pooling is not None:
             raise EvaluationError(
-                f"{place} holds a {_model_type(place)} model, which has its own projection; leave @{pooling} out"
+                f"{place} holds a {kind or 'dual encoder'} model, which has its own projection; leave @{pooling} out"
             )
         return load_multimodal(place, device=device, batch_size=batch_size, seed=seed)
     from evaluation.encoders import load_encoder
@@ -145,6 +147,18 @@ def _model_type(folder: Path) -> str | None:
             except (ValueError, AttributeError) as error:
                 raise EvaluationError(f"{file} is no JSON object: {error}") from error
     return None
+
+
+def own_module(folder: Path) -> str | None:
+    """The type of the folder's first module, where it is a dual encoder with code of its own, as this project exports it."""
+    file = folder / "modules.json"
+    if not file.is_file():
+        return None
+    try:
+        first = json.loads(file.read_text(encoding="utf-8"))[0]["type"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise EvaluationError(f"{file} is no list of modules: {error}") from error
+    return first if isinstance(first, str) and first.startswith(OWN) else None
 
 
 def _path(text: str) -> Path:

@@ -14,13 +14,17 @@ from torch import Tensor
 
 from evaluation.encoders import Features, FolderEncoder, evaluation_mode, usable_device
 from evaluation.task import EvaluationError, Sound
+from trainers.exported import DualEncoder
+
+CLASS = "multicse_dual.DualEncoder"  # what modules.json of an export that carries its code says (trainers/dual_export.py)
 
 
 class MultimodalEncoder(FolderEncoder):
     """A folder whose model takes texts and pictures or sounds; made by `load_multimodal`.
 
     Vectors are the model's projected features, as its `get_text_features`, `get_image_features` and `get_audio_features`
-    give them: CLAP's have unit length, CLIP's do not. They depend neither on the batch nor on the order of the items.
+    give them: CLAP's have unit length, CLIP's do not (those of this project's exports do). They depend neither on the batch
+    nor on the order of the items.
     """
 
     def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
@@ -28,14 +32,19 @@ class MultimodalEncoder(FolderEncoder):
         self.batch_size = batch_size
         self.seed = seed
         self.modalities = tuple(model.modalities)
-        self._kind: str = getattr(model[0].config, "model_type", "")
-        if self._kind.startswith("siglip"):
+        self.logit_scale = _scale(model[0])
+        """Factor on cosines that the model has learned, if it has one."""
+        self._own = isinstance(model[0], DualEncoder)
+        if self._own:  # a sentence that is the address of a picture is a sentence
+            self.tokenize = lambda texts: dict(model[0].preprocess(texts))
+        elif str(getattr(model[0].config, "model_type", "")).startswith("siglip"):
             self._pad_to_limit()
 
     @property
     def protocol(self) -> dict[str, Any]:
         """How items become vectors, for a report."""
-        return {**super().protocol, **({"sound_seed": self.seed} if "audio" in self.modalities else {})}
+        drawn = "audio" in self.modalities and not self._own
+        return {**super().protocol, **({"sound_seed": self.seed} if drawn else {})}
 
     def _pad_to_limit(self) -> None:
         """SigLIP learned from texts padded to its limit, without a mask; shorter rows would give other vectors."""
@@ -87,6 +96,8 @@ class MultimodalEncoder(FolderEncoder):
         """One sound at a time: what the processor draws at random must not depend on its neighbours."""
         if not isinstance(sound, Sound) or sound.samples.ndim != 1 or not len(sound.samples):
             raise EvaluationError(f"a sound must be a Sound with samples (T,), mono and not empty, not {_kind_of(sound)}")
+        if self._own:
+            return dict(self.model.preprocess([{"array": sound.samples, "sampling_rate": sound.rate}]))
         rate = self.model[0].processor.feature_extractor.sampling_rate
         wave = np.asarray(sound.samples, dtype=np.float32)
         if sound.rate != rate:
@@ -102,25 +113,27 @@ class MultimodalEncoder(FolderEncoder):
 
 
 def load_multimodal(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> MultimodalEncoder:
-    """An encoder of texts and pictures or sounds from a folder: CLIP, SigLIP, CLAP and whatever else
-    sentence-transformers recognises as multimodal. Only local files and only safetensors weights are read.
+    """An encoder of texts and pictures or sounds from a folder: CLIP, SigLIP, CLAP, this project's exports and whatever
+    else sentence-transformers recognises as multimodal. Only local files and only safetensors weights are read, and no
+    code of the folder is run: of an export that carries its own, this project's copy is taken.
 
     `device` is the first CUDA device if there is one, else the CPU. `seed` is for models that take a random part of a
     sound longer than their window: vary it to see how much the result owes to it.
 
     Raises EvaluationError when the folder is missing, does not load, or holds a model of texts only.
     """
-    from sentence_transformers import SentenceTransformer
+    from evaluation.models import own_module
 
     path = Path(folder).expanduser()
     if not any((path / name).is_file() for name in ("config.json", "modules.json")):
         raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
     if batch_size < 1:
         raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
+    load = _load if (own := own_module(path)) is None else _load_own
+    if own not in (None, CLASS):
+        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {CLASS}")
     try:
-        model = SentenceTransformer(
-            str(path), device=usable_device(device), local_files_only=True, model_kwargs={"use_safetensors": True}
-        )
+        model = load(path, usable_device(device))
         modalities = set(model.modalities)
     except EvaluationError:
         raise
@@ -131,6 +144,27 @@ def load_multimodal(folder: str | Path, device: str | None = None, batch_size: i
             f"{path} encodes {', '.join(map(str, model.modalities))}; a multimodal encoder takes text and image or audio"
         )
     return MultimodalEncoder(model, path, batch_size, seed)
+
+
+def _load(path: Path, device: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(path), device=device, local_files_only=True, model_kwargs={"use_safetensors": True})
+
+
+def _load_own(path: Path, device: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(modules=[DualEncoder.load(str(path), local_files_only=True)], device=device)
+
+
+def _scale(module: Any) -> float | None:
+    """exp of the logarithm that CLIP, CLAP (that of its sounds) and this project's exports keep."""
+    holder = module if isinstance(module, DualEncoder) else getattr(module, "auto_model", None)
+    for name in ("logit_scale", "logit_scale_a"):
+        if isinstance(value := getattr(holder, name, None), Tensor) and value.numel() == 1:
+            return float(value.detach().exp())
+    return None
 
 
 @contextlib.contextmanager

@@ -22,14 +22,16 @@ def synchronised(module: nn.Module) -> nn.Module:
         setattr(module, name, synchronised(child))
     if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
         return module
-    tensor = next((t for t in (module.weight, module.running_mean) if t is not None), torch.empty(0))
-    if tensor.device.type == "cuda":
-        made: nn.Module = nn.SyncBatchNorm.convert_sync_batchnorm(module)
-    else:
-        made = SyncedBatchNorm(module.num_features)
+    made: nn.Module = SyncedBatchNorm(module.num_features)
+    if _on_cuda(module):
+        made = nn.SyncBatchNorm.convert_sync_batchnorm(module)
     # All of it, not what a constructor knows: hooks, flags, and the very tensors that an optimizer may hold.
     made.__dict__ = {**made.__dict__, **module.__dict__}
     return made
+
+
+def _on_cuda(module: nn.Module) -> bool:
+    return any(tensor.is_cuda for tensor in (*module.parameters(), *module.buffers()))
 
 
 class SyncedBatchNorm(_BatchNorm):

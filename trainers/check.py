@@ -127,6 +127,8 @@ def _check_inputs_fit(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         if isinstance(stream, AudioStream):
             _check_spectrogram(name, stream)
+        if isinstance(stream, AudioTextStream):
+            _check_audio_input(name, stream)
 
 
 def _check_columns(recipe: Recipe, allowed: tuple[int, ...], setting: str, hint: str, name: str = "text") -> None:
@@ -200,6 +202,18 @@ def _check_spectrogram(name: str, stream: AudioStream) -> None:
             )
 
 
+def _check_audio_input(name: str, stream: AudioTextStream) -> None:
+    """One silent clip shows whether there is a spectrogram: filters are not empty, the clip is long enough."""
+    import torch
+
+    from data.device import audio_features
+
+    try:
+        audio_features(torch.zeros(1, 1, stream.input.samples), stream.input)
+    except ValueError as error:
+        raise RecipeError(f"streams.{name}.input: {error}") from None
+
+
 def _check_precision(recipe: Recipe) -> None:
     run = recipe.run
     if run.precision == "fp16" and run.workers and not run.gpus_per_worker:
@@ -236,9 +250,14 @@ def _check_fields(name: str, stream: StreamConfig, shards: ShardSet) -> None:
         needs[f"streams.{name}.kind"] = IMAGES if isinstance(stream, ImageStream) else SOUNDS
         if stream.label is not None:
             needs[f"streams.{name}.label"] = (stream.label, "json")
+    elif isinstance(stream, ImageTextStream | AudioTextStream):
+        needs[f"streams.{name}.kind"] = IMAGES if isinstance(stream, ImageTextStream) else SOUNDS
+        text = "label" if stream.templates else "captions"
+        needs[f"streams.{name}.{text}"] = (stream.label, "json") if stream.templates else ("json", "txt")
     for setting, fields in needs.items():
         if there.isdisjoint(fields):
-            label = f", or set {setting} to none and the loss to 'simclr'" if setting.endswith("label") else ""
+            loose = setting.endswith("label") and isinstance(stream, ImageStream | AudioStream)
+            label = f", or set {setting} to none and the loss to 'simclr'" if loose else ""
             raise DataError(
                 f"{setting} wants the field {' or '.join(fields)}, and the shards hold {', '.join(sorted(there))}: "
                 f"{stream.shards}. Name a field that is there, give other shards or pack them with it{label}."

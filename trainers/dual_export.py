@@ -7,6 +7,7 @@ that brings its Python (`trainers/exported.py`); ``text/`` in it is an ordinary 
 
 from __future__ import annotations
 
+import copy
 import json
 import shutil
 import tempfile
@@ -93,7 +94,7 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
         text_config={**dual.text.config.to_dict(), "eos_token_id": _end(dual.text), "projection_dim": dual.embed_dim},
         vision_config={**tower.model.config.to_dict(), "projection_dim": dual.embed_dim},
         projection_dim=dual.embed_dim,
-        logit_scale_init_value=float(dual.logit_scale),
+        logit_scale_init_value=dual.logit_scale.item(),
     )
     model: Any = CLIPModel(config)
     model.text_model.load_state_dict(dual.text.model.state_dict())
@@ -194,20 +195,20 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         text = Path(place) / "text"
         _save_text(dual, text)
+        tower = _tower(dual)
         module = exported.DualEncoder(
             SentenceTransformer(str(text), device="cpu", local_files_only=True),
-            _tower(dual),
-            dual.tower_projection,
+            tower,
+            copy.deepcopy(dual.tower_projection).cpu(),
             dual.text_projection,
-            float(dual.logit_scale),
-            _settings(dual),
+            dual.logit_scale.item(),
+            _settings(dual, tower),
         )
         SentenceTransformer(modules=[module], device="cpu", similarity_fn_name="cosine").save(
             str(folder), create_model_card=False
         )
         # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
         shutil.copytree(text, folder / "text", dirs_exist_ok=True)
-    module.to(dual.logit_scale.device)  # its parts are those of `dual`
     shutil.copyfile(str(exported.__file__), folder / f"{MODULE}.py")
     shutil.copyfile(str(resnet_code.__file__), folder / "resnet.py")
     modules = [{"idx": 0, "name": "0", "path": "", "type": CLASS}]
@@ -241,12 +242,12 @@ def _tower(dual: DualEncoder) -> exported.Tower:
     kind = exported.RESNET if isinstance(tower, ResNet) else tower.model.config.model_type
     if not isinstance(tower, (ResNet, CLIPVision, CLSVision, HTSAT, AST)):
         raise ValueError(f"method.tower.kind: a {type(tower).__name__} cannot be exported")
-    return exported.Tower(tower.model, kind, (tower.mean, tower.std) if isinstance(tower, AST) else None)
+    model = copy.deepcopy(tower.model).cpu()  # sentence-transformers moves what it is given
+    return exported.Tower(model, kind, (tower.mean, tower.std) if isinstance(tower, AST) else None)
 
 
-def _settings(dual: DualEncoder) -> dict[str, Any]:
+def _settings(dual: DualEncoder, tower: exported.Tower) -> dict[str, Any]:
     """dual_config.json."""
-    tower = _tower(dual)
     kind = {"kind": tower.kind, **({} if tower.statistics is None else {"statistics": list(tower.statistics)})}
     return {
         "modality": dual.modalities[1],

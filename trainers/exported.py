@@ -334,8 +334,8 @@ def prepare_sounds(sounds: Sequence[tuple[np.ndarray, int]], settings: dict[str,
     """Spectrograms (N, frames, bins) of N sounds (samples (T,), samples per second).
 
     Resampled, the middle part of a longer one, a shorter one repeated whole and followed by silence, in 16 bits as in
-    training; then CLAP's decibels or Kaldi's filter bank. settings: ``features``, ``rate``, ``seconds``, ``bins``, ``n_fft``,
-    ``hop``, ``low_hz``, ``high_hz``.
+    training; then CLAP's decibels or Kaldi's filter bank. settings: ``features``, ``rate``, ``seconds``, ``bins``,
+    ``n_fft``, ``hop``, ``low_hz``, ``high_hz``.
     """
     rate = settings["rate"]
     samples = round(rate * settings["seconds"])

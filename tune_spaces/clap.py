@@ -1,0 +1,7 @@
+"""What a sweep over CLAP and CyCLAP varies: paper 002 searched the same grid as for pictures and printed no winners."""
+
+from __future__ import annotations
+
+from tune_spaces.cyclip import spaces
+
+SPACES = spaces("captions")

@@ -103,7 +103,10 @@ def test_scale_is_that_of_now() -> None:
     assert encoder.logit_scale == pytest.approx(np.exp(2))
     module.scale.data.fill_(1.0)
     assert encoder.logit_scale == pytest.approx(np.e)
-    assert ModuleEncoder(module.tokenize, module).logit_scale is None
+    fixed = ModuleEncoder(module.tokenize, module)
+    assert fixed.logit_scale is None
+    fixed.logit_scale = 20.0
+    assert ShardedEncoder(fixed).logit_scale == 20.0
 
 
 def test_what_it_does_not_take() -> None:

@@ -33,6 +33,7 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.config import TextStream
+from data.inputs import AudioInput
 from data.pack import Draft, Output, TarFiles, manifest_files, pack, pack_table
 from data.pairs import fill
 from evaluation.figures import save
@@ -52,6 +53,7 @@ CONFIGS: dict[str, dict[str, float]] = {
 TEST_EMOJI, VALIDATION_EMOJI = 200, 100
 CLASS_TEMPLATES = ("This is a sound of {}", "a sound of {}", "{}", "the sound of {} in a recording")
 UNTRAINED = "untrained"
+SOUND = AudioInput(rate=16_000, seconds=5.0, bins=64, n_fft=1024, hop=512, low_hz=50.0, high_hz=8000.0)  # ESC-10's 5 s
 
 Record = dict[str, Any]
 
@@ -247,12 +249,16 @@ class Grid:
 def recipe_of(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Recipe:
     """The recipe of one run: `base` with the grid's data and tasks and the row's weights."""
     weights = {name: 0.0 for row in CONFIGS.values() for name in row} | CONFIGS[config]
+    own = {} if grid.kind == "images" else {"input": SOUND}
+    method = base.method.model_dump()
+    method["tower"] |= own
     pairs = base.streams["pairs"].model_copy(
         update={
             "shards": "::".join(str(grid.shards / name) for name in grid.train),
             "templates": (),
             "classes": (),
             **({"batch_size": a.batch} if a.batch else {}),
+            **own,
         }
     )
     streams: dict[str, Any] = {"pairs": pairs.model_dump()}
@@ -263,7 +269,7 @@ def recipe_of(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Re
     folder = a.work / "runs" / f"{config}-{seed}"
     changes = {
         "name": f"{base.paper}/{grid.kind}-{config}",
-        "method": {**base.method.model_dump(), **weights},
+        "method": {**method, **weights},
         "streams": streams,
         "optim": {"+".join(streams): optim.model_dump()},
         "evaluation": {

@@ -17,6 +17,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 if TYPE_CHECKING:
+    from trainers.dual import DualEncoder
     from trainers.method import SentenceEncoder
 
 PROBES = [
@@ -39,7 +40,9 @@ class Arguments:
     """Turn a checkpoint of a run into a model folder that SentenceTransformer(OUT) and AutoModel.from_pretrained(OUT) load.
 
     The best weights of the run are taken. The folder gets a model card, and is compared with the checkpoint before it
-    appears under its name. A further run starts from it with --encoder.path OUT.
+    appears under its name. A further run starts from it with --encoder.path OUT. A model of texts and pictures or sounds
+    whose architecture transformers does not have (neither CLIP nor CLAP) brings its Python along:
+    SentenceTransformer(OUT, trust_remote_code=True).
 
     Example: python pipelines/export.py runs/demo/checkpoint models/mine
     """
@@ -67,7 +70,7 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
         fresh = Path(place) / "model"
         encoder.save(str(fresh))
         verify(encoder, fresh)
-        (fresh / "README.md").write_text(card_of(checkpoint), encoding="utf-8")
+        (fresh / "README.md").write_text(card_of(checkpoint, fresh), encoding="utf-8")
         if out.exists():
             out.rename(Path(place) / "old")
         fresh.rename(out)
@@ -90,16 +93,26 @@ def _check_target(out: Path, overwrite: bool) -> None:
 def verify(encoder: SentenceEncoder, folder: Path) -> None:
     """Check that `folder` loads and gives the vectors of `encoder`.
 
-    SentenceTransformer must give the same sentence vectors (B, d), and AutoModel, where there is a Hugging Face
-    configuration, the token states (B, L, d) that sentence-transformers pools. Raises ExportError.
+    SentenceTransformer must give the same sentence vectors (B, d); of a dual encoder also those of pictures or sounds; of a
+    text encoder with a Hugging Face configuration AutoModel must give the token states (B, L, d) that
+    sentence-transformers pools. Raises ExportError.
     """
     import torch
     from sentence_transformers import SentenceTransformer
 
+    from trainers.dual import DualEncoder
+    from trainers.dual_export import carries_code
+
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
-        saved = SentenceTransformer(str(folder), device="cpu")
+        # The code that a folder may bring is what this process has just written there.
+        saved = SentenceTransformer(str(folder), device="cpu", trust_remote_code=carries_code(folder))
         _compare("SentenceTransformer", "sentence vectors", torch.as_tensor(saved.encode(PROBES)), want)
+        if isinstance(encoder, DualEncoder):
+            ours, theirs = probe_items(encoder)
+            got = torch.as_tensor(saved.encode(theirs))
+            _compare("SentenceTransformer", f"{encoder.modalities[1]} vectors", got, encoder.encode_items(ours).float())
+            return
         if not (folder / "config.json").is_file():
             return
         from transformers import AutoModel, AutoTokenizer
@@ -109,6 +122,28 @@ def verify(encoder: SentenceEncoder, folder: Path) -> None:
         pooled = saved[0]({name: tensor.clone() for name, tensor in inputs.items()})["token_embeddings"]
         mask = inputs["attention_mask"].bool()
         _compare("AutoModel", "token states", states[mask], pooled[mask])
+
+
+def probe_items(dual: DualEncoder) -> tuple[list[Any], list[Any]]:
+    """Two pictures, or two sounds, of noise: as `dual.encode_items` takes them, and as sentence-transformers does.
+
+    Pictures need no resizing, for which libraries have filters of their own; sounds have the model's rate and 16 bits, and
+    are not longer than its window, of which CLAP would take a random part.
+    """
+    import numpy as np
+    from PIL import Image
+
+    from data.inputs import ImageInput
+    from evaluation.task import Sound
+
+    rng = np.random.default_rng(0)
+    if isinstance(dual.input, ImageInput):
+        size = dual.input.size
+        pictures = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((size, size, 3), (size, size + 4, 3))]
+        return pictures, [Image.fromarray(picture) for picture in pictures]
+    rate, samples = dual.input.rate, dual.input.samples
+    waves = [(rng.integers(-9000, 9000, n) / 32768).astype(np.float32) for n in (samples, max(1, samples // 3))]
+    return [Sound(wave, rate) for wave in waves], [{"array": wave, "sampling_rate": rate} for wave in waves]
 
 
 def _compare(loader: str, what: str, got: Any, want: Any) -> None:
@@ -121,9 +156,9 @@ def _compare(loader: str, what: str, got: Any, want: Any) -> None:
         )
 
 
-def card_of(checkpoint: Path) -> str:
-    """The model card: recipe and scores before training from the checkpoint, those after from the run's summary, if it is
-    beside the checkpoint; names and licences from the shards, where they can still be read."""
+def card_of(checkpoint: Path, folder: Path | None = None) -> str:
+    """The model card of the model in `folder`: recipe and scores before training from the checkpoint, those after from the
+    run's summary, if it is beside the checkpoint; names and licences from the shards, where they can still be read."""
     import torch
 
     from trainers.card import library_versions, model_card
@@ -146,7 +181,7 @@ def card_of(checkpoint: Path) -> str:
     except (ValueError, OSError):  # the shards have been moved since; the model has not
         data = [{"name": name, "source": stream.shards} for name, stream in recipe.streams.items()]
         data = [{**row, "source": Path(str(row["source"])).name} for row in data]
-    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions())
+    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), folder)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -156,13 +191,16 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from transformers.utils import logging as transformers_logging
 
+        from trainers.dual_export import carries_code
+
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
         export(arguments.checkpoint, arguments.out, arguments.overwrite)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    print(f"{arguments.out} is ready: SentenceTransformer('{arguments.out}'), or --encoder.path {arguments.out}")
+    trust = ", trust_remote_code=True" if carries_code(arguments.out) else ""
+    print(f"{arguments.out} is ready: SentenceTransformer('{arguments.out}'{trust}), or --encoder.path {arguments.out}")
     return 0
 
 

@@ -11,8 +11,22 @@ from pathlib import Path
 from typing import Any
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
-SHOWN = ("spearman", "accuracy", "alignment", "uniformity")
-"""Metrics of the before/after table, in this order; smaller is better for the last two."""
+SHOWN = (
+    "spearman",
+    "accuracy",
+    "image_to_text_r1",
+    "text_to_image_r1",
+    "audio_to_text_r1",
+    "text_to_audio_r1",
+    "mean_r1",
+    "mean_map10",
+    "loss",
+    "alignment",
+    "uniformity",
+)
+"""Metrics of the before/after table, in this order; smaller is better for the last three."""
+CODE = "multicse_dual.py"
+"""The file of a folder whose architecture transformers does not have (see `trainers.dual_export`)."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
@@ -34,12 +48,14 @@ def model_card(
     data: Sequence[Mapping[str, Any]],
     numbers: Mapping[str, Any],
     versions: Mapping[str, str],
+    folder: Path | None = None,
 ) -> str:
     """README.md of an exported sentence-transformers folder, with the metadata that the Hugging Face hub reads.
 
     recipe: the content of recipe.json. data: one mapping per stream with ``name``, ``licence``, ``source``, ``samples``; an
     empty licence or source is said to be unknown. numbers: ``before`` and ``after``, each task -> metric -> value
-    (correlations in points), and ``best_step``; all may be absent. versions: library -> version.
+    (correlations in points), and ``best_step``; all may be absent. versions: library -> version. folder: where the model
+    is, which says how one of texts and pictures or sounds is loaded; without it the card says how to tell.
 
     Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
     """
@@ -48,20 +64,12 @@ def model_card(
     content = _publishable(recipe)
     start = content.get("encoder", {}).get("path", "unknown")
     licences = sorted({str(row.get("licence") or "unknown") for row in data})
+    base = str(recipe.get("encoder", {}).get("path", ""))
+    task = "sentence-similarity" if _modality(recipe) is None else "feature-extraction"
     parts = [
-        _front_matter(name, str(recipe.get("encoder", {}).get("path", "")), method, licences, numbers.get("after") or {}),
+        _front_matter(name, base, method, task, licences, numbers.get("after") or {}),
         f"# {name}",
-        f"A sentence encoder: texts to vectors whose cosine says how close their meanings are. Trained from `{start}` with "
-        f"{method} by [MultiCSE](#recipe), and an ordinary [sentence-transformers](https://sbert.net) model.",
-        "## Use",
-        "```python\n"
-        "from sentence_transformers import SentenceTransformer\n\n"
-        'model = SentenceTransformer("path/to/this/folder")\n'
-        'vectors = model.encode(["A dog runs through the park.", "The stock market fell today."])\n'
-        "print(model.similarity(vectors, vectors))\n"
-        "```",
-        "`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in `modules.json`. "
-        "A further run starts from it with `--encoder.path`.",
+        *_introduction(f"Trained from `{start}` with {method} by [MultiCSE](#recipe)", _modality(recipe), folder, recipe),
         "## Numbers",
         _number_table(numbers),
         "## Data",
@@ -76,7 +84,82 @@ def model_card(
     return "\n\n".join(parts) + "\n"
 
 
-def _front_matter(name: str, start: str, method: str, licences: list[str], after: Mapping[str, Mapping[str, float]]) -> str:
+def _modality(recipe: Mapping[str, Any]) -> str | None:
+    """What the model takes beside texts: ``image``, ``audio``, or nothing."""
+    method = recipe.get("method", {})
+    if method.get("name") != "clip":
+        return None
+    return "image" if method.get("tower", {}).get("kind") in ("vit", "resnet") else "audio"
+
+
+def _introduction(trained: str, modality: str | None, folder: Path | None, recipe: Mapping[str, Any]) -> list[str]:
+    """What it is, and how to use it."""
+    if modality is not None:
+        return _dual_introduction(trained, modality, folder, recipe)
+    return [
+        f"A sentence encoder: texts to vectors whose cosine says how close their meanings are. {trained}, and an ordinary "
+        "[sentence-transformers](https://sbert.net) model.",
+        "## Use",
+        _python(
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            'model = SentenceTransformer("path/to/this/folder")',
+            'vectors = model.encode(["A dog runs through the park.", "The stock market fell today."])',
+            "print(model.similarity(vectors, vectors))",
+        ),
+        "`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in `modules.json`. "
+        "A further run starts from it with `--encoder.path`.",
+    ]
+
+
+def _dual_introduction(trained: str, modality: str, folder: Path | None, recipe: Mapping[str, Any]) -> list[str]:
+    """The same of a model of texts and pictures or sounds."""
+    things, hf = {"image": ("pictures", "CLIPModel"), "audio": ("sounds", "ClapModel")}[modality]
+    code = None if folder is None else (folder / CODE).is_file()
+    flag = "" if code is False else ", trust_remote_code=True"
+    open_item = {
+        "image": ["from PIL import Image", 'item = Image.open("dog.jpg")'],
+        "audio": ["import soundfile", 'samples, rate = soundfile.read("dog.wav")  # mono: samples (T,)'],
+    }[modality]
+    item = "item" if modality == "image" else '{"array": samples, "sampling_rate": rate}'
+    rate = recipe.get("method", {}).get("tower", {}).get("input", {}).get("rate", 48000)
+    native = (
+        f"`{hf}.from_pretrained` and `AutoProcessor.from_pretrained` load the same folder."
+        + (f" Sounds must have {rate:,} samples per second." if modality == "audio" else "")
+        + " A further run takes its text half with `--encoder.path` and the other one with `--method.tower.path`."
+    )
+    own = (
+        f"The folder brings Python of its own (`{CODE}` and `resnet.py`), which `trust_remote_code=True` runs: read it "
+        "first if the folder has come from somewhere else. The text half alone needs none of it: "
+        '`SentenceTransformer("path/to/this/folder/text")` gives the same vectors of texts.'
+    )
+    if code is None:
+        own = f"If there is a file `{CODE}`: {own} If there is none, leave `trust_remote_code` out: {native}"
+    return [
+        f"An encoder of texts and {things}: vectors of one space, whose cosine says how well a text describes one of the "
+        f"{things}, or how close two texts are. {trained}, a [sentence-transformers](https://sbert.net) model.",
+        "## Use",
+        _python(
+            open_item[0],
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            f'model = SentenceTransformer("path/to/this/folder"{flag})',
+            open_item[1],
+            f"items = model.encode([{item}])",
+            'texts = model.encode(["a dog", "a cat"])',
+            "print(model.similarity(items, texts))",
+        ),
+        native if code is False else own,
+    ]
+
+
+def _python(*lines: str) -> str:
+    return "\n".join(("```python", *lines, "```"))
+
+
+def _front_matter(
+    name: str, start: str, method: str, task: str, licences: list[str], after: Mapping[str, Mapping[str, float]]
+) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     scores = [
@@ -94,7 +177,7 @@ def _front_matter(name: str, start: str, method: str, licences: list[str], after
     ]
     card = ModelCardData(
         library_name="sentence-transformers",
-        pipeline_tag="sentence-similarity",
+        pipeline_tag=task,
         tags=[*TAGS, method],
         base_model=start if re.fullmatch(r"[\w\-.]+(/[\w\-.]+)?", start) and not Path(start).exists() else None,
         license="other",
@@ -118,7 +201,17 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
     if not rows:
         return "None were measured."
     table = _table(["task", "metric", "before", "after", "change"], rows)
-    note = "Spearman is that of cosine against human ratings, times 100; of alignment and uniformity the smaller is better."
+    shown = {row[1] for row in rows}
+    notes = [
+        "Spearman is that of cosine against human ratings, times 100; of alignment and uniformity the smaller is better."
+    ]
+    if any(metric.endswith(("_r1", "_map10")) for metric in shown):
+        notes.append(
+            "r1 is the share of queries, in points, whose first hit is right, map10 the mean average precision of 10."
+        )
+    if "loss" in shown:
+        notes.append("The loss is the contrastive one, and smaller is better.")
+    note = " ".join(notes)
     step = numbers.get("best_step")
     return f"{table}\n\n{note}" + (f" The weights are those of step {step}." if step is not None else "")
 

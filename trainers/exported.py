@@ -90,7 +90,7 @@ class DualEncoder(InputModule):
         return ["text", self.modality]
 
     @property
-    def tokenizer(self) -> Any:  # type: ignore[override]
+    def tokenizer(self) -> Any:
         return self.text.tokenizer
 
     @property
@@ -149,7 +149,7 @@ class DualEncoder(InputModule):
         (folder / CONFIG).write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(  # type: ignore[override]
+    def load(
         cls,
         model_name_or_path: str,
         subfolder: str = "",

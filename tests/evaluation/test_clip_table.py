@@ -17,6 +17,7 @@ from evaluation.registry import is_development, make_tasks
 from pipelines import parts
 from trainers.clip import CLIPConfig
 from trainers.recipe import OptimConfig, Recipe
+from trainers.towers import ASTTower, ViTTower
 
 
 def samples(folder: Path) -> dict[str, dict[str, bytes]]:
@@ -74,9 +75,10 @@ def test_nli(datasets: Path, tmp_path: Path) -> None:
 
 def base(kind: str) -> Recipe:
     stream = ImageTextStream(shards="x", batch_size=8) if kind == "images" else AudioTextStream(shards="x", batch_size=8)
+    tower = ViTTower() if kind == "images" else ASTTower()
     return Recipe(
         name="clap/demo",
-        method=CLIPConfig(captions=0.5),
+        method=CLIPConfig(tower=tower, captions=0.5),
         encoder=parts.SMALL,
         streams={"pairs": stream},
         optim={"pairs": OptimConfig(lr=1e-3)},
@@ -123,6 +125,18 @@ def test_nothing_is_selected_on_what_is_reported(tmp_path: Path, kind: Any) -> N
     chosen = [task.rpartition("/")[2].partition("?")[0] for task in (evaluation.select, *evaluation.watch)]
     trained = [url.rpartition("/")[2] for url in recipe.streams["pairs"].shards.split("::")]
     assert all(name.endswith("-val") for name in chosen) and all(name.endswith("-train") for name in trained)
+
+
+@pytest.mark.parametrize("kind", ["images", "sounds"])
+def test_tower_and_stream_take_the_same_input(tmp_path: Path, kind: Any) -> None:
+    recipe = clip_table.recipe_of(
+        Grid(kind, tmp_path, tmp_path), Grid(kind, tmp_path, tmp_path).base(), "plain-s", 1, arguments(tmp_path, kind)
+    )
+    given: Any = recipe.streams["pairs"].input  # type: ignore[union-attr]
+    assert given == recipe.method.tower.input  # type: ignore[union-attr]
+    assert recipe.method.weights == {"contrastive": 1.0, "captions": 0.1}  # type: ignore[union-attr]
+    if kind == "sounds":
+        assert given.seconds == 5 and given.frames == 157
 
 
 def test_unknown_rows(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import torch
 from paired_helpers import image_shards, sound_shards
 from torch import Tensor, nn
 
+from benchmarks.clip_table import pack_cifar
 from data.pack import Output, pack_audio
 from evaluation.encoders import ITEMS, ModuleEncoder
 from evaluation.registry import make_tasks
@@ -160,10 +161,10 @@ def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> Non
 
 
 def test_cifar_with_80_templates(datasets: Path, tmp_path: Path) -> None:
-    folder = datasets / "cifar10"
+    pack_cifar(datasets, tmp_path)
     template = datasets / "prompts" / "imagenet.json"
-    name = f"zero-shot:{folder / 'cifar10-test-subset.tar'}?classes={folder / 'classes.json'}"
-    one, eighty = (make_tasks([name + more])[0] for more in ("", f"&templates={template}"))
+    name = f"zero-shot:{tmp_path / 'cifar10-test'}"
+    one, eighty = make_tasks([name, f"{name}?templates={template}"])  # both at once: their names differ
     assert eighty.templates == read_prompts(template).templates and len(eighty.templates) == 80  # type: ignore[attr-defined]
     module = TwoTowers()
     encoder = ShardedEncoder(encoder_of(module))

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import audiocse, nonlingcse, pretrain, sgbert, simcse, visualcse
+from pipelines import audiocse, clap, cyclip, nonlingcse, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse
 from tests.conftest import ROOT
 from trainers.recipe import Recipe, RecipeError
 
 ALL = {
     f"{module.__name__.split('.')[1]}:{name}": make
-    for module in (simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert)
+    for module in (simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap)
     for name, make in module.RECIPES.items()
 }
 

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -115,6 +116,55 @@ def test_a_saved_model_that_differs_is_not_delivered(
     with pytest.raises(verb.ExportError, match="other sentence vectors"):
         verb.export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def dual_recipe(recipe: Recipe, place: Path, tower: Any) -> Recipe:
+    from data.pairs import AudioTextStream, ImageTextStream
+    from trainers.clip import CLIPConfig
+
+    kind, folder = (ImageTextStream, "image") if tower.modality == "image" else (AudioTextStream, "audio")
+    pairs = kind(shards=str(place / folder), batch_size=4, input=tower.input)
+    changes = {
+        "name": "clip/test",
+        "method": CLIPConfig(tower=tower, embed_dim=6),
+        "streams": {"pairs": pairs},
+        "optim": {"pairs": recipe.optim["text"]},
+    }
+    return recipe.model_copy(update=changes)
+
+
+@pytest.mark.parametrize("kind", ["resnet", "ast"])
+def test_a_dual_encoder_is_compared_in_both_modalities(
+    recipe: Recipe,
+    place: Path,
+    tmp_path: Path,
+    kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    from data.inputs import AudioInput, ImageInput
+    from trainers import exported
+    from trainers.towers import ASTTower, ResNetTower
+
+    sound = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=512, hop=80, high_hz=4000)
+    ast = ASTTower(input=sound, patch_size=8, stride=8, width=16, layers=1, heads=2, mask_frames=0)
+    resnet = ResNetTower(input=ImageInput(size=32), width=4, blocks=(1, 1, 1, 1))
+    made = dual_recipe(recipe, place, {"resnet": resnet, "ast": ast}[kind])
+    checkpoint = write_checkpoint(made, tmp_path / "checkpoint")
+    assert verb.main([str(checkpoint), str(tmp_path / "out")]) == 0
+    assert "trust_remote_code=True" in capsys.readouterr().out
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "trust_remote_code=True" in card and {"resnet": "pictures", "ast": "sounds"}[kind] in card
+    save = exported.Tower.save
+
+    def save_wrongly(self: exported.Tower, folder: Path) -> None:
+        with torch.no_grad():
+            next(iter(self.parameters())).mul_(2)
+        save(self, folder)
+
+    monkeypatch.setattr(exported.Tower, "save", save_wrongly)
+    with pytest.raises(verb.ExportError, match=r"other (image|audio) vectors"):
+        verb.export(checkpoint, tmp_path / "again")
 
 
 def test_the_command_runs_from_any_folder(recipe: Recipe, tmp_path: Path) -> None:

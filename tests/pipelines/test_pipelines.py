@@ -8,13 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from pipelines import audiocse, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
+from pipelines import audiocse, clap, cyclip, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse, prepare, report
 from trainers.launch import fit
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap], ids=lambda m: m.__name__
+)
 def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentence_transformers import SentenceTransformer
 
@@ -28,7 +30,9 @@ def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert summary["steps"] == 8 and summary["export"] == str(tmp_path / "out" / "export")
     assert len(SentenceTransformer(summary["export"], device="cpu").encode("a sentence")) > 0
     text = report(summary)
-    assert "before" in text and "lee" in text and summary["mlflow_run_id"] in text
+    assert "before" in text and summary["mlflow_run_id"] in text
+    assert summary["after"].keys() == summary["before"].keys() and summary["after"]
+    assert all(any(line.startswith(f"{task} ") for line in text.splitlines()) for task in summary["after"])
 
 
 def test_the_shipped_encoder_is_small_and_says_where_it_comes_from() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 
 from trainers.card import library_versions, model_card
@@ -61,6 +63,30 @@ def test_places_of_the_machine_stay_private() -> None:
     assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card
     assert '"wiki::more"' in card and "`encoder`" in card
     assert "base_model" not in split(card)[0]
+
+
+@pytest.mark.parametrize("kind", ["vit", "htsat"])
+@pytest.mark.parametrize("code", [True, False, None])
+def test_a_model_of_two_modalities(tmp_path: Path, kind: str, code: bool | None) -> None:
+    tower = {"kind": kind, "input": {"rate": 44100} if kind == "htsat" else {"size": 32}}
+    recipe = {**RECIPE, "name": "cyclip/x", "method": {"name": "clip", "tower": tower}}
+    if code:
+        (tmp_path / "multicse_dual.py").write_text("")
+    after = {"pairs": {"mean_r1": 31.5, "image_to_text_r1": 30.0, "text_to_image_r1": 33.0, "mean_map10": 40.0}}
+    numbers = {"before": {"dev": {"loss": 4.0}}, "after": {**after, "dev": {"loss": 2.5}}}
+    head, body = split(model_card(recipe, DATA, numbers, {}, None if code is None else tmp_path))
+    things, other = ("pictures", "ClapModel") if kind == "vit" else ("sounds", "CLIPModel")
+    assert f"texts and {things}" in body and other not in body and "AutoModel" not in body
+    assert head["pipeline_tag"] == "feature-extraction"
+    snippet = body.split("```python\n")[1].split("```")[0]
+    compile(snippet, "snippet", "exec")
+    assert ("trust_remote_code" in body) == (code is not False)
+    assert ("multicse_dual.py" in body) == (code is not False)
+    assert ("from_pretrained" in body) == (code is not True)
+    assert ("Image.open" in snippet) == (kind == "vit") and ("sampling_rate" in snippet) == (kind == "htsat")
+    assert ("44,100 samples per second" in body) == (kind == "htsat" and not code)
+    assert "| pairs | mean_r1 |  | 31.50 |  |" in body and "| pairs | mean_map10 |  | 40.00 |  |" in body
+    assert "| dev | loss | 4.00 | 2.50 | -1.50 |" in body and "smaller is better" in body and "mean average" in body
 
 
 def test_nothing_measured_and_nothing_known() -> None:

@@ -130,8 +130,9 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[DualEncode
     for name, dual in duals.items():
         folder = place / name / "model"
         save_dual(dual, str(folder))
-        arrays = [item.samples if isinstance(item, Sound) else item for item in items_of(dual)]
-        np.savez(place / name / "items.npz", **{f"{i}": array for i, array in enumerate(arrays)})
+        arrays: list[Any] = [item.samples if isinstance(item, Sound) else item for item in items_of(dual)]
+        content: dict[str, Any] = {f"{i}": array for i, array in enumerate(arrays)}
+        np.savez(place / name / "items.npz", **content)
         jobs.append((str(folder), TEXTS, form_of(dual)))
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_MODULES_CACHE": str(place / "cache")}
     command = [sys.executable, "-P", "-c", LOADER, json.dumps(jobs)]
@@ -217,6 +218,17 @@ def test_transformers_loads_clap(made: dict[str, tuple[DualEncoder, Path]]) -> N
         torch.testing.assert_close(out.logits_per_audio, dual.scale * cosines, atol=1e-3, rtol=0)
 
 
+def test_what_transformers_cannot_say_brings_its_code() -> None:
+    """A window of half a second, or a projection of the other kind."""
+    torch.manual_seed(0)
+    whole = HTSATTower(input=CLAP_INPUT.model_copy(update={"seconds": 0.5}), spec_size=64, embed=8, depths=(1, 1),
+                       heads=(2, 2), window=4, mask_frames=0)  # fmt: skip
+    assert form_of(DualEncoder(text_half("roberta"), whole, 6, "mlp")) == "code"
+    assert form_of(DualEncoder(text_half("roberta"), whole, 6)) == "code"
+    vit = ViTTower(input=ImageInput(size=16), patch_size=8, width=16, layers=1, heads=2)
+    assert form_of(DualEncoder(text_half("clip"), vit, 6, "mlp")) == "code"
+
+
 @pytest.mark.parametrize("name", ["clip", "clap", "bert-vit", "bert-htsat"])
 def test_both_halves_begin_a_further_training(made: dict[str, tuple[DualEncoder, Path]], name: str) -> None:
     dual, folder = made[name]
@@ -266,7 +278,15 @@ def test_our_loader_runs_nothing_of_a_folder(made: dict[str, tuple[DualEncoder, 
     assert not (tmp_path / "ran").exists()
 
 
-def test_folders_of_another_version_are_named(made: dict[str, tuple[DualEncoder, Path]], tmp_path: Path) -> None:
+def test_one_name_for_the_code() -> None:
+    from evaluation import multimodal
+    from trainers import card, dual_export
+
+    assert multimodal.CLASS == dual_export.CLASS == f"{dual_export.MODULE}.DualEncoder"
+    assert f"{dual_export.MODULE}.py" == card.CODE
+
+
+def test_folders_of_another_version_are_named(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "multicse_new.Thing"}]))
     with pytest.raises(EvaluationError, match=r"multicse_new\.Thing.*multicse_dual\.DualEncoder"):
         load_multimodal(tmp_path)

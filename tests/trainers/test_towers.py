@@ -424,7 +424,7 @@ def test_sound_folders_that_do_not_fit(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["htsat", "ast"])
-def test_training_draws_masks(kind: str, tmp_path: Path) -> None:
+def test_training_draws_masks(kind: str) -> None:
     """Without dropout, SpecAugment alone makes two passes differ; without masks they are equal."""
     off = {"drop_path": 0.0} if kind == "htsat" else {}
     for masks in (MASKS, {"mask_bins": 0, "mask_frames": 0}):
@@ -567,7 +567,7 @@ def test_statistics_of_decibels_and_of_logarithms() -> None:
     assert ASTTower(input=SOUND, mean=-3.0, std=2.0).statistics == (-3.0, 2.0)
 
 
-def test_htsat_from_scratch_has_claps_state_dict(tmp_path: Path) -> None:
+def test_htsat_from_scratch_has_claps_state_dict() -> None:
     """So that an exported tower is a CLAP folder's audio half."""
     tower = HTSAT.build(8)
     assert isinstance(tower.model.config, ClapAudioConfig)

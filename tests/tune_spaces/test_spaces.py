@@ -6,11 +6,14 @@ import pytest
 from ray import tune
 
 from pipelines import audiocse as audiocse_pipeline
+from pipelines import clap as clap_pipeline
+from pipelines import cyclip as cyclip_pipeline
 from pipelines import sgbert as sgbert_pipeline
 from pipelines import visualcse as visualcse_pipeline
-from trainers.recipe import RecipeError
-from tune_spaces import audiocse, sgbert, visualcse
-from tune_spaces.space import SearchSpace, check, grid_size
+from trainers.check import check_settings
+from trainers.recipe import Recipe, RecipeError
+from tune_spaces import audiocse, clap, cyclip, sgbert, visualcse
+from tune_spaces.space import SearchSpace, check, grid_size, values_to_try
 
 PAIRS = [
     (space, make)
@@ -27,6 +30,35 @@ PAIRS = [
 @pytest.mark.parametrize(("space", "make"), PAIRS)
 def test_spaces_fit_their_recipes(space: SearchSpace, make) -> None:  # type: ignore[no-untyped-def]
     check(space, make())
+
+
+def sentences_of(recipe: Recipe) -> str:
+    """Prefix of the spaces that are for a recipe of CLIP or CLAP: what its streams are beside the pairs."""
+    return "".join(f"{name.replace('_', '-')}-" for name in recipe.streams if name != "pairs")
+
+
+@pytest.mark.parametrize(("module", "pipeline"), [(cyclip, cyclip_pipeline), (clap, clap_pipeline)])
+def test_spaces_of_clip_run_with_the_streams_that_are_there(module, pipeline) -> None:  # type: ignore[no-untyped-def]
+    used = set()
+    for make in pipeline.RECIPES.values():
+        recipe = make()
+        for name in ("paper", "wide"):
+            used.add(sentences_of(recipe) + name)
+            space = module.SPACES[sentences_of(recipe) + name]
+            check(space, recipe)
+            for path, domain in space.items():
+                for value in values_to_try(path, domain):
+                    check_settings(recipe.replace(path, value))
+    assert used == set(module.SPACES)
+
+
+def test_the_grid_of_paper_002() -> None:
+    for name, space in cyclip.SPACES.items():
+        if name.endswith("paper"):
+            assert grid_size(space) == 27 and {"method.i_cyclic", "method.c_cyclic"} < set(space)
+            assert all(domain == {"grid_search": [0.1, 0.25, 0.5]} for domain in space.values())
+    for row, weights in cyclip_pipeline.MODELS.items():
+        assert set(weights.values()) <= {0.1, 0.25, 0.5}, row
 
 
 def test_every_row_of_sg_bert_s_ablation_is_a_point_of_its_grid() -> None:

@@ -80,6 +80,8 @@ def similarity_matrix(cosines: np.ndarray, items: Sequence[str], captions: Seque
     figure.colorbar(image, label="cosine similarity")
     _names(axes, items, captions)
     axes.set(xlabel="captions", ylabel="items")
+    # Small letters are a little wider at the resolution that a figure is saved in: names need room to grow.
+    figure.set_layout_engine("constrained", w_pad=0.2, h_pad=0.2)
     return figure
 
 

@@ -88,7 +88,7 @@ def load_model(
     fit_source: str = TARGET,
     seed: int = 0,
 ) -> Model:
-    """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, or a word-vector file.
+    """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`evaluation.baselines.layer_pooling` lists those over layers, word vectors
     have mean and gclsr). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the

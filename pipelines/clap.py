@@ -110,11 +110,11 @@ def demo() -> Recipe:
         optim={"pairs": OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)},
         lead="pairs",
         evaluation=EvaluationConfig(
-            select=f"retrieval:{OFFLINE}/sounds-val",
+            select=f"retrieval:{OFFLINE}/sounds-val?primary=mean_map10",
             final=(f"retrieval:{OFFLINE}/sounds-test", f"geometry:{OFFLINE}/sounds-test"),
-            every=100,
+            every=50,
         ),
-        run=parts.small_run("runs/clap/demo", max_steps=600),
+        run=parts.small_run("runs/clap/demo", max_steps=300),
     )
 
 

@@ -116,15 +116,15 @@ def demo() -> Recipe:
             **MODELS["cyclip-s"],
         ),
         encoder=parts.SMALL,
-        streams={"pairs": parts.offline_emoji(64)},
+        streams={"pairs": parts.offline_emoji(64).model_copy(update={"augment": "crop"})},
         optim={"pairs": OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)},
         lead="pairs",
         evaluation=EvaluationConfig(
-            select=f"retrieval:{OFFLINE}/emoji-val",
+            select=f"retrieval:{OFFLINE}/emoji-val?primary=mean_map10",
             final=(f"retrieval:{OFFLINE}/emoji-test", f"geometry:{OFFLINE}/emoji-test"),
-            every=100,
+            every=50,
         ),
-        run=parts.small_run("runs/cyclip/demo", max_steps=600),
+        run=parts.small_run("runs/cyclip/demo", max_steps=300),
     )
 
 

@@ -102,9 +102,10 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
     model.text_projection.load_state_dict(dual.text_projection.state_dict())
     model.visual_projection.load_state_dict(dual.tower_projection.state_dict())
     model.logit_scale.data.copy_(dual.logit_scale.detach())
+    _forget_places(model.config)
     model.save_pretrained(folder)
     pictures = _pictures(dual.input)
-    CLIPProcessor(pictures, dual.tokenizer).save_pretrained(folder)
+    CLIPProcessor(pictures, _unused(dual.tokenizer)).save_pretrained(folder)
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
@@ -119,6 +120,28 @@ def _pictures(settings: Any) -> CLIPImageProcessorPil:
         image_mean=list(settings.mean),
         image_std=list(settings.std),
     )
+
+
+def _forget_places(config: Any) -> None:
+    """Where the halves came from says something about a machine."""
+    for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config", "audio_config"))):
+        if part is not None:
+            part._name_or_path = ""
+
+
+LAST_CALL = ("max_length", "padding", "pad_to_multiple_of", "stride", "truncation", "truncation_strategy")
+
+
+def _unused(tokenizer: Any) -> Any:
+    """A copy of the tokenizer without the padding and truncation of its last call, which it would save as settings: a
+    processor passes such a `max_length` on to the feature extractor, where it is a number of samples."""
+    fresh = copy.deepcopy(tokenizer)
+    if (backend := getattr(fresh, "backend_tokenizer", None)) is not None:
+        backend.no_truncation()
+        backend.no_padding()
+    for name in LAST_CALL:
+        fresh.init_kwargs.pop(name, None)
+    return fresh
 
 
 # ---- CLAP ------------------------------------------------------------------------------------------------------------
@@ -166,9 +189,10 @@ def _save_clap(dual: DualEncoder, folder: Path) -> None:
         theirs.load_state_dict({parts[key[0]] + key[1:]: value for key, value in ours.state_dict().items()})
     model.logit_scale_a.data.copy_(dual.logit_scale.detach())
     model.logit_scale_t.data.copy_(dual.logit_scale.detach())
+    _forget_places(model.config)
     model.save_pretrained(folder)
     sounds = _sounds(dual.input)
-    ClapProcessor(sounds, dual.tokenizer).save_pretrained(folder)
+    ClapProcessor(sounds, _unused(dual.tokenizer)).save_pretrained(folder)
     SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
     sounds.save_pretrained(folder)
 

@@ -95,7 +95,16 @@ def test_similarity_matrix() -> None:
     columns = [text.get_text() for text in axes.get_xticklabels()]
     assert columns[:2] == ["one", "$"] and columns[2].endswith("…") and len(columns[2]) == 32
     assert bar.get_ylabel() == "cosine similarity"
+
+
+def test_long_names_stay_inside(tmp_path: Path) -> None:
+    names = [f"a name of some thirty letters {i:02d}" for i in range(24)]
+    figure = similarity_matrix(np.eye(24), names, names)
+    save(figure, tmp_path, "matrix")
+    figure.set_dpi(150)  # that of the PNG
     figure.draw_without_rendering()
+    box = figure.axes[0].get_tightbbox()
+    assert box is not None and box.x0 >= 0 and box.y0 >= 0
 
 
 @pytest.mark.parametrize("make", [image_shards, sound_shards])

@@ -111,7 +111,7 @@ def demo() -> Recipe:
     return Recipe(
         name="cyclip/demo",
         method=CLIPConfig(
-            tower=ViTTower(input=ImageInput(size=64), patch_size=8, width=128, layers=4, heads=4),
+            tower=ViTTower(input=ImageInput(size=64), patch_size=8, width=128, layers=4, heads=4, dropout=0.1),
             embed_dim=128,
             **MODELS["cyclip-s"],
         ),

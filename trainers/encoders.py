@@ -519,6 +519,8 @@ def _read_modules(folder: Path) -> dict[str, Any]:
             if mode not in names:
                 raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
             found["pooling"] = found["pooling"] if layered else names[mode]
+        elif kind == "Dense" and entry["name"].startswith("projection"):
+            continue  # into the space of another modality; `DualEncoder` reads it where it is wanted
         elif kind == "Dense" and "head" not in found:
             dense = st.Dense.load(str(place))
             found["head"] = head = Head(dense.in_features, dense.out_features, dense.activation_function)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import audiocse, clap, cyclip, nonlingcse, pretrain, sgbert, simcse, visualcse
-from pipelines.cli import parse
+from pipelines.cli import parse, prepare, report
 from tests.conftest import ROOT
 from trainers.recipe import Recipe, RecipeError
 
@@ -116,6 +116,58 @@ def test_a_wrong_option_ends_the_program_with_a_hint(
     for word in words:
         assert word in said.out + said.err
     assert "errors.pydantic.dev" not in said.out + said.err
+
+
+@pytest.mark.parametrize(
+    ("make", "kinds"),
+    [
+        (visualcse.demo, ["text", "image"]),
+        (nonlingcse.smoke, ["text", "image", "audio"]),
+        (cyclip.smoke, ["emoji-train", "emoji-val", "emoji-test"]),
+        (clap.demo, ["sounds-train", "sounds-val", "sounds-test"]),
+        (cyclip.RECIPES["cyclip-s"], None),
+    ],
+)
+def test_offline_input_of_streams_and_tasks_is_made(
+    make: Callable[[], Recipe], kinds: list[str] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple[str, list[str]]] = []
+    monkeypatch.setattr("data.synth.write_demo_shards", lambda folder, kinds: made.append((str(folder), kinds)))
+    prepare(make())
+    assert made == ([] if kinds is None else [("runs/offline", kinds)])
+
+
+def test_the_report_shows_what_each_task_is_about() -> None:
+    after = {
+        "lee": {"spearman": 48.3, "pearson": 40.0},
+        "retrieval:emoji-test": {
+            "image_to_text_r1": 2.0,
+            "image_to_text_r5": 4.0,
+            "text_to_image_r10": 6.0,
+            "mean_map10": 8.0,
+        },
+        "contrastive:emoji-val": {"loss": 3.25},
+        "geometry:emoji-test": {"alignment": 1.2, "text_uniformity": -2.5, "modality_gap": 0.5},
+        "zero-shot:cifar10": {"accuracy": 40.0, "accuracy_top5": 80.0},
+    }
+    before = {task: dict.fromkeys(metrics, 1.0) for task, metrics in after.items()}
+    known = {"best_step": 4, "best_score": 1.0, "steps": 8, "train_seconds": 3.0, "skipped": {}}
+    places = {"export": "out/export", "mlflow_run_id": "abc", "tracking_uri": "sqlite:///x"}
+    lines = [line.split() for line in report({"before": before, "after": after, **known, **places}).splitlines()]
+    assert lines[1] == ["task", "metric", "before", "after", "change"]
+    assert lines[2:10] == [
+        ["lee", "spearman", "1.00", "48.30", "+47.30"],
+        ["retrieval:emoji-test", "image_to_text_r1", "1.00", "2.00", "+1.00"],
+        ["retrieval:emoji-test", "text_to_image_r10", "1.00", "6.00", "+5.00"],
+        ["retrieval:emoji-test", "mean_map10", "1.00", "8.00", "+7.00"],
+        ["contrastive:emoji-val", "loss", "1.00", "3.25", "+2.25"],
+        ["geometry:emoji-test", "alignment", "1.00", "1.20", "+0.20"],
+        ["geometry:emoji-test", "text_uniformity", "1.00", "-2.50", "-3.50"],
+        ["zero-shot:cifar10", "accuracy", "1.00", "40.00", "+39.00"],
+    ]
+    assert lines[10] == []
+    one = {"before": {"lee": before["lee"]}, "after": {"lee": after["lee"]}, **known, **places}
+    assert report(one).splitlines()[2] == "lee           spearman        1.00   48.30  +47.30"  # as narrow as ever
 
 
 def test_help_lists_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]) -> None:

@@ -188,7 +188,6 @@ def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
 
 def test_released_clap_is_laion_s_script() -> None:
     assert changed(clap.released(), clap.RECIPES["clap"]()) == {
-        "method.variant": "released",
         "streams.pairs.batch_size": 96,
         "optim.pairs.lr": 1e-4,
         "optim.pairs.warmup": 3200,

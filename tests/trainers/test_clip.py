@@ -336,3 +336,24 @@ def test_a_recipe_that_cannot_run_says_why(path: str, value: object, words: str)
     check_settings(recipe())
     with pytest.raises(RecipeError, match=words):
         check_settings(recipe().replace(path, value))
+
+
+@pytest.mark.parametrize("form", ["code", "transformers"])
+def test_a_further_run_starts_where_an_export_ended(form: str, clip_folder: str, tmp_path: Path) -> None:
+    if form == "code":
+        first = method(CLIPConfig(tower=VIT, embed_dim=6, projection="mlp"))
+        first.sentence_encoder.logit_scale.data.fill_(1.25)
+    else:
+        tower = ViTTower(input=ImageInput(size=8), path=clip_folder)
+        first = CLIPConfig(tower=tower, embed_dim=6).build(TextEncoder.from_pretrained(clip_folder))
+    out = tmp_path / "export"
+    first.eval().sentence_encoder.save(str(out))
+    text, tower_path = (str(out / "text"), str(out / "tower")) if form == "code" else (str(out), str(out))
+    config = CLIPConfig(
+        tower=ViTTower(input=ImageInput(size=8), path=tower_path), embed_dim=6, projection=first.config.projection
+    )
+    again = config.build(TextEncoder.from_pretrained(text)).eval()
+    batch = tiny_encoder.pair_batch(4)
+    for name, value in first.encode("pairs", batch).items():
+        torch.testing.assert_close(again.encode("pairs", batch)[name], value, atol=1e-5, rtol=0)
+    assert again.sentence_encoder.scale.item() == pytest.approx(first.sentence_encoder.scale.item())

@@ -116,6 +116,9 @@ def main(
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
+    from trainers.dual_export import carries_code
+
+    trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if _is_shown(name)]
     wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
     lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}"] if rows else []
@@ -126,7 +129,7 @@ def report(summary: dict[str, Any]) -> str:
     lines += [
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
-        f"model   {summary['export']}   (SentenceTransformer('{summary['export']}'))",
+        f"model   {summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))",
         f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
     ]
     if summary["skipped"]:

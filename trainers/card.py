@@ -131,7 +131,9 @@ def _dual_introduction(trained: str, modality: str, folder: Path | None, recipe:
     own = (
         f"The folder brings Python of its own (`{CODE}` and `resnet.py`), which `trust_remote_code=True` runs: read it "
         "first if the folder has come from somewhere else. The text half alone needs none of it: "
-        '`SentenceTransformer("path/to/this/folder/text")` gives the same vectors of texts.'
+        '`SentenceTransformer("path/to/this/folder/text")` gives the same vectors of texts. '
+        "A further run takes the halves with `--encoder.path .../text` and `--method.tower.path .../tower` (a ResNet begins "
+        "anew)."
     )
     if code is None:
         own = f"If there is a file `{CODE}`: {own} If there is none, leave `trust_remote_code` out: {native}"

@@ -502,6 +502,8 @@ def _read_modules(folder: Path) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     entries = json.loads((folder / "modules.json").read_text())
+    if entries and entries[0]["type"].startswith("multicse_"):  # a `DualEncoder` of ours
+        return _read_modules(folder / "text")
     kinds = [entry["type"].rsplit(".", 1)[-1] for entry in entries]
     layered = "WeightedLayerPooling" in kinds
     for kind, entry in zip(kinds, entries, strict=True):

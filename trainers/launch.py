@@ -268,13 +268,16 @@ def _worker_error(error: Exception) -> Exception:
 def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path) -> dict[str, Any]:
     """Export the chosen weights, write card and figures, log and register them."""
     from trainers.card import library_versions, model_card
+    from trainers.verify import verify
 
     export = output / "export"
     with tempfile.TemporaryDirectory(dir=output) as place:
         fresh = Path(place) / "export"
-        load_method(checkpoint).sentence_encoder.save(str(fresh))
+        encoder = load_method(checkpoint).sentence_encoder
+        encoder.save(str(fresh))
+        verify(encoder, fresh)
         numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
-        card = model_card(json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions())
+        card = model_card(json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions(), fresh)
         (fresh / "README.md").write_text(card)
         shutil.rmtree(export, ignore_errors=True)
         fresh.rename(export)

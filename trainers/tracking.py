@@ -634,6 +634,7 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
     from sentence_transformers import SentenceTransformer
 
     from trainers.card import library_versions
+    from trainers.dual_export import carries_code
 
     versions = library_versions()
     needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]
@@ -644,7 +645,8 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
     mlflow.set_tracking_uri(uri)
     try:
         flavor.log_model(
-            SentenceTransformer(str(export), device="cpu"),
+            # The code that an export may bring is what this project has just written there.
+            SentenceTransformer(str(export), device="cpu", trust_remote_code=carries_code(export)),
             name="model",
             registered_model_name=name,
             pip_requirements=needs,  # given: guessing them takes far longer than the rest

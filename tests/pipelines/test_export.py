@@ -14,6 +14,7 @@ import torch
 
 from pipelines import export as verb
 from trainers.recipe import Recipe
+from trainers.verify import ExportError
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sees a red house", "dog"]
@@ -113,7 +114,7 @@ def test_a_saved_model_that_differs_is_not_delivered(
 
     monkeypatch.setattr(TextEncoder, "save", save_wrongly)
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
-    with pytest.raises(verb.ExportError, match="other sentence vectors"):
+    with pytest.raises(ExportError, match="other sentence vectors"):
         verb.export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -163,7 +164,7 @@ def test_a_dual_encoder_is_compared_in_both_modalities(
         save(self, folder)
 
     monkeypatch.setattr(exported.Tower, "save", save_wrongly)
-    with pytest.raises(verb.ExportError, match=r"other (image|audio) vectors"):
+    with pytest.raises(ExportError, match=r"other (image|audio) vectors"):
         verb.export(checkpoint, tmp_path / "again")
 
 

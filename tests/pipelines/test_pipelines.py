@@ -10,6 +10,7 @@ import pytest
 
 from pipelines import audiocse, clap, cyclip, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse, prepare, report
+from trainers.dual_export import carries_code
 from trainers.launch import fit
 
 
@@ -28,8 +29,12 @@ def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
     make_start(recipe)
     summary = fit(recipe)
     assert summary["steps"] == 8 and summary["export"] == str(tmp_path / "out" / "export")
-    assert len(SentenceTransformer(summary["export"], device="cpu").encode("a sentence")) > 0
+    own_code = carries_code(Path(summary["export"]))
+    assert own_code == (pipeline in (cyclip, clap))
+    model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=own_code)
+    assert len(model.encode("a sentence")) > 0
     text = report(summary)
+    assert ("trust_remote_code" in text) == own_code
     assert "before" in text and summary["mlflow_run_id"] in text
     assert summary["after"].keys() == summary["before"].keys() and summary["after"]
     assert all(any(line.startswith(f"{task} ") for line in text.splitlines()) for task in summary["after"])

@@ -96,7 +96,8 @@ def test_a_clip_folder_gives_its_vectors_loss_and_logits(clip_folder: str) -> No
     )
     loss = ours({"pairs": batch}).losses["contrastive"]
     assert loss.item() == pytest.approx(out.loss.item(), abs=1e-5)
-    ours_grads = torch.autograd.grad(loss, [ours.sentence_encoder.logit_scale, ours.sentence_encoder.text_projection.weight])
+    learned: list[Tensor] = [ours.sentence_encoder.logit_scale, *ours.sentence_encoder.text_projection.parameters()]
+    ours_grads = torch.autograd.grad(loss, learned)
     theirs_grads = torch.autograd.grad(out.loss, [theirs.logit_scale, theirs.text_projection.weight])
     torch.testing.assert_close(ours_grads, theirs_grads, atol=1e-5, rtol=1e-4)
 
@@ -175,7 +176,7 @@ def test_a_clap_folder_gives_its_vectors(tmp_path: Path) -> None:
 
 def test_the_whole_loss_is_the_sum_of_its_formulas() -> None:
     weights = {"i_cyclic": 0.25, "c_cyclic": 0.5, "captions": 0.1, "nli": 0.3, "nli_sentences": 0.2}
-    built = method(CLIPConfig(tower=VIT, embed_dim=6, **weights))  # type: ignore[arg-type]
+    built = method(CLIPConfig(tower=VIT, embed_dim=6, **weights))
     batches = {
         "pairs": tiny_encoder.pair_batch(6),
         "nli": tiny_encoder.text_batch(4, views=3, seed=4),
@@ -184,13 +185,15 @@ def test_the_whole_loss_is_the_sum_of_its_formulas() -> None:
     encoder = built.sentence_encoder
     i, t = encoder.items(batches["pairs"]["image"][:, 0]), encoder.texts(*tokens(batches["pairs"])[0])
     logits, own = i @ t.T / 0.07, torch.arange(6)
+    premise, entailment, contradiction = (encoder.texts(*part) for part in tokens(batches["nli"]))
+    single = encoder.texts(*tokens(batches["nli_sentences"])[0])
     expected = {
         "contrastive": (F.cross_entropy(logits, own) + F.cross_entropy(logits.T, own)) / 2,
         "i_cyclic": (i @ i.T - t @ t.T).square().sum() / 6,
         "c_cyclic": (i @ t.T - t @ i.T).square().sum() / 6,
         "captions": losses.simcse(t, t, temperature=0.05),  # no dropout: both views are equal
-        "nli": losses.simcse(*(encoder.texts(*part) for part in tokens(batches["nli"])), temperature=0.05),
-        "nli_sentences": losses.simcse(*[encoder.texts(*tokens(batches["nli_sentences"])[0])] * 2, temperature=0.05),
+        "nli": losses.simcse(premise, entailment, contradiction, 0.05),
+        "nli_sentences": losses.simcse(single, single, temperature=0.05),
     }
     found = built(batches).losses
     for name, value in expected.items():
@@ -215,8 +218,8 @@ def test_disagree_4_1_and_4_2_the_paper_sums() -> None:
     """Sums over the batch, and two directions instead of their mean: the loss of another scale, and other proportions."""
     weights = {"i_cyclic": 0.25, "c_cyclic": 0.25, "captions": 0.1}
     batches = {"pairs": tiny_encoder.pair_batch(6)}
-    fixed = method(CLIPConfig(tower=VIT, embed_dim=6, **weights))(batches).losses  # type: ignore[arg-type]
-    paper = method(CLIPConfig(tower=VIT, embed_dim=6, variant="paper", **weights))(batches).losses  # type: ignore[arg-type]
+    fixed = method(CLIPConfig(tower=VIT, embed_dim=6, **weights))(batches).losses
+    paper = method(CLIPConfig(tower=VIT, embed_dim=6, variant="paper", **weights))(batches).losses
     for name, factor in {"contrastive": 12, "i_cyclic": 6, "c_cyclic": 6, "captions": 6}.items():
         assert paper[name].item() == pytest.approx(factor * fixed[name].item(), rel=1e-5), name
 

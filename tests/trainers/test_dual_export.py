@@ -245,9 +245,9 @@ def test_what_transformers_cannot_say_brings_its_code() -> None:
 def test_both_halves_begin_a_further_training(made: dict[str, tuple[DualEncoder, Path]], name: str, tmp_path: Path) -> None:
     """And its export gives the same again."""
     dual, folder = made[name]
-    place = folder if FORMS[name] != "code" else folder / "tower"
+    text, place = (folder, folder) if FORMS[name] != "code" else (folder / "text", folder / "tower")
     config: Any = {"image": ViTTower, "audio": HTSATTower}[dual.modalities[1]](input=dual.input, path=str(place))
-    again = DualEncoder(TextEncoder.from_pretrained(str(folder)), config, 6, dual.projection).eval()
+    again = DualEncoder(TextEncoder.from_pretrained(str(text)), config, 6, dual.projection).eval()
     items = items_of(dual)
     with torch.no_grad():
         torch.testing.assert_close(again.encode_items(items), dual.encode_items(items), atol=1e-5, rtol=0)

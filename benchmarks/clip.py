@@ -31,6 +31,7 @@ from data.batch import Batch
 from data.inputs import ImageInput
 from trainers.clip import CLIP, CLIPConfig
 from trainers.encoders import TextEncoder
+from trainers.malloc import keep_freed_memory
 from trainers.optim import TurnOptimizer
 from trainers.recipe import OptimConfig
 from trainers.towers import ViTTower
@@ -355,6 +356,7 @@ def cost_of_losses(
 def main(a: Arguments) -> int:
     """Print a table for every size; 1 when a bound is missed."""
     torch.set_num_threads(a.threads)
+    keep_freed_memory()  # as the engine does; both sides have it
     on = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def autocast() -> Any:

@@ -78,9 +78,8 @@ class CLIP(Method):
         super().__init__()
         config.check(encoder.hidden_size)
         self.config, self.turns = config, config.streams()
-        self.sentence_encoder = DualEncoder(
-            encoder, config.tower, config.embed_dim, config.projection, keeps_end=config.variant != "released"
-        )
+        keeps_end = config.variant != "released" or encoder.pooling != "eot"
+        self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
 
     @property
     def loss_weights(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from data.inputs import ImageInput
-from trainers.encoders import TextEncoder, by_length, local_folder
+from trainers.encoders import TextEncoder, local_folder
 from trainers.towers import AnyTower
 
 Projection = Literal["linear", "mlp"]
@@ -94,7 +94,7 @@ class DualEncoder(nn.Module):
 
     def texts(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """The same; input_ids and attention_mask (B, L)."""
-        pooled = by_length(self.text.pooled, input_ids, attention_mask)
+        pooled = self.text.pooled(input_ids, attention_mask)
         return _unit(self.text_projection(self.text.project(pooled)))
 
     def items(self, inputs: Tensor) -> Tensor:

@@ -227,24 +227,28 @@ class TextEncoder(nn.Module):
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The vectors (B, d) of tokenised texts: what is evaluated, and what the saved folder gives."""
-        vectors = self.pooled(batch["input_ids"], batch["attention_mask"])
+        vectors = self.outputs(batch["input_ids"], batch["attention_mask"]).pooled
         vectors = vectors if self.head_only_trains else self.project(vectors)
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
 
     def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """``outputs(...).pooled`` (B, d), in a cheaper way where there is one.
-
-        The tokens behind a causal model's last one change nothing, so CLIP's text transformer needs no mask, and its last
-        layer is computed for one token of each text only.
+        """``outputs(...).pooled`` (B, d) in a cheaper way: rows of similar length together (`by_length`), whose word
+        embeddings are looked up at once, since every lookup has a gradient of the size of the whole table.
         """
+        words = self.model.get_input_embeddings()(input_ids)
+        return by_length(self._pooled, words, attention_mask)
+
+    def _pooled(self, words: Tensor, mask: Tensor) -> Tensor:
+        """The tokens behind a causal model's last one change nothing, so CLIP's text transformer needs no mask, and its last
+        layer is computed for one token of each text only."""
         by_kernel = getattr(self.model.config, "_attn_implementation", "") == "sdpa"  # others ask for a mask
         if self.pooling != "eot" or not isinstance(self.model, CLIPTextModel) or not by_kernel:
-            return self.outputs(input_ids, attention_mask).pooled
-        hidden = self.model.embeddings(input_ids=input_ids)
+            return self.outputs(inputs_embeds=words, attention_mask=mask).pooled
+        hidden = self.model.embeddings(inputs_embeds=words)
         *layers, last = self.model.encoder.layers
         for layer in layers:
             hidden = layer(hidden, None, is_causal=True)
-        return self.model.final_layer_norm(last_clip_layer(last, hidden, attention_mask.sum(1) - 1, causal=True))
+        return self.model.final_layer_norm(last_clip_layer(last, hidden, mask.sum(1) - 1, causal=True))
 
     def outputs(
         self,

@@ -31,6 +31,7 @@ from evaluation.task import Task, evaluate
 from trainers.batchnorm import synchronised
 from trainers.dual import DualEncoder
 from trainers.encoders import TextEncoder
+from trainers.malloc import keep_freed_memory
 from trainers.method import Method, StepOutput
 from trainers.optim import TurnOptimizer
 from trainers.recipe import Recipe
@@ -129,6 +130,7 @@ class Engine:
         if host.device.type == "cpu":
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
+            keep_freed_memory()
         parallel = host.world_size > 1
         method = build_method(recipe).to(host.device)
         self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]

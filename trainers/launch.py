@@ -141,8 +141,9 @@ def resolve(recipe: Recipe) -> Recipe:
     run = recipe.run
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
     recipe = recipe.replace("run.tracking_uri", uri).replace("run.output", str(Path(run.output).resolve()))
-    for path in ("encoder.path", "evaluation.data"):
-        value = recipe.flat()[path]
+    flat = recipe.flat()
+    for path in ("evaluation.data", *(path for path in flat if path.endswith(".path"))):
+        value = flat[path]
         if value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():

@@ -53,7 +53,10 @@ class TurnOptimizer:
         """Clip, update, advance the schedule. Returns the gradient's norm before clipping."""
         self.scaler.unscale_(self.optimizer)
         params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        norm = torch.nn.utils.clip_grad_norm_(params, self.config.clip or math.inf)
+        if self.config.clip is None:  # clipping at infinity would write every gradient once more
+            norm = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(params, self.config.clip)
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)

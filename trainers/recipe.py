@@ -215,7 +215,9 @@ class Recipe(Settings):
         for stream in content["streams"].values():
             stream.pop("cpus")
             stream["shards"] = "::".join(_local_name(url) for url in stream["shards"].split("::"))
-        content["encoder"]["path"] = _local_name(content["encoder"]["path"])
+        for part in (content["encoder"], *(part for part in content["method"].values() if isinstance(part, dict))):
+            if part.get("path"):
+                part["path"] = _local_name(part["path"])
         evaluation = content["evaluation"]
         evaluation["data"] = _local_name(evaluation["data"] or "")
         for name in ("watch", "final"):

@@ -227,12 +227,15 @@ def test_disagree_4_1_and_4_2_the_paper_sums() -> None:
 def test_released_cuts_the_end_of_long_texts() -> None:
     """CyCLIP's tokens are cut with the end of the text, and the largest id is taken for it."""
     texts = ["a dog runs in the park", "the happy woman plays guitar on the street"]
-    fixed = method(CLIPConfig(tower=VIT)).sentence_encoder.tokenize(texts, max_length=6)
+    fixed = CLIPConfig(tower=VIT).build(tiny_encoder.encoder("eot")).sentence_encoder.tokenize(texts, max_length=6)
     assert fixed["input_ids"][:, -1].tolist() == [3, 3]
-    released = method(CLIPConfig(tower=VIT, variant="released")).sentence_encoder.tokenize(texts, max_length=6)
+    config = CLIPConfig(tower=VIT, variant="released")
+    released = config.build(tiny_encoder.encoder("eot")).sentence_encoder.tokenize(texts, max_length=6)
     assert 3 not in released["input_ids"]
     for ids, mask in zip(released["input_ids"], released["attention_mask"], strict=True):
         assert ids[mask.sum() - 1] == ids.max()
+    roberta = config.build(tiny_encoder.encoder("mean")).sentence_encoder.tokenize(texts, max_length=6)
+    assert roberta["input_ids"][:, -1].tolist() == [3, 3]  # CLAP's texts are not pooled by their end
 
 
 def test_the_scale_is_clamped_and_logged() -> None:

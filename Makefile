@@ -41,6 +41,7 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/views.py
 	$(BIN)/python benchmarks/streams.py
 	$(BIN)/python benchmarks/retrieval.py
+	$(BIN)/python benchmarks/clip.py
 ifdef SENTEVAL
 	$(BIN)/python benchmarks/sts_speed.py --data $(SENTEVAL)
 	$(BIN)/python benchmarks/transfer.py --data $(SENTEVAL)

@@ -80,6 +80,8 @@ class CLIP(Method):
         self.config, self.turns = config, config.streams()
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
+        # Cosines alone have no scale, and DDP waits for the gradient of everything that is learned.
+        self.sentence_encoder.logit_scale.requires_grad_("contrastive" in config.weights)
 
     @property
     def loss_weights(self) -> dict[str, float]:

@@ -11,7 +11,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from data.inputs import ImageInput
-from trainers.encoders import TextEncoder, local_folder
+from trainers.encoders import TOKENIZING, TextEncoder, local_folder
 from trainers.towers import AnyTower
 
 Projection = Literal["linear", "mlp"]
@@ -81,12 +81,17 @@ class DualEncoder(nn.Module):
         """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
         if self.keeps_end:
             return self.text.tokenize(texts, max_length)
-        whole = self.text.tokenizer(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+        with TOKENIZING:
+            whole = self.tokenizer(texts, padding=True, truncation=False, return_tensors="pt", return_token_type_ids=False)
         limit = min(max_length or self.limit, self.limit)
         ids, mask = whole["input_ids"][:, :limit], whole["attention_mask"][:, :limit]
         # The largest id is taken for the end of the text; what comes behind it changes nothing.
         end = (ids * mask).argmax(1, keepdim=True)
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) <= end).long()}
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Tokens of each text uncut, special tokens included."""
+        return self.text.lengths(texts)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Unit vectors (B, d) of tokenised texts (B, L)."""

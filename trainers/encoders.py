@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -33,6 +34,10 @@ TEXT_HALVES: dict[str, Any] = {"clip": CLIPTextModel, "clap": ClapTextModel}
 
 # Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
+
+TOKENIZING = threading.RLock()
+"""Held while a tokenizer is called: it keeps the length of its last call as state, and every stream has a thread of its own.
+One for all, since encoders are copied."""
 
 DEFAULT_POOLING: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_model": "cls"}
 
@@ -91,6 +96,8 @@ class TextEncoder(nn.Module):
         """The head is the pooler of a Hugging Face folder, perhaps of BERT's next-sentence task."""
         self.path: str | None = None
         """Folder that the weights came from; none: made anew."""
+        self.projected = False
+        """That folder goes on to a projection into another modality's space, which `DualEncoder` reads."""
         self.limit = min(limit or 10**9, _token_limit(self.config, tokenizer))
         """Most tokens of one text, special tokens among them."""
         self.tokenizer.model_max_length = self.limit
@@ -114,6 +121,7 @@ class TextEncoder(nn.Module):
         not.
         """
         local = local_folder(path, weights=not scratch)
+        local = text_half(local)
         saved = _read_modules(local)
         folder = str(saved.get("model", local))
         if not scratch:
@@ -156,7 +164,7 @@ class TextEncoder(nn.Module):
         head = head if pooling in ("cls", saved.get("pooling")) else None
         _add_dropout(model, hidden_dropout)
         encoder = cls(model, tokenizer, pooling, head, bool(saved.get("normalise")), saved.get("limit"))
-        encoder.head_is_pooler, encoder.path = with_pooler, folder
+        encoder.head_is_pooler, encoder.path, encoder.projected = with_pooler, folder, bool(saved.get("projected"))
         return encoder
 
     @classmethod
@@ -214,16 +222,23 @@ class TextEncoder(nn.Module):
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
         """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
-        return dict(
-            self.tokenizer(
-                texts,
-                padding=True,
-                truncation=True,
-                max_length=min(max_length or self.limit, self.limit),
-                return_tensors="pt",
-                return_token_type_ids=False,
+        limit = min(max_length or self.limit, self.limit)
+        with TOKENIZING:
+            return dict(
+                self.tokenizer(
+                    texts,
+                    padding=True,
+                    truncation=True,
+                    max_length=limit,
+                    return_tensors="pt",
+                    return_token_type_ids=False,
+                )
             )
-        )
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Tokens of each text uncut, special tokens included."""
+        with TOKENIZING:
+            return [len(ids) for ids in self.tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The vectors (B, d) of tokenised texts: what is evaluated, and what the saved folder gives."""
@@ -235,8 +250,11 @@ class TextEncoder(nn.Module):
         """``outputs(...).pooled`` (B, d) in a cheaper way: rows of similar length together (`by_length`), whose word
         embeddings are looked up at once, since every lookup has a gradient of the size of the whole table.
         """
-        words = self.model.get_input_embeddings()(input_ids)
-        return by_length(self._pooled, words, attention_mask)
+        try:
+            table = self.model.get_input_embeddings()
+        except NotImplementedError:  # CANINE hashes characters
+            return self.outputs(input_ids, attention_mask).pooled
+        return by_length(self._pooled, table(input_ids), attention_mask)
 
     def _pooled(self, words: Tensor, mask: Tensor) -> Tensor:
         """The tokens behind a causal model's last one change nothing, so CLIP's text transformer needs no mask, and its last
@@ -369,20 +387,21 @@ def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling
 GROUPS = 4  # of similar length in a batch on a CPU
 
 
-def by_length(forward: Callable[[Tensor, Tensor], Tensor], input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-    """forward(input_ids, attention_mask) (B, ...), on a CPU computed in groups of rows (B, L) of similar length.
+def by_length(forward: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, attention_mask: Tensor) -> Tensor:
+    """forward(inputs, attention_mask) (B, ...), on a CPU computed in groups of rows of similar length; inputs are token ids
+    (B, L) or word embeddings (B, L, d).
 
     Half of the tokens of a small mixed batch are padding, and on a CPU they cost as much as the others; a GPU would rather
     have one call. Only trailing padding is cut, so positions stay. Dropout draws other masks than in one call; without
     it the result is the same.
     """
-    if input_ids.device.type != "cpu" or len(input_ids) < 2 * GROUPS:
-        return forward(input_ids, attention_mask)
+    if inputs.device.type != "cpu" or len(inputs) < 2 * GROUPS:
+        return forward(inputs, attention_mask)
     columns = torch.arange(1, attention_mask.shape[1] + 1)
     lengths = (attention_mask * columns).amax(1)
     order = lengths.argsort(stable=True)
-    groups = [(rows, int(lengths[rows].max())) for rows in order.tensor_split(GROUPS)]
-    parts = [forward(input_ids[rows, :length], attention_mask[rows, :length]) for rows, length in groups]
+    groups = [(rows, max(1, int(lengths[rows].max()))) for rows in order.tensor_split(GROUPS)]
+    parts = [forward(inputs[rows, :length], attention_mask[rows, :length]) for rows, length in groups]
     return torch.cat(parts)[order.argsort()]
 
 
@@ -436,7 +455,7 @@ def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: flo
 
 def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
-    config = AutoConfig.from_pretrained(path)
+    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
     return config.text_config if config.model_type in TEXT_HALVES else config
 
 
@@ -498,16 +517,20 @@ def _check_folder(path: str, folder: Path) -> None:
         )
 
 
+def text_half(folder: Path) -> Path:
+    """The sentence-transformers folder inside an export of a `DualEncoder` that brings its code; else `folder` itself."""
+    return folder / "text" if (folder / "dual_config.json").is_file() else folder
+
+
 def _read_modules(folder: Path) -> dict[str, Any]:
-    """What a sentence-transformers folder says: model (its folder), limit, pooling, head, normalise. Else nothing."""
+    """What a sentence-transformers folder says: model (its folder), limit, pooling, head, normalise; projected, when it
+    ends in a projection into another modality's space. Else nothing."""
     if not (folder / "modules.json").is_file():
         return {}
     from sentence_transformers.sentence_transformer import modules as st
 
     found: dict[str, Any] = {}
     entries = json.loads((folder / "modules.json").read_text())
-    if entries and entries[0]["type"].startswith("multicse_"):  # a `DualEncoder` of ours
-        return _read_modules(folder / "text")
     kinds = [entry["type"].rsplit(".", 1)[-1] for entry in entries]
     layered = "WeightedLayerPooling" in kinds
     for kind, entry in zip(kinds, entries, strict=True):
@@ -526,6 +549,7 @@ def _read_modules(folder: Path) -> dict[str, Any]:
                 raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
             found["pooling"] = found["pooling"] if layered else names[mode]
         elif kind == "Dense" and entry["name"].startswith("projection"):
+            found["projected"] = True
             continue  # into the space of another modality; `DualEncoder` reads it where it is wanted
         elif kind == "Dense" and "head" not in found:
             dense = st.Dense.load(str(place))

@@ -85,6 +85,8 @@ def build_method(recipe: Recipe) -> Method:
         attention_dropout=settings.attention_dropout,
         scratch=settings.scratch,
     )
+    if encoder.projected and recipe.method.name != "clip":
+        log.warning("encoder.path=%r: its projection into another modality's space is left out", settings.path)
     return recipe.method.build(encoder)
 
 
@@ -103,14 +105,22 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
     """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
     encoder: Any = method.sentence_encoder
     if not isinstance(encoder, DualEncoder):
-        return ModuleEncoder(encoder.tokenize, encoder, device, module=method)
+        return ModuleEncoder(encoder.tokenize, encoder, device, module=method, full_length=encoder.lengths)
     others = {modality: encoder.encode_items for modality in encoder.modalities if modality != "text"}
     scale = partial(_scale, encoder)
-    return ModuleEncoder(encoder.tokenize, encoder, device, module=method, others=others, logit_scale=scale)
+    return ModuleEncoder(
+        encoder.tokenize,
+        encoder,
+        device,
+        module=method,
+        full_length=encoder.lengths,
+        others=others,
+        logit_scale=scale,
+    )
 
 
 def _scale(encoder: DualEncoder) -> float:
-    return float(encoder.scale)
+    return float(encoder.scale.detach())
 
 
 def _weights(method: nn.Module) -> dict[str, Tensor]:

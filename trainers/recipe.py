@@ -7,6 +7,7 @@ import hashlib
 import json
 import math
 from typing import Annotated, Any, Literal, Self
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -253,7 +254,11 @@ def _setting(place: tuple[int | str, ...]) -> list[str]:
 def _local_task(name: str) -> str:
     """A task on data of the user's own, KIND:PLACE, without the folders above."""
     kind, colon, place = name.partition(":")
-    return f"{kind}:{_local_name(place)}" if colon else name
+    if not colon:
+        return name
+    place, _, query = place.partition("?")
+    options = [f"{key}={_local_name(value)}" for key, value in parse_qsl(query)]
+    return f"{kind}:{_local_name(place)}" + (f"?{'&'.join(options)}" if options else "")
 
 
 def _local_name(path: str) -> str:

@@ -214,6 +214,38 @@ def test_captions_go_through_dropout_twice_and_their_first_pass_serves_both_loss
     assert plain.encode("pairs", tiny_encoder.pair_batch(5))["texts"].shape == (5, 1, 6)  # weight 0: no second pass
 
 
+@pytest.mark.parametrize("variant", ["fixed", "paper"])
+def test_each_loss_takes_the_views_that_it_should(variant: str) -> None:
+    """Views that differ, as under dropout: the first is the contrastive losses', captions compare both."""
+    weights = {"i_cyclic": 0.2, "c_cyclic": 0.2, "captions": 0.1, "nli": 0.1, "nli_sentences": 0.1}
+    built = method(CLIPConfig(tower=VIT, embed_dim=6, variant=variant, **weights))
+    views = {
+        name: F.normalize(torch.randn(*shape, 6), dim=-1)
+        for name, shape in {"pairs": (5, 2), "nli": (4, 3), "nli_sentences": (3, 2)}.items()
+    }
+    items = F.normalize(torch.randn(5, 6), dim=-1)
+    features = {name: {"texts": value} for name, value in views.items()}
+    features["pairs"]["items"] = items
+    first, second = views["pairs"].unbind(1)
+    n = {"pairs": 5, "nli": 4, "nli_sentences": 3} if variant == "paper" else dict.fromkeys(views, 1)
+    expected = {
+        "contrastive": losses.contrastive(items, first, items, first, 1 / 0.07) * n["pairs"] * (2 if n["pairs"] > 1 else 1),
+        "i_cyclic": losses.i_cyclic(items, first, items, first) * n["pairs"],
+        "c_cyclic": losses.c_cyclic(items, first, items, first) * n["pairs"],
+        "captions": losses.simcse(first, second, temperature=0.05) * n["pairs"],
+        "nli": losses.simcse(*views["nli"].unbind(1)) * n["nli"],
+        "nli_sentences": losses.simcse(*views["nli_sentences"].unbind(1)) * n["nli_sentences"],
+    }
+    found = built.losses(features, {}).losses
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].item() == pytest.approx(value.item(), rel=1e-5), name
+
+
+def test_a_scale_that_no_loss_reads_is_not_learned() -> None:
+    assert not method(CLIPConfig(tower=VIT, contrastive=0.0, c_cyclic=1.0)).sentence_encoder.logit_scale.requires_grad
+
+
 def test_disagree_4_1_and_4_2_the_paper_sums() -> None:
     """Sums over the batch, and two directions instead of their mean: the loss of another scale, and other proportions."""
     weights = {"i_cyclic": 0.25, "c_cyclic": 0.25, "captions": 0.1}

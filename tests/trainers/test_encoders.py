@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args
@@ -17,6 +18,7 @@ from torch import nn
 from transformers import (
     AutoModel,
     BertModel,
+    CanineConfig,
     DistilBertConfig,
     MPNetConfig,
     PretrainedConfig,
@@ -301,3 +303,43 @@ def test_groups_of_similar_length_give_what_one_call_gives() -> None:
     assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]
     padded_left = mask.flip(1)  # nothing trails, so nothing is cut and positions stay
     assert torch.equal(by_length(forward, ids, padded_left), forward(ids, padded_left)) and widths[-2] == 16
+
+
+def test_threads_share_a_tokenizer_without_changing_each_others_lengths() -> None:
+    """Every stream tokenises in a thread of its own, and evaluation in another; the tokenizer has one state."""
+    encoder = tiny_encoder.encoder()
+    text, wrong = ["a dog runs in the park on the street " * 3], []
+
+    def cut_at(length: int) -> None:
+        for _ in range(200):
+            found = encoder.tokenize(text * 20, max_length=length)["input_ids"].shape[1]
+            wrong.extend([] if found == length else [(length, found)])
+
+    def count() -> None:
+        for _ in range(200):
+            wrong.extend([] if encoder.lengths(text * 20) == [29] * 20 else ["count"])
+
+    threads = [threading.Thread(target=cut_at, args=(length,)) for length in (6, 12)] + [threading.Thread(target=count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_model_without_word_embeddings_is_pooled_all_the_same() -> None:
+    config = CanineConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                          max_position_embeddings=64, local_transformer_stride=16, num_hash_buckets=32)  # fmt: skip
+    encoder = tiny_encoder.encoder("mean", config).eval()
+    ids, mask = torch.randint(5, 25, (3, 32)), torch.ones(3, 32, dtype=torch.long)
+    close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled)
+
+
+def test_cheaper_pooling_is_the_same() -> None:
+    """In groups of similar length, from word embeddings that are looked up at once; with a text that has no token."""
+    encoder = tiny_encoder.encoder("mean").eval()
+    batch = tiny_encoder.text_batch(12, length=9)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled)
+    mask[3] = 0
+    assert encoder.pooled(ids, mask).isfinite().all()

@@ -59,6 +59,7 @@ METHODS = {
     "visualcse-released": VisualCSEConfig(image=IMAGE, variant="released"),
     "cyclip": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, nli=0.3, nli_sentences=0.2),
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
+    "cyclic-alone": CLIPConfig(tower=TOWER, embed_dim=6, contrastive=0.0, i_cyclic=0.5, c_cyclic=0.5),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 

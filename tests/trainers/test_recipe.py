@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from pipelines import audiocse, nonlingcse, simcse, visualcse
+from pipelines import audiocse, clap, cyclip, nonlingcse, sgbert, simcse, visualcse
+from trainers.launch import resolve
 from trainers.recipe import Recipe, RecipeError
 
 ALL = {
     f"{module.__name__}:{name}": make
-    for module in (simcse, visualcse, audiocse, nonlingcse)
+    for module in (simcse, visualcse, audiocse, nonlingcse, sgbert, cyclip, clap)
     for name, make in module.RECIPES.items()
 }
 
@@ -83,3 +86,24 @@ def test_order_of_turns_follows_the_variant() -> None:
     assert list(visualcse.bert_base().turns) == ["image", "text"]  # [DISAGREE 2.6] released code
     assert list(visualcse.bert_base().replace("method.variant", "paper").turns) == ["text", "image"]
     assert list(visualcse.bert_base().replace("method.summed", True).turns) == ["image+text"]
+
+
+def test_identity_tells_options_of_a_task_apart_and_not_the_folders_above() -> None:
+    def identity(task: str, tower: str = "a/tower") -> str:
+        recipe = cyclip.RECIPES["cyclip-s-vit"]().replace("evaluation.final", (task,))
+        return recipe.replace("method.tower.path", tower).identity()
+
+    here = identity("zero-shot:/here/shards/imagenet?classes=/here/prompts/imagenet.json")
+    assert here == identity("zero-shot:/there/shards/imagenet?classes=/there/prompts/imagenet.json", "/there/a/tower")
+    assert here != identity("zero-shot:/here/shards/imagenet-v2?classes=/here/prompts/imagenet.json")
+    assert here != identity("zero-shot:/here/shards/imagenet?classes=/here/prompts/other.json")
+    assert here != identity("zero-shot:/here/shards/imagenet?classes=/here/prompts/imagenet.json", "a/other")
+
+
+def test_every_path_of_a_method_is_absolute_for_workers_in_other_folders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tower").mkdir()
+    recipe = cyclip.RECIPES["cyclip-s-vit"]().replace("method.tower.path", "tower")
+    assert resolve(recipe).flat()["method.tower.path"] == str(tmp_path / "tower")

@@ -15,7 +15,7 @@ import contextlib
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -208,8 +208,7 @@ def their_step(model: Any, autocast: Callable[[], Any]) -> Step:
 
 
 def text_rows(method: CLIP, stream: str, autocast: Callable[[], Any]) -> Step:
-    """The text tower alone, forward and backward, on all texts of a stream; gradients are added to those that are there, as
-    in a step that has other rows."""
+    """The text tower alone, forward and backward, on all texts of a stream, to be run within `gradients`."""
 
     def step(content: dict[str, Batch]) -> None:
         ids, mask = (content[stream][name].flatten(0, 1) for name in ("input_ids", "attention_mask"))
@@ -221,23 +220,46 @@ def text_rows(method: CLIP, stream: str, autocast: Callable[[], Any]) -> Step:
     return step
 
 
+@contextlib.contextmanager
+def gradients(method: CLIP) -> Iterator[None]:
+    """Gradients of the texts are there to be added to, as in a step that has other rows, and gone afterwards, so that the
+    next side does not inherit them."""
+    encoder = method.sentence_encoder
+    for parameter in (*encoder.text.parameters(), *encoder.text_projection.parameters()):
+        parameter.grad = torch.zeros_like(parameter)
+    yield
+    method.zero_grad(set_to_none=True)
+
+
 # ------------------------------------------------------------------------------------------------------------------- race
 
 
+Around = Callable[[], contextlib.AbstractContextManager[None]]
+
+
 def race(
-    sides: dict[str, Step], size: Size, a: Arguments, on: torch.device, rng: np.random.Generator
+    sides: dict[str, Step],
+    size: Size,
+    a: Arguments,
+    on: torch.device,
+    rng: np.random.Generator,
+    around: Mapping[str, Around] | None = None,
 ) -> dict[str, list[float]]:
-    """Seconds of a step, one a round, of every side; the sides take turns, every second round the other way round."""
+    """Seconds of a step, one a round, of every side; the sides take turns, every second round the other way round. What is
+    `around` a side's block is not timed."""
     content = [batches(size, on, rng) for _ in range(size.steps)]
     took: dict[str, list[float]] = {name: [] for name in sides}
-    for step in sides.values():
-        step(content[0])
+    outer = {name: (around or {}).get(name, contextlib.nullcontext) for name in sides}
+    for name, step in sides.items():
+        with outer[name]():
+            step(content[0])
     for turn in range(a.rounds):
         for name in list(sides)[:: 1 if turn % 2 else -1]:
-            began = clock(on)
-            for batch in content:
-                sides[name](batch)
-            took[name].append((clock(on) - began) / size.steps)
+            with outer[name]():
+                began = clock(on)
+                for batch in content:
+                    sides[name](batch)
+                took[name].append((clock(on) - began) / size.steps)
     return took
 
 
@@ -335,8 +357,8 @@ def cost_of_losses(
         return step
 
     sides = {name: with_weights(values) for name, values in variants.items()}
-    sides |= {f"{stream} rows": text_rows(method, stream, autocast) for stream in ("pairs", "nli")}
-    took = race(sides, size, a, on, rng)
+    rows = {f"{stream} rows": text_rows(method, stream, autocast) for stream in ("pairs", "nli")}
+    took = race(sides | rows, size, a, on, rng, dict.fromkeys(rows, lambda: gradients(method)))
     ms = {name: 1e3 * statistics.median(values) for name, values in took.items()}
     lines = [
         Line(

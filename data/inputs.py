@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ImageInput(BaseModel):
@@ -20,9 +20,16 @@ class ImageInput(BaseModel):
     std: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
 
 
+KALDI_RATE = 100
+"""Samples per second of which one falls into the 10 ms between two windows."""
+
+
 class AudioInput(BaseModel):
     """CLAP's preprocessing (paper 002, section 4.4): cut or repeated to `seconds`, then a log-mel spectrogram, float
-    (B, frames, bins)."""
+    (B, frames, bins).
+
+    A clip must be long enough for a frame: longer than half a window, whose edges are mirrored (`clap`), or a window.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -43,6 +50,19 @@ class AudioInput(BaseModel):
     """Lower edge of the first filter."""
     high_hz: float = Field(14000.0, gt=0)
     """Upper edge of the last filter."""
+
+    @model_validator(mode="after")
+    def _long_enough(self) -> Self:
+        if self.features == "kaldi" and self.rate < KALDI_RATE:
+            raise ValueError(f"rate={self.rate}: Kaldi's windows are 10 ms apart, so rate must be at least {KALDI_RATE}")
+        least = self.n_fft // 2 + 1 if self.features == "clap" else self.rate * 25 // 1000
+        if self.samples < least:
+            cause, way = ("a window of 25 ms", "") if self.features == "kaldi" else (f"n_fft={self.n_fft}", ", or lower n_fft")
+            raise ValueError(
+                f"rate={self.rate} x seconds={self.seconds:g} is a clip of {self.samples} samples, and {cause} needs {least} "
+                f"or more; raise seconds or rate{way}"
+            )
+        return self
 
     @property
     def samples(self) -> int:

@@ -40,6 +40,34 @@ def fill(template: str, name: str) -> str:
     return template
 
 
+def words(name: str) -> str:
+    """A class name as text: "drinking_sipping" is "drinking sipping"."""
+    return " ".join(name.replace("_", " ").split())
+
+
+def misnamed(named: Sequence[str], given: Sequence[str]) -> str | None:
+    """What is wrong with the names `given` to the class numbers 0, 1, ... of shards that call them `named`; None where
+    nothing is: other words for them, or shards without names, are right.
+
+    Wrong are another number of names, and the same names in another order; underscores are read as blanks, upper and lower
+    case are alike.
+    """
+    ours, theirs = ([words(name) for name in names] for names in (given, named))
+    if theirs and len(ours) != len(theirs):
+        return (
+            f"{len(ours)} classes are given, but the shards have {len(theirs)} ({', '.join(theirs[:3])}, ...); the names "
+            "must be those of their class numbers 0, 1, ..., all of them and in that order"
+        )
+    pairs = [(a.lower(), b.lower()) for a, b in zip(ours, theirs, strict=False)]
+    at = next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+    if at is None or sorted(a for a, _ in pairs) != sorted(b for _, b in pairs):
+        return None
+    return (
+        f"the classes are in another order than the shards': number {at} is {theirs[at]!r} there and {ours[at]!r} here, so "
+        "names would go to the wrong classes; give the shards' order"
+    )
+
+
 class CaptionedStream(StreamConfig):
     """One item and one text of every sample: the text is a caption, or made from the sample's class by a template.
 
@@ -186,7 +214,7 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], input: AudioInput) -
     """What a sound tower takes: float32 (N, frames, bins) on the CPU, of N sounds (samples float (T,), samples per second).
 
     Resampled as in training, with 16 bits in between as there; the middle part of a longer sound, a shorter one repeated
-    and padded. Raises ValueError for an empty sound or one that is not (T,).
+    and padded. Raises ValueError for an empty sound, one that is not (T,), and samples that are infinite or no number.
     """
     import torch
 
@@ -196,6 +224,8 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], input: AudioInput) -
     for number, (samples, rate) in enumerate(items):
         if samples.ndim != 1 or not len(samples) or rate <= 0:
             raise ValueError(f"sound {number} is {samples.shape} at rate {rate}; it must be (T,) with T and rate above 0")
+        if bad := int((~np.isfinite(samples)).sum()):
+            raise ValueError(f"sound {number}: {bad} of {len(samples)} samples are infinite or NaN; leave the sound out")
         wave = samples if rate == input.rate else soxr.resample(samples, rate, input.rate)
         if not len(wave):
             raise ValueError(f"sound {number} of {len(samples)} samples is empty at rate {input.rate}")

@@ -12,6 +12,9 @@ from evaluation.paired import PairedTask, embed_distinct, encode_pairs
 from evaluation.retrieval import unit
 from evaluation.task import Encoder, EvaluationError, Score, logit_scale_of
 
+BATCH = 80
+"""Pairs of a batch, unless said otherwise."""
+
 
 def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) -> float:
     """(CE(s I T', diagonal) + CE(s T I', diagonal)) / 2, each the mean over the N pairs of items I and texts T (N, d), which
@@ -38,7 +41,7 @@ class ContrastiveTask(PairedTask):
     primary = "loss"
     lower_is_better = True
 
-    def __init__(self, name: str, shards: str | Path | Sequence[str], batch: int = 80) -> None:
+    def __init__(self, name: str, shards: str | Path | Sequence[str], batch: int = BATCH) -> None:
         super().__init__(name, shards)
         if batch < 2:
             raise EvaluationError(f"task {name}: batch={batch}; a loss over the pairs of a batch needs at least 2")

@@ -301,10 +301,11 @@ def _retrieval(place: str, options: Options, probing: Probing) -> Task:
 
 
 def _contrastive(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.contrastive import ContrastiveTask
+    from evaluation.contrastive import BATCH, ContrastiveTask
 
-    settings = {"batch": int(_number("batch", options["batch"]))} if "batch" in options else {}
-    return ContrastiveTask(_title("contrastive", place), place, **settings)
+    batch = int(_number("batch", options.get("batch", str(BATCH))))
+    title = _title("contrastive", place) + (f"-batch{batch}" if batch != BATCH else "")
+    return ContrastiveTask(title, place, batch)
 
 
 def _zero_shot(place: str, options: Options, probing: Probing) -> Task:

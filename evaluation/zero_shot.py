@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.pairs import PLACEHOLDERS, fill
+from data.pairs import PLACEHOLDERS, fill, misnamed, words
 from evaluation.paired import Sample, Samples
 from evaluation.retrieval import TIE, unit
 from evaluation.task import Encoder, EvaluationError, Score, embed
@@ -77,7 +77,7 @@ class ZeroShotTask:
         self.modality = self.samples.modality
         if self.modality not in TEMPLATES:
             raise EvaluationError(f"task {name}: the shards hold texts only; zero-shot classes are of pictures or sounds")
-        self.classes: tuple[Name, ...] = tuple(classes or (_words(name) for name in self.samples.classes))
+        self.classes: tuple[Name, ...] = tuple(classes or (words(name) for name in self.samples.classes))
         self.templates = tuple([templates] if isinstance(templates, str) else templates or TEMPLATES[self.modality])
         self._check()
 
@@ -87,19 +87,8 @@ class ZeroShotTask:
                 f"task {self.name}: {len(self.classes)} classes; the shards name none in a dataset.json, so give them: "
                 "zero-shot:SHARDS?classes=FILE, where FILE is a JSON list of names in the order of the class numbers"
             )
-        named = [_words(name) for name in self.samples.classes]
-        given = [_words(name) for names in self.classes for name in _names(names)[:1]]
-        if named and len(named) != len(given):
-            raise EvaluationError(
-                f"task {self.name}: {len(given)} classes are given, but the shards have {len(named)} ({', '.join(named[:3])}"
-                ", ...); the names must be those of their class numbers 0, 1, ..., or be left out"
-            )
-        if sorted(named) == sorted(given) and named != given:
-            at = next(i for i, pair in enumerate(zip(named, given, strict=True)) if pair[0] != pair[1])
-            raise EvaluationError(
-                f"task {self.name}: the classes are in another order than the shards': number {at} is {named[at]!r} there "
-                f"and {given[at]!r} here, so every answer would be wrong; leave them out, or give the shards' order"
-            )
+        if wrong := misnamed(self.samples.classes, [_names(names)[0] for names in self.classes]):
+            raise EvaluationError(f"task {self.name}: {wrong}, or leave the classes out")
         for template in self.templates:
             if not any(mark in template for mark in PLACEHOLDERS):
                 raise EvaluationError(
@@ -199,11 +188,6 @@ def _names(names: Name) -> tuple[str, ...]:
     return (names,) if isinstance(names, str) else tuple(names)
 
 
-def _words(label: str) -> str:
-    """A class name as text: "drinking_sipping" is "drinking sipping"."""
-    return " ".join(label.replace("_", " ").split())
-
-
 # ----------------------------------------------------------------------------------------------------------------- prompts
 
 
@@ -257,7 +241,7 @@ def _prompts(record: Any, where: str) -> Prompts:
         ordered = sorted(record, key=record.__getitem__)
         if [record[label] for label in ordered] != list(range(len(ordered))):
             raise EvaluationError(f"{where}: the class numbers are not 0 to {len(ordered) - 1}, each once")
-        return Prompts(tuple(_words(label) for label in ordered))
+        return Prompts(tuple(words(label) for label in ordered))
     raise EvaluationError(
         f'{where} is neither a list of names, {{"classes": [...], "templates": [...]}}, nor class numbers by name'
     )

@@ -14,17 +14,17 @@ from trainers.clip import CLIPConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.towers import ASTTower, HTSATTower
 
-CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
-MODELS: dict[str, dict[str, float]] = {"clap": {}, "clap-s": {"captions": 0.1}, "cyclap": CYCLIC}
-MODELS["cyclap-s"] = CYCLIC | {"captions": 0.1}
+MODELS: dict[str, dict[str, float]] = {"clap": {}, "clap-s": {"captions": 0.1}, "cyclap": parts.CYCLIC}
+MODELS["cyclap-s"] = parts.CYCLIC | {"captions": 0.1}
 """A model of the paper is these weights of losses. Its winners of the grid {0.1, 0.25, 0.5} for sounds are not published;
 these are its winners for pictures. `tune_spaces/clap.py` holds the grid."""
 
 TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
 """With a pooler that begins at random: the checkpoint has none. Its dropout is 0.1, as in the paper."""
-AUDIO = HTSATTower(path="laion/clap-htsat-unfused")
-"""HTSAT-tiny. The paper starts from an AudioSet checkpoint, which is only there as a pickle; this one has gone on to learn
-captions, Clotho's and AudioCaps' among them, so its numbers are above the paper's. See docs/clip.md."""
+AUDIO = HTSATTower(path="models/clap-htsat-unfused")
+"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/clip.md has the line. The paper
+starts from an AudioSet checkpoint; this one has gone on to learn captions, Clotho's and AudioCaps' among them, so its
+numbers are above the paper's."""
 
 PRINTED_WARMUP = 9_600
 WARMUP = 0.17
@@ -63,9 +63,7 @@ def model(weights: str, data: DataSet, row: str, changes: dict[str, Any] | None 
         evaluation=EvaluationConfig(select=select, final=(select, *data.final), every=math.ceil(data.clips / 80)),
         run=RunConfig(output=f"runs/clap/{row}", epochs=90, gpus_per_worker=1),
     )
-    for path, value in (changes or {}).items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return parts.changed(recipe, changes)
 
 
 SCRATCH: dict[str, Any] = {"method.tower": HTSATTower().model_dump(), "encoder.scratch": True}
@@ -136,8 +134,7 @@ def _rows(prefix: str, data: DataSet, changes: dict[str, Any], text: str) -> dic
     rows: dict[str, Callable[[], Recipe]] = {}
     for name, weights in MODELS.items():
         make = partial(model, name, data, prefix + name, changes)
-        losses = " + ".join(["contrastive", *(f"{weight} {loss}" for loss, weight in weights.items())])
-        make.__doc__ = f"{text}; losses {losses}."
+        make.__doc__ = f"{text}; losses {parts.losses(weights)}."
         rows[prefix + name] = make
     return rows
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -16,20 +17,22 @@ from trainers.method import turn_name
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.towers import ResNetTower, ViTTower
 
-CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "-s": {"captions": 0.1}, "-n": {"nli": 0.1}, "-e": {"nli_sentences": 0.1}}
 """What the paper's letters add: SimCSE on captions, supervised on NLI triples, SimCSE on single NLI sentences."""
 MODELS: dict[str, dict[str, float]] = {
-    f"{name}{letter}": base | own for name, base in (("clip", {}), ("cyclip", CYCLIC)) for letter, own in SENTENCES.items()
+    f"{name}{letter}": base | own
+    for name, base in (("clip", {}), ("cyclip", parts.CYCLIC))
+    for letter, own in SENTENCES.items()
 }
 """A model of the paper is these weights of losses, and the streams that they ask for."""
 
-CLIP_FOLDER = "openai/clip-vit-base-patch32"
-TEXT = EncoderConfig(path=CLIP_FOLDER, scratch=True, hidden_dropout=0.1, attention_dropout=0.1)
+TEXT = EncoderConfig(path="openai/clip-vit-base-patch32", scratch=True, hidden_dropout=0.1, attention_dropout=0.1)
 """CLIP's text transformer (512 wide, 12 layers, 8 heads, vocabulary 49,408) with random weights. CyCLIP's has no dropout;
 without any, the two views of a caption would be one."""
-STEPS_OF_AN_EPOCH = 35_083
-"""Whole batches of 80 in CC3M's 2,806,641 pairs."""
+TRAINED = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
+"""A ViT-B/32 whose weights are there as safetensors; those of OpenAI's are pickled."""
+CC3M, BATCH = 2_806_641, 80
+"""Pairs to train on, and of a step."""
 
 NAMES = "prompts/imagenet.json"
 """OpenAI's 1,000 class names of ImageNet and their 80 templates, ``{"classes": [...], "templates": [...]}``."""
@@ -50,11 +53,11 @@ def model(weights: str, row: str | None = None, changes: dict[str, Any] | None =
     """
     row, losses = row or weights, MODELS[weights]
     method = CLIPConfig(tower=ResNetTower(), embed_dim=1024, **losses)
-    streams: dict[str, AnyStream] = {"pairs": ImageTextStream(shards="shards/cc3m", batch_size=80)}
+    streams: dict[str, AnyStream] = {"pairs": ImageTextStream(shards="shards/cc3m", batch_size=BATCH)}
     if method.nli:
-        streams["nli"] = parts.nli(80)
+        streams["nli"] = parts.nli(BATCH)
     if method.nli_sentences:
-        streams["nli_sentences"] = TextStream(shards="shards/nli-sentences", batch_size=80)
+        streams["nli_sentences"] = TextStream(shards="shards/nli-sentences", batch_size=BATCH)
     (turn,) = map(turn_name, method.streams())
     seen = {FLICKR} if method.nli else set()  # SNLI's premises are Flickr30K's captions
     recipe = Recipe(
@@ -68,13 +71,11 @@ def model(weights: str, row: str | None = None, changes: dict[str, Any] | None =
             data=parts.STS.data,
             select="contrastive:shards/cc3m-val?batch=80",
             final=tuple(task for task in (COCO, FLICKR, *ZERO_SHOT, *parts.STS.final) if task not in seen),
-            every=STEPS_OF_AN_EPOCH,
+            every=math.ceil(CC3M / BATCH),
         ),
         run=RunConfig(output=f"runs/cyclip/{row}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
     )
-    for path, value in (changes or {}).items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return parts.changed(recipe, changes)
 
 
 def released() -> Recipe:
@@ -83,7 +84,8 @@ def released() -> Recipe:
         "method.variant": "released",
         "encoder.hidden_dropout": 0.0,
         "encoder.attention_dropout": 0.0,
-        "optim.pairs.ahead": STEPS_OF_AN_EPOCH,  # its epochs count from 1, so step 0 is taken for the second epoch's
+        # Its epochs, of whole batches only, count from 1, so step 0 is taken for the second epoch's.
+        "optim.pairs.ahead": CC3M // BATCH,
     }
     return model("cyclip", "released", changes)
 
@@ -94,11 +96,18 @@ def paper() -> Recipe:
 
 
 def fine_tuned() -> Recipe:
-    """CyCLIPs from an existing CLIP (ViT-B/32) at a low rate; not in the paper, its rate and length are not tuned."""
+    """CyCLIPs from an existing CLIP (ViT-B/32) on pairs of your own; not in the paper, rate and length are not tuned."""
     changes = {
-        "method.tower": ViTTower(path=CLIP_FOLDER).model_dump(),
+        "method.tower": ViTTower(path=TRAINED).model_dump(),
         "method.embed_dim": 512,
+        "encoder.path": TRAINED,
         "encoder.scratch": False,
+        "streams.pairs.shards": "shards/my-pairs",
+        "evaluation.data": None,
+        "evaluation.select": "contrastive:shards/my-pairs-val?batch=80",
+        "evaluation.final": ("retrieval:shards/my-pairs-val",),
+        "evaluation.every": 200,
+        "run.checkpoint_every": None,
         "optim.pairs.lr": 5e-6,
         "optim.pairs.warmup": 0.05,
         "run.epochs": 3,
@@ -135,12 +144,10 @@ def smoke() -> Recipe:
 
 def _described(name: str) -> Callable[[], Recipe]:
     make = partial(model, name)
-    make.__doc__ = f"Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses {_losses(MODELS[name])}."
+    make.__doc__ = (
+        f"Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses {parts.losses(MODELS[name])}."
+    )
     return make
-
-
-def _losses(weights: dict[str, float]) -> str:
-    return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {

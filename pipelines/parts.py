@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from data.config import AudioStream, AudioTextStream, ImageStream, ImageTextStream, TextStream
 from data.inputs import AudioInput, ImageInput
@@ -55,6 +57,22 @@ def paper_run(name: str) -> RunConfig:
     return RunConfig(output=f"runs/{name}", precision="fp16", gpus_per_worker=1, checkpoint_every=1000)
 
 
+CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
+"""Weights of the two cyclic losses (paper 002, section 4; CyCLIP's own)."""
+
+
+def losses(weights: Mapping[str, float]) -> str:
+    """``{"captions": 0.1}`` as "contrastive + 0.1 captions"."""
+    return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
+
+
+def changed(recipe: Recipe, changes: Mapping[str, Any] | None) -> Recipe:
+    """The recipe with the fields at dotted paths changed, in their order. Raises RecipeError as `Recipe.replace` does."""
+    for path, value in (changes or {}).items():
+        recipe = recipe.replace(path, value)
+    return recipe
+
+
 def with_encoder(
     recipe: Recipe, row: str, encoder: EncoderConfig, text: tuple[int, float], other: float, weight: float
 ) -> Recipe:
@@ -70,9 +88,7 @@ def with_encoder(
         f"method.{stream}.weight": weight,
         "run.output": f"runs/{recipe.paper}/{row}",
     }
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return changed(recipe, changes)
 
 
 def supervised(recipe: Recipe, stream: str) -> Recipe:
@@ -89,9 +105,7 @@ def supervised(recipe: Recipe, stream: str) -> Recipe:
         "run.epochs": 3,
         "run.output": f"runs/{recipe.paper}/supervised-bert-base",
     }
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return changed(recipe, changes)
 
 
 # ---------------------------------------------------------------- offline: demo and smoke
@@ -153,6 +167,4 @@ def smoke(recipe: Recipe, paper: str) -> Recipe:
         "evaluation.every": 4,
         **{f"streams.{name}.batch_size": 16 for name in recipe.streams},
     }
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return changed(recipe, changes)

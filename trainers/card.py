@@ -62,14 +62,12 @@ def model_card(
     name = str(recipe.get("name", "model"))
     method = recipe.get("method", {}).get("name", name.split("/")[0])
     content = _publishable(recipe)
-    start = content.get("encoder", {}).get("path", "unknown")
     licences = sorted({str(row.get("licence") or "unknown") for row in data})
-    base = str(recipe.get("encoder", {}).get("path", ""))
     task = "sentence-similarity" if _modality(recipe) is None else "feature-extraction"
     parts = [
-        _front_matter(name, base, method, task, licences, numbers.get("after") or {}),
+        _front_matter(name, _bases(recipe), method, task, licences, numbers.get("after") or {}),
         f"# {name}",
-        *_introduction(f"Trained from `{start}` with {method} by [MultiCSE](#recipe)", _modality(recipe), folder, recipe),
+        *_introduction(f"{_start(content)} with {method} by [MultiCSE](#recipe)", _modality(recipe), folder, recipe),
         "## Numbers",
         _number_table(numbers),
         "## Data",
@@ -90,6 +88,30 @@ def _modality(recipe: Mapping[str, Any]) -> str | None:
     if method.get("name") != "clip":
         return None
     return "image" if method.get("tower", {}).get("kind") in ("vit", "resnet") else "audio"
+
+
+def _paths(recipe: Mapping[str, Any]) -> tuple[str | None, str | None]:
+    """Where the weights of the text encoder and of the tower beside it came from; None for random ones."""
+    encoder, tower = recipe.get("encoder", {}), recipe.get("method", {}).get("tower") or {}
+    return None if encoder.get("scratch") else encoder.get("path", "unknown"), tower.get("path")
+
+
+def _bases(recipe: Mapping[str, Any]) -> list[str]:
+    """Names on the Hugging Face hub of the models whose weights this one began with."""
+    names = [name for name in dict.fromkeys(_paths(recipe)) if name and name != "unknown"]
+    return [name for name in names if re.fullmatch(r"[\w\-.]+(/[\w\-.]+)?", name) and not Path(name).exists()]
+
+
+def _start(recipe: Mapping[str, Any]) -> str:
+    """What training began with: "Trained from ...", or "From random weights ..., trained"."""
+    text, tower = _paths(recipe)
+    things = {"image": "pictures", "audio": "sounds"}.get(_modality(recipe) or "")
+    if text is None:
+        other = f" and, for {things}, the weights of `{tower}`" if tower else ""
+        return f"From random weights, with the tokenizer of `{recipe['encoder'].get('path', 'unknown')}`{other}, trained"
+    if things is None or tower == text:
+        return f"Trained from `{text}`"
+    return f"Trained from `{text}` and, for {things}, " + (f"`{tower}`" if tower else "random weights")
 
 
 def _introduction(trained: str, modality: str | None, folder: Path | None, recipe: Mapping[str, Any]) -> list[str]:
@@ -160,7 +182,7 @@ def _python(*lines: str) -> str:
 
 
 def _front_matter(
-    name: str, start: str, method: str, task: str, licences: list[str], after: Mapping[str, Mapping[str, float]]
+    name: str, bases: list[str], method: str, task: str, licences: list[str], after: Mapping[str, Mapping[str, float]]
 ) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
@@ -181,7 +203,7 @@ def _front_matter(
         library_name="sentence-transformers",
         pipeline_tag=task,
         tags=[*TAGS, method],
-        base_model=start if re.fullmatch(r"[\w\-.]+(/[\w\-.]+)?", start) and not Path(start).exists() else None,
+        base_model=bases[0] if len(bases) == 1 else bases or None,
         license="other",
         license_name=f"training data: {', '.join(licences)}" if licences else "unknown",
         model_name=name,

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
 from data.config import AudioStream, ImageStream, StreamConfig, TextStream
 from data.decode import IMAGES, SOUNDS
 from data.errors import DataError
-from data.pairs import AudioTextStream, ImageTextStream
+from data.pairs import AudioTextStream, ImageTextStream, misnamed
 from data.shards import ShardSet
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.clip import CLIPConfig
+from trainers.folders import ENCODER
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import Recipe, RecipeError
 from trainers.sgbert import SGBERTConfig
 from trainers.simcse import SimCSEConfig
 from trainers.tracking import resolve_uri
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 
 def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
@@ -51,7 +56,7 @@ def check_settings(recipe: Recipe) -> None:
 
 
 def _check_encoder(recipe: Recipe) -> None:
-    from trainers.encoders import STACKS, _check_folder, text_config
+    from trainers.encoders import STACKS, text_config
 
     path, method = recipe.encoder.path, recipe.method
     try:
@@ -62,7 +67,7 @@ def _check_encoder(recipe: Recipe) -> None:
             f"encoder.path={path!r} is neither a folder with a config.json nor a model that the hub can give: {error}"
         ) from None
     if not recipe.encoder.scratch:
-        _check_folder(path, Path(path))
+        ENCODER.refuse_pickles(path, Path(path))
     if isinstance(method, NonLingSettings) and config.model_type not in STACKS:
         raise RecipeError(
             f"encoder.path={path!r}: a {config.model_type!r} model cannot take image or audio patches; "
@@ -73,7 +78,67 @@ def _check_encoder(recipe: Recipe) -> None:
         if isinstance(method, SGBERTConfig):
             method.layers_of(int(config.num_hidden_layers))
     except ValueError as error:
-        raise RecipeError(f"encoder.path={path!r} does not fit the method: {error}") from None
+        own = str(error).startswith("method.")  # it names its setting, which is not the encoder
+        raise RecipeError(f"{'' if own else f'encoder.path={path!r} does not fit the method: '}{error}") from None
+    if isinstance(method, CLIPConfig):
+        _check_clip_text(recipe, method, config)
+        _check_dropout(recipe, method, config)
+        _check_projections(recipe, method)
+
+
+def _check_clip_text(recipe: Recipe, method: CLIPConfig, config: PretrainedConfig) -> None:
+    """What CyCLIP's code does with the end of a text is said of CLIP's text transformer alone."""
+    if method.variant == "released" and config.model_type != "clip_text_model":
+        raise RecipeError(
+            f"encoder.path={recipe.encoder.path!r} is a {config.model_type!r} model, and method.variant='released' is the "
+            "code of CyCLIP, whose text encoder is CLIP's text transformer; choose a CLIP folder, or set method.variant to "
+            "'fixed'"
+        )
+
+
+def _check_dropout(recipe: Recipe, method: CLIPConfig, config: PretrainedConfig) -> None:
+    """SimCSE tells the two views of a text apart by dropout alone."""
+    from trainers.encoders import ATTENTION_DROPOUTS, HIDDEN_DROPOUTS
+
+    loss = next((name for name in ("captions", "nli_sentences") if name in method.weights), None)
+    if loss is None:
+        return
+
+    def rate(given: float | None, names: tuple[str, ...]) -> float | None:
+        own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
+        return given if given is not None else own[0] if own else None
+
+    encoder = recipe.encoder
+    hidden = rate(encoder.hidden_dropout, HIDDEN_DROPOUTS)
+    if config.model_type == "clip_text_model":  # its configuration may name a rate, but the model has no such dropout
+        hidden = encoder.hidden_dropout or 0.0
+    if hidden == rate(encoder.attention_dropout, ATTENTION_DROPOUTS) == 0:
+        raise RecipeError(
+            f"method.{loss}={getattr(method, loss):g} compares two passes of a text, which are identical: the encoder "
+            f"{encoder.path!r} has no dropout (encoder.hidden_dropout={encoder.hidden_dropout}, encoder.attention_dropout="
+            f"{encoder.attention_dropout}); set encoder.hidden_dropout to 0.1, or method.{loss} to 0"
+        )
+
+
+def _check_projections(recipe: Recipe, method: CLIPConfig) -> None:
+    """A whole CLIP or CLAP brings its projections along, which must be those of the method."""
+    from transformers import AutoConfig
+
+    from trainers.encoders import text_half
+
+    tower: str | None = getattr(method.tower, "path", None)
+    paths = {"encoder.path": None if recipe.encoder.scratch else recipe.encoder.path, "method.tower.path": tower}
+    for setting, path in paths.items():
+        if path is None:
+            continue
+        config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
+        kind = {"clip": "linear", "clap": "mlp"}.get(config.model_type)
+        if kind is not None and (kind, config.projection_dim) != (method.projection, method.embed_dim):
+            raise RecipeError(
+                f"{setting}={path!r} has a projection {kind!r} to {config.projection_dim} dimensions, and the method has "
+                f"method.projection={method.projection!r}, method.embed_dim={method.embed_dim}; set method.projection "
+                f"{kind} and method.embed_dim {config.projection_dim}, or take a folder without a projection"
+            )
 
 
 def _check_turns(recipe: Recipe) -> None:
@@ -230,6 +295,7 @@ def _check_stream(recipe: Recipe, name: str) -> None:
     except DataError as error:
         raise DataError(f"streams.{name}.shards: {error}") from error
     _check_fields(name, stream, shards)
+    _check_classes(name, stream, shards)
     if shards.samples < stream.batch_size:
         raise RecipeError(
             f"streams.{name}: the shards hold {shards.samples} samples, fewer than one batch of {stream.batch_size}; "
@@ -262,6 +328,15 @@ def _check_fields(name: str, stream: StreamConfig, shards: ShardSet) -> None:
                 f"{setting} wants the field {' or '.join(fields)}, and the shards hold {', '.join(sorted(there))}: "
                 f"{stream.shards}. Name a field that is there, give other shards or pack them with it{label}."
             )
+
+
+def _check_classes(name: str, stream: StreamConfig, shards: ShardSet) -> None:
+    """Captions made from class numbers name the classes that the shards mean."""
+    if not isinstance(stream, ImageTextStream | AudioTextStream) or not stream.templates:
+        return
+    # The shards' names are those of the numbers in the field cls.
+    if stream.label == "cls" and (wrong := misnamed(shards.classes, stream.classes)):
+        raise RecipeError(f"streams.{name}.classes: {wrong}: {stream.shards}")
 
 
 def _check_task_names(recipe: Recipe) -> None:

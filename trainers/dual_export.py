@@ -8,6 +8,7 @@ that brings its Python (`trainers/exported.py`); ``text/`` in it is an ordinary 
 from __future__ import annotations
 
 import copy
+import filecmp
 import json
 import shutil
 import tempfile
@@ -41,8 +42,14 @@ MODULE = "multicse_dual"
 """File, without its ending, that the code of a folder is in."""
 CLASS = f"{MODULE}.{exported.DualEncoder.__name__}"
 """What modules.json says of such a folder."""
+CODE = {f"{MODULE}.py": str(exported.__file__), "resnet.py": str(resnet_code.__file__)}
+"""What is copied into such a folder, and from where."""
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types whose layers and positions are those of CLAP's text half, weight for weight."""
+
+
+class ExportError(ValueError):
+    """A checkpoint that cannot be exported, a place where it may not go, or an export with code that is not ours."""
 
 
 def save_dual(dual: DualEncoder, folder: str) -> None:
@@ -59,8 +66,22 @@ def form_of(dual: DualEncoder) -> str:
 
 
 def carries_code(folder: Path) -> bool:
-    """Whether a folder is of the form ``code``."""
-    return (folder / f"{MODULE}.py").is_file()
+    """Whether a folder is of the form ``code``, so that this project's own code, byte for byte, is all that
+    `trust_remote_code` runs of it. Raises ExportError for a folder with other code."""
+    file = folder / "modules.json"
+    kinds = [entry.get("type") for entry in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
+    if CLASS not in kinds and not (folder / f"{MODULE}.py").is_file():
+        return False
+    other = [] if kinds == [CLASS] else [file.name]
+    for name, ours in CODE.items():
+        if not (folder / name).is_file() or not filecmp.cmp(folder / name, ours, shallow=False):
+            other.append(name)
+    if other:
+        raise ExportError(
+            f"{folder}: its code is not this project's ({', '.join(other)} differs from what is written now), so it is not "
+            "run; export again, or load it yourself with trust_remote_code after reading it"
+        )
+    return True
 
 
 # ---- CLIP ------------------------------------------------------------------------------------------------------------
@@ -233,8 +254,8 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
         )
         # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
         shutil.copytree(text, folder / "text", dirs_exist_ok=True)
-    shutil.copyfile(str(exported.__file__), folder / f"{MODULE}.py")
-    shutil.copyfile(str(resnet_code.__file__), folder / "resnet.py")
+    for name, ours in CODE.items():
+        shutil.copyfile(ours, folder / name)
     modules = [{"idx": 0, "name": "0", "path": "", "type": CLASS}]
     (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
 

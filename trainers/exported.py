@@ -340,7 +340,9 @@ def prepare_sounds(sounds: Sequence[tuple[np.ndarray, int]], settings: dict[str,
     rate = settings["rate"]
     samples = round(rate * settings["seconds"])
     clips = np.zeros((len(sounds), samples), np.float32)
-    for clip, (wave, its_rate) in zip(clips, sounds, strict=True):
+    for number, (clip, (wave, its_rate)) in enumerate(zip(clips, sounds, strict=True)):
+        if not np.isfinite(wave).all():
+            raise ValueError(f"sound {number} has samples that are infinite or NaN")
         if its_rate != rate:
             import soxr
 

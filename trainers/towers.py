@@ -14,8 +14,6 @@ from typing import Annotated, Any, Literal
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 from transformers import (
@@ -34,6 +32,7 @@ from transformers import (
 )
 
 from data.inputs import AudioInput, ImageInput
+from trainers.folders import TOWER
 from trainers.resnet import ModifiedResNet, check_sizes
 
 Modality = Literal["image", "audio"]
@@ -417,6 +416,11 @@ class HTSATTower(BaseModel):
                 f"method.tower.path: {self.path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this "
                 "tower takes one. Choose a CLAP without fusion (`enable_fusion` false), such as laion/clap-htsat-unfused."
             )
+        if (features := _features_of(str(self.path))) != self.input.features:
+            raise ValueError(
+                f"method.tower.input.features: {self.input.features!r}, and the weights of {self.path!r} were trained on "
+                f"{features!r}; give {features!r} here and in the stream's input, or leave method.tower.path out"
+            )
         if audio.num_mel_bins != self.input.bins:
             raise ValueError(
                 f"method.tower.input.bins: {self.input.bins}, and {self.path!r} takes {audio.num_mel_bins}; make them equal"
@@ -642,42 +646,26 @@ def _side(size: int | Iterable[int]) -> int:
 
 def _saved_config(path: str | None, kinds: tuple[str, ...]) -> PretrainedConfig:
     """A folder's configuration; ValueError where there is none, of another kind of model, or with pickled weights only."""
-    folder = _folder(str(path), weights=False)
+    folder = TOWER.folder(str(path), weights=False)
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
-        raise _cannot_load(str(path), error) from error
+        raise TOWER.cannot_load(str(path), error) from error
     if config.model_type not in kinds:
         raise ValueError(
             f"method.tower.path: {path!r} is a {config.model_type!r} model; this kind of tower takes {', '.join(kinds)}"
         )
     if list(folder.glob("*.safetensors")) or not Path(str(path)).is_dir():
         return config
-    if list(folder.glob("*.bin")):
-        raise ValueError(
-            f"method.tower.path: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
-            "you trust them, convert them once where they came from: "
-            "AutoModel.from_pretrained(path, use_safetensors=False).save_pretrained(new_path)."
-        )
-    raise _cannot_load(str(path), FileNotFoundError("it has no safetensors file"))
-
-
-def _folder(path: str, weights: bool = True) -> Path:
-    """`path` if it is a folder, else what the hub (or its cache) has under that name; never pickled weights."""
-    if Path(path).is_dir():
-        return Path(path)
-    patterns = ["*.json", "*.safetensors"] if weights else ["*.json"]
-    try:
-        return Path(snapshot_download(path, allow_patterns=patterns))
-    except (OSError, HFValidationError) as error:
-        raise _cannot_load(path, error) from error
+    TOWER.refuse_pickles(str(path), folder)
+    raise TOWER.cannot_load(str(path), FileNotFoundError("it has no safetensors file"))
 
 
 def _load(kind: Any, path: str, config: PretrainedConfig, part: str = "", **options: Any) -> Any:
     """The model in float32, from safetensors; ValueError when weights whose name begins with `part` are missing."""
     try:
         model, report = kind.from_pretrained(
-            _folder(path),
+            TOWER.folder(path),
             config=config,
             use_safetensors=True,
             dtype=torch.float32,
@@ -685,7 +673,7 @@ def _load(kind: Any, path: str, config: PretrainedConfig, part: str = "", **opti
             **options,
         )
     except OSError as error:
-        raise _cannot_load(path, error) from error
+        raise TOWER.cannot_load(path, error) from error
     if absent := sorted(name for name in report["missing_keys"] if name.startswith(part)):
         raise ValueError(
             f"method.tower.path: {path!r} lacks {len(absent)} weights of a {config.model_type!r} model, such as "
@@ -694,11 +682,10 @@ def _load(kind: Any, path: str, config: PretrainedConfig, part: str = "", **opti
     return model
 
 
-def _cannot_load(path: str, error: Exception) -> ValueError:
-    return ValueError(
-        f"method.tower.path: {path!r} cannot be loaded. Give a folder with config.json and model.safetensors, or the name "
-        f"of such a model on the Hugging Face hub. ({error})"
-    )
+def _features_of(path: str) -> str:
+    """Spectrograms that an HTSAT was trained on: CLAP's, but for a tower of this project's exports, which say it."""
+    said = Path(path).resolve().parent / "dual_config.json"
+    return str(json.loads(said.read_text())["input"].get("features", "clap")) if said.is_file() else "clap"
 
 
 _FIELDS = {
@@ -716,15 +703,16 @@ _FIELDS = {
 
 def _check_preprocessor(path: str | None, ours: dict[str, Any]) -> None:
     """Raise ValueError when the folder says that its inputs are made in another way than `method.tower.input` says."""
-    folder = _folder(str(path), weights=False)
+    folder = TOWER.folder(str(path), weights=False)
     theirs: dict[str, Any] = {}
     for file in (folder / "preprocessor_config.json", folder / "processor_config.json"):
         found = json.loads(file.read_text()) if file.is_file() else {}
         # A processor's file has that of its parts inside.
         theirs |= found | found.get("image_processor", {}) | found.get("feature_extractor", {})
     for name, value in ours.items():
-        if name in theirs and not torch.allclose(torch.tensor(theirs[name]).float(), torch.tensor(value).float(), rtol=1e-3):
+        said = theirs.get(name)
+        if said is not None and not torch.allclose(torch.tensor(said).float(), torch.tensor(value).float(), rtol=1e-3):
             raise ValueError(
-                f"{_FIELDS[name]}: {value}, and the preprocessor of {path!r} says {name} {theirs[name]}; the weights expect "
+                f"{_FIELDS[name]}: {value}, and the preprocessor of {path!r} says {name} {said}; the weights expect "
                 "that, so give the same here and in the stream's input"
             )

@@ -645,7 +645,7 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
     mlflow.set_tracking_uri(uri)
     try:
         flavor.log_model(
-            # The code that an export may bring is what this project has just written there.
+            # `carries_code` lets no other code through than this project's own.
             SentenceTransformer(str(export), device="cpu", trust_remote_code=carries_code(export)),
             name="model",
             registered_model_name=name,

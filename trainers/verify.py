@@ -12,6 +12,7 @@ from PIL import Image
 from data.inputs import ImageInput
 from evaluation.task import Sound
 from trainers.dual import DualEncoder
+from trainers.dual_export import ExportError as ExportError
 from trainers.dual_export import carries_code
 from trainers.method import SentenceEncoder
 
@@ -26,10 +27,6 @@ TOLERANCE = 1e-4
 """Largest difference between the vectors, relative to the largest number in them."""
 
 
-class ExportError(ValueError):
-    """A checkpoint that cannot be exported, or a place where it may not go."""
-
-
 def verify(encoder: SentenceEncoder, folder: Path) -> None:
     """Check that `folder` loads and gives the vectors of `encoder`.
 
@@ -41,7 +38,7 @@ def verify(encoder: SentenceEncoder, folder: Path) -> None:
 
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
-        # The code that a folder may bring is what this process has just written there.
+        # `carries_code` lets no other code through than this project's own.
         saved = SentenceTransformer(str(folder), device="cpu", trust_remote_code=carries_code(folder))
         _compare("SentenceTransformer", "sentence vectors", torch.as_tensor(saved.encode(PROBES)), want)
         if isinstance(encoder, DualEncoder):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import subprocess
 import sys
 import tarfile
@@ -23,7 +24,7 @@ from data import pairs
 from data.config import AnyStream, AudioTextStream, ImageTextStream
 from data.errors import DataError
 from data.inputs import AudioInput, ImageInput
-from data.pairs import CaptionedStream, prepare_images, prepare_sounds
+from data.pairs import CaptionedStream, misnamed, prepare_images, prepare_sounds
 from data.shards import RawSample, ShardSet
 from data.stream import Reader
 from pipelines import pack as command
@@ -289,6 +290,59 @@ def test_what_prepare_refuses() -> None:
         prepare_sounds([(np.zeros((2, 100), np.float32), 8000)], SOUND)
     with pytest.raises(ValueError, match=r"sound 0 is \(0,\)"):
         prepare_sounds([(np.zeros(0, np.float32), 8000)], SOUND)
+    for value in (np.nan, np.inf):
+        broken = sound(1).copy()
+        broken[[3, 3999]] = value
+        for rate in (8000, 11025):
+            with pytest.raises(ValueError, match=r"sound 1: 2 of 4000 samples are infinite or NaN"):
+                prepare_sounds([(sound(0), 8000), (broken, rate)], SOUND)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate": 10, "seconds": 0.01}, r"rate=10 x seconds=0\.01 is a clip of 0 samples, and n_fft=1024 needs 513 or more"),
+        ({"rate": 8000, "seconds": 0.016, "n_fft": 256}, r"a clip of 128 samples, and n_fft=256 needs 129 or more"),
+        ({"features": "kaldi", "rate": 8000, "seconds": 0.0248}, r"a clip of 198 samples, and a window of 25 ms needs 200"),
+        ({"features": "kaldi", "rate": 50}, r"rate=50: Kaldi's windows are 10 ms apart, so rate must be at least 100"),
+    ],
+)
+def test_clips_too_short_for_a_frame(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AudioInput(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rate": 8000, "seconds": 129 / 8000, "n_fft": 256, "hop": 80, "bins": 8, "high_hz": 4000},
+        {"features": "kaldi", "rate": 8000, "seconds": 0.025, "bins": 8},
+    ],
+)
+def test_the_shortest_clip_has_a_spectrogram(settings: dict[str, Any]) -> None:
+    shortest = AudioInput(**settings)
+    found = prepare_sounds([(sound(1), 8000)], shortest)
+    assert found.shape == (1, shortest.frames, 8) and shortest.frames > 0 and bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("named", "given", "message"),
+    [
+        (("cat", "dog"), ("dog", "cat"), "another order than the shards': number 0 is 'cat' there and 'dog' here"),
+        (("A", "crying_baby", "b"), ("a", "B", "Crying  baby"), "number 1 is 'crying baby' there and 'B' here"),
+        (("a", "b"), ("a", "b", "c"), r"3 classes are given, but the shards have 2 \(a, b, \.\.\.\)"),
+        (("a", "b", "c"), ("a", "b"), "2 classes are given, but the shards have 3"),
+        (("cat", "crying_baby"), ("Cat", "crying baby"), None),
+        (("cat", "dog"), ("Katze", "Hund"), None),
+        (("crane", "crane", "dog"), ("crane", "crane", "dog"), None),
+        ((), ("a", "b"), None),
+    ],
+)
+def test_class_names_against_those_of_the_shards(
+    named: tuple[str, ...], given: tuple[str, ...], message: str | None
+) -> None:
+    wrong = misnamed(named, given)
+    assert wrong is None if message is None else wrong is not None and re.search(message, wrong)
 
 
 # ----------------------------------------------------------------------------------------------------- recipes and tasks

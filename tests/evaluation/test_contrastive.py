@@ -58,6 +58,17 @@ def test_batches_against_torch(tmp_path: Path) -> None:
     assert (score.details["batches"], score.details["left_out"], score.details["batch"]) == (3, 13, 20)
 
 
+def test_batches_of_two_sizes_are_two_results(tmp_path: Path) -> None:
+    """And naming the usual batch changes no name."""
+    shards = image_shards(tmp_path / "pairs", [[f"c{i}"] for i in range(4)])
+    tasks = make_tasks([f"contrastive:{shards}{options}" for options in ("", "?batch=2", "?batch=3")])
+    assert [task.name for task in tasks] == [f"contrastive:pairs{end}" for end in ("", "-batch2", "-batch3")]
+    assert set(evaluate(tasks, Table(A, B))) == {task.name for task in tasks}
+    assert make_tasks([f"contrastive:{shards}?batch=80"])[0].name == "contrastive:pairs"
+    with pytest.raises(EvaluationError, match="two tasks are called 'contrastive:pairs'"):
+        make_tasks([f"contrastive:{shards}", f"contrastive:{shards}?batch=80"])
+
+
 def test_scale_reaches_the_task_through_wrappers(tmp_path: Path) -> None:
     (task,) = make_tasks([f"contrastive:{image_shards(tmp_path, CAPTIONS)}"])
     assert evaluate([task], Table(A, B))[task.name]["loss"] == pytest.approx(2.497642, abs=5e-7)

@@ -89,6 +89,34 @@ def test_a_model_of_two_modalities(tmp_path: Path, kind: str, code: bool | None)
     assert "| dev | loss | 4.00 | 2.50 | -1.50 |" in body and "smaller is better" in body and "mean average" in body
 
 
+HUB, TOWER = "google-bert/bert-base-uncased", "some/tower"
+
+
+@pytest.mark.parametrize(
+    ("scratch", "tower", "bases", "words"),
+    [
+        (False, HUB, HUB, f"Trained from `{HUB}` with clip"),
+        (False, TOWER, [HUB, TOWER], f"Trained from `{HUB}` and, for pictures, `{TOWER}` with clip"),
+        (False, None, HUB, f"Trained from `{HUB}` and, for pictures, random weights with clip"),
+        (False, "/home/someone/tower", HUB, f"Trained from `{HUB}` and, for pictures, `tower` with clip"),
+        (True, TOWER, TOWER, f"tokenizer of `{HUB}` and, for pictures, the weights of `{TOWER}`, trained with clip"),
+        (True, None, None, f"From random weights, with the tokenizer of `{HUB}`, trained with clip"),
+    ],
+)
+def test_a_card_says_whose_weights_it_began_with(scratch: bool, tower: str | None, bases: object, words: str) -> None:
+    method = {"name": "clip", "tower": {"kind": "vit", "path": tower}}
+    recipe = {**RECIPE, "method": method, "encoder": {**RECIPE["encoder"], "scratch": scratch}}
+    head, body = split(model_card(recipe, DATA, NUMBERS, {}))
+    assert head.get("base_model") == bases
+    assert words in body and ("From random weights" in body) == scratch and ("Trained from" in body) != scratch
+
+
+def test_a_sentence_encoder_from_scratch_has_no_base() -> None:
+    head, body = split(model_card({**RECIPE, "encoder": {**RECIPE["encoder"], "scratch": True}}, DATA, NUMBERS, {}))
+    assert "base_model" not in head and "Trained from" not in body
+    assert f"From random weights, with the tokenizer of `{HUB}`, trained with nonling by" in body
+
+
 def test_nothing_measured_and_nothing_known() -> None:
     card = model_card({}, [], {}, library_versions())
     head, body = split(card)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -24,9 +25,10 @@ from evaluation.multimodal import load_multimodal
 from evaluation.task import EvaluationError, Sound
 from trainers import exported
 from trainers.dual import DualEncoder
-from trainers.dual_export import form_of, save_dual
+from trainers.dual_export import ExportError, carries_code, form_of, save_dual
 from trainers.encoders import Pooling, TextEncoder
 from trainers.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from trainers.verify import verify
 
 TEXTS = ["the cat sleeps", "a dog", " ".join(["red park man"] * 12), "guitar", "the small woman eats in the street"]
 WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
@@ -297,6 +299,42 @@ def test_our_loader_runs_nothing_of_a_folder(made: dict[str, tuple[DualEncoder, 
     assert not (tmp_path / "ran").exists()
 
 
+def _edited(folder: Path, out: Path, name: str, text: str | None = None) -> Path:
+    """A copy of an export, in which one file has another text; as a rule one more line that would leave a trace."""
+    import shutil
+
+    shutil.copytree(folder, out)
+    file = out / name
+    trace = f"open({str(out.parent / 'ran')!r}, 'w').write('x')\n"
+    file.write_text(trace + (file.read_text() if file.is_file() else "") if text is None else text)
+    return out
+
+
+OTHER_MODULE = json.dumps([{"idx": 0, "name": "0", "path": "", "type": "other.DualEncoder"}])
+
+
+@pytest.mark.parametrize(("name", "text"), [("multicse_dual.py", None), ("resnet.py", None), ("modules.json", OTHER_MODULE)])
+def test_only_code_of_ours_is_run(
+    made: dict[str, tuple[DualEncoder, Path]], tmp_path: Path, name: str, text: str | None
+) -> None:
+    dual, folder = made["clip-resnet"]
+    assert carries_code(folder) and not carries_code(made["clip"][1])
+    edited = _edited(folder, tmp_path / "edited", name, text)
+    for refuses in (carries_code, lambda place: verify(dual, place)):
+        with pytest.raises(
+            ExportError, match=rf"its code is not this project's \({re.escape(name)} .*export again.*reading"
+        ):
+            refuses(edited)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_without_its_file_is_not_ours(made: dict[str, tuple[DualEncoder, Path]], tmp_path: Path) -> None:
+    edited = _edited(made["clip-resnet"][1], tmp_path / "edited", "resnet.py")
+    (edited / "resnet.py").unlink()
+    with pytest.raises(ExportError, match=r"\(resnet\.py "):
+        carries_code(edited)
+
+
 def test_one_name_for_the_code() -> None:
     from evaluation import multimodal
     from trainers import card, dual_export
@@ -320,5 +358,9 @@ def test_bad_inputs_are_named(made: dict[str, tuple[DualEncoder, Path]]) -> None
         module.preprocess([np.zeros((4, 4, 3))])
     with pytest.raises(ValueError, match="rate 0"):
         other.preprocess([{"array": np.zeros(9, np.float32)}])
+    silent = np.zeros(9, np.float32)
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="sound 1 has samples that are infinite or NaN"):
+            other.preprocess([{"array": wave, "sampling_rate": 8000} for wave in (silent, silent + value)])
     with pytest.raises(ValueError, match=r"\(2, 9\)"):
         other.preprocess([{"array": np.zeros((2, 9), np.float32), "sampling_rate": 8000}])

@@ -356,6 +356,8 @@ def test_other_normalisation_than_the_folders(tmp_path: Path) -> None:
         ViTTower(input=IMAGE, path=str(tmp_path)).check()
     halves = ImageInput(size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
     ViTTower(input=halves, path=str(tmp_path)).check()
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": None, "image_std": list(IMAGE.std)}))
+    ViTTower(input=IMAGE, path=str(tmp_path)).check()  # null: the folder says nothing
 
 
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
@@ -421,6 +423,22 @@ def test_sound_folders_that_do_not_fit(tmp_path: Path) -> None:
     settings = {"sampling_rate": 48000, "hop_length": 80, "fft_window_size": 256}
     (tmp_path / "clap" / "preprocessor_config.json").write_text(json.dumps(settings))
     assert message("clap", SOUND).startswith("method.tower.input.rate: 8000, and the preprocessor of ")
+
+
+def test_clap_weights_take_claps_spectrograms(tmp_path: Path) -> None:
+    """Kaldi's only where an export of this project says that its tower was trained on them."""
+    clap().save_pretrained(tmp_path / "clap")
+    clap().audio_model.save_pretrained(tmp_path / "export" / "tower")
+    kaldi = AudioInput(features="kaldi", rate=8000, seconds=1.0, bins=16)
+    message = r"method\.tower\.input\.features: '%s', and the weights of '.*%s' were trained on '%s'"
+    for path in ("clap", "export/tower"):
+        HTSATTower(input=SOUND, path=str(tmp_path / path), **MASKS).check()
+        with pytest.raises(ValueError, match=message % ("kaldi", path, "clap")):
+            HTSATTower(input=kaldi, path=str(tmp_path / path), **MASKS).check()
+    (tmp_path / "export" / "dual_config.json").write_text(json.dumps({"input": kaldi.model_dump()}))
+    HTSATTower(input=kaldi, path=str(tmp_path / "export" / "tower"), **MASKS).check()
+    with pytest.raises(ValueError, match=message % ("clap", "tower", "kaldi")):
+        HTSATTower(input=SOUND, path=str(tmp_path / "export" / "tower"), **MASKS).check()
 
 
 @pytest.mark.parametrize("kind", ["htsat", "ast"])

@@ -416,6 +416,17 @@ def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_
         run.register(tmp_path, "tiny")
 
 
+def test_other_code_than_ours_is_not_run_to_register_a_model(run: RunHandle, tmp_path: Path) -> None:
+    from trainers.dual_export import CLASS, CODE
+
+    for name, ours in CODE.items():
+        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write('x')\n" + Path(ours).read_text())
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": CLASS}]))
+    with pytest.raises(ValueError, match=r"its code is not this project's \(multicse_dual\.py, resnet\.py "):
+        run.register(tmp_path, "tiny")
+    assert not (tmp_path / "ran").exists()
+
+
 def test_journal_lines_are_what_the_documentation_says(run: RunHandle, tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
     with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:

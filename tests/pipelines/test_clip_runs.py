@@ -1,0 +1,120 @@
+"""A dual encoder from shards to registry: several workers, two streams in a turn, captions from class names."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from data.config import TextStream
+from data.inputs import ImageInput
+from data.pairs import ImageTextStream
+from evaluation.models import load_model
+from tests import small
+from tests.small import journal
+from trainers.clip import CLIPConfig
+from trainers.engine import load_method
+from trainers.launch import fit
+from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from trainers.towers import ResNetTower
+
+INPUT = ImageInput(size=32)
+COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "old": (40, 40, 40), "new": (240, 240, 240)}
+
+
+def write_pairs(folder: Path, count: int = 16) -> str:
+    """Coloured squares with the colour's word among their captions."""
+    folder.mkdir(parents=True)
+    rng = np.random.default_rng(3)
+    with tarfile.open(folder / "pairs-val-000000.tar", "w") as tar:
+        for i in range(count):
+            word, colour = list(COLOURS.items())[i % 4]
+            pixels = np.clip(np.array(colour) + rng.normal(0, 20, (24, 30, 3)), 0, 255).astype(np.uint8)
+            data = io.BytesIO()
+            Image.fromarray(pixels).save(data, "PNG")
+            small.add(tar, f"{i:04d}.png", data.getvalue())
+            small.add(tar, f"{i:04d}.json", f'{{"captions": ["a {word} house {i}", "the {word} cat"]}}'.encode())
+    return str(folder)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    pairs = write_pairs(tmp_path / "pairs")
+    templates = {"templates": ("a {} house", "the {} dog"), "classes": ("red", "green", "old", "new")}
+    tower = ResNetTower(input=INPUT, width=8, blocks=(1, 1, 1, 1))
+    images = small.write_images(tmp_path / "images")
+    return Recipe(
+        name="cyclip/tiny",
+        method=CLIPConfig(tower=tower, embed_dim=8, i_cyclic=0.25, c_cyclic=0.25, captions=0.1, nli_sentences=0.1),
+        encoder=EncoderConfig(path=small.write_encoder(tmp_path / "encoder"), scratch=True),
+        streams={
+            "pairs": ImageTextStream(shards=images, batch_size=8, input=INPUT, cpus=0.25, **templates),
+            "nli_sentences": TextStream(shards=small.write_text(tmp_path / "text"), batch_size=8, cpus=0.25),
+        },
+        optim={"pairs+nli_sentences": OptimConfig(lr=1e-3)},
+        lead="pairs",
+        evaluation=EvaluationConfig(
+            select=f"contrastive:{pairs}?batch=8", watch=(f"geometry:{pairs}",), final=(f"retrieval:{pairs}", "lee"), every=2
+        ),
+        run=RunConfig(
+            output=str(tmp_path / "run"),
+            workers=0,
+            cpus_per_worker=0.5,
+            max_steps=4,
+            log_every=1,
+            tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
+        ),
+    )
+
+
+def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
+    """The checkpoint is that of the lowest validation loss, figures are there, and the export scores as the run did."""
+    from mlflow import MlflowClient
+
+    summary = fit(recipe)
+    losses = [
+        (line["metrics"][name], line["step"])  # type: ignore[index]
+        for line in journal(tmp_path / "run")
+        for name in line.get("metrics", {})  # type: ignore[attr-defined]
+        if name.startswith("eval/contrastive:") and name.endswith("/loss")
+    ]
+    assert len(losses) == 3
+    assert (summary["best_score"], summary["best_step"]) == min(losses)
+    names = {item.path for item in MlflowClient(summary["tracking_uri"]).list_artifacts(summary["mlflow_run_id"])}
+    figures = {
+        item.path
+        for name in names
+        for item in MlflowClient(summary["tracking_uri"]).list_artifacts(summary["mlflow_run_id"], name)
+    }
+    assert any("over_training" in path for path in figures | names) and any("similarity" in path for path in figures | names)
+
+    encoder = load_method(summary["checkpoint"]).sentence_encoder
+    picture = np.full((40, 50, 3), 200, np.uint8)
+    saved = load_model(summary["export"])
+    ours = encoder.encode_items([picture])  # type: ignore[attr-defined]
+    torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
+
+    again = fit(recipe.replace("run.output", str(tmp_path / "again")))
+    assert again["fingerprints"] == summary["fingerprints"]  # the same recipe gives the same weights
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_two_workers_share_batches_statistics_and_evaluation(recipe: Recipe) -> None:
+    changed = recipe.replace("run.workers", 2).replace("run.register_as", "dual")
+    summary = fit(changed)
+    assert len(summary["fingerprints"]) == 2 and len(set(summary["fingerprints"])) == 1
+    statistics = {
+        name: value for name, value in load_method(summary["checkpoint"]).state_dict().items() if "running_mean" in name
+    }
+    assert statistics and all(value.abs().sum() > 0 for value in statistics.values())
+    assert {"retrieval:pairs", "lee"} == set(summary["after"])
+
+    from sentence_transformers import SentenceTransformer
+
+    model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=True)
+    assert model.encode([Image.new("RGB", (50, 40))]).shape == (1, 8)

@@ -1,0 +1,54 @@
+"""Folders of saved models and names on the Hugging Face hub: where they lie, and which are refused unread."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
+
+
+@dataclass(frozen=True)
+class Source:
+    """A setting that names a saved model; errors begin with `setting`."""
+
+    setting: str
+    tokenizer: bool
+    """The model takes texts, so a tokenizer belongs to its folder."""
+
+    def folder(self, path: str, weights: bool = True) -> Path:
+        """`path` if it is a folder, else what the hub (or its cache) has under that name; never pickled weights.
+
+        Raises ValueError when there is neither.
+        """
+        if Path(path).is_dir():
+            return Path(path)
+        tokenizer, tensors = (["*.txt", "*.model"] if self.tokenizer else []), (["*.safetensors"] if weights else [])
+        try:
+            return Path(snapshot_download(path, allow_patterns=["*.json", *tokenizer, *tensors]))
+        except (OSError, HFValidationError) as error:
+            raise self.cannot_load(path, error) from error
+
+    def cannot_load(self, path: str, error: Exception) -> ValueError:
+        """The error to raise where `path` cannot be loaded because of `error`."""
+        parts = "config.json, model.safetensors and a tokenizer" if self.tokenizer else "config.json and model.safetensors"
+        return ValueError(
+            f"{self.setting}: {path!r} cannot be loaded. Give a folder with {parts}, or the name of such a model on the "
+            f"Hugging Face hub. ({error})"
+        )
+
+    def refuse_pickles(self, path: str, folder: Path) -> None:
+        """Raise ValueError for what would need unpickling, before anything is loaded: the `folder` that `path` stands for
+        has weights, but no safetensors."""
+        if folder.is_dir() and not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
+            likewise = ", likewise the tokenizer" if self.tokenizer else ""
+            raise ValueError(
+                f"{self.setting}: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
+                "you trust them, convert them once where they came from: "
+                f"AutoModel.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){likewise}."
+            )
+
+
+ENCODER = Source("encoder.path", tokenizer=True)
+TOWER = Source("method.tower.path", tokenizer=False)

@@ -82,6 +82,8 @@ class Common:
     """Pairs of a batch; none: 64 pictures or 32 sounds."""
     nli_batch: int = 32
     """Triples of a batch where NLI takes part."""
+    select: Literal["paper", "map10"] = "paper"
+    """What chooses a checkpoint: `paper` is the validation loss for pictures and mAP@10 for sounds; `map10` for both."""
     only: tuple[str, ...] = ()
     """Some of plain, plain-s, plain-n, cyclic, cyclic-s, cyclic-n; none: all."""
     threads: int = 1
@@ -197,6 +199,7 @@ class Grid:
     kind: Literal["images", "sounds"]
     shards: Path
     data: Path
+    by: Literal["paper", "map10"] = "paper"
 
     @property
     def modality(self) -> str:
@@ -211,6 +214,8 @@ class Grid:
     @cached_property
     def select(self) -> str:
         """The paper's choice for each: validation loss for pictures, mAP@10 for sounds."""
+        if self.kind == "images" and self.by == "map10":
+            return f"retrieval:{self.shards / 'emoji-val'}?primary=mean_map10"
         if self.kind == "images":
             return f"contrastive:{self.shards / 'emoji-val'}?batch=50"
         return f"retrieval:{self.shards / 'esc10-val'}?shared=true&primary=mean_map10"
@@ -395,7 +400,7 @@ def figures(grid: Grid, records: Sequence[Record], folder: Path) -> list[Path]:
 def main(a: Images | Sounds) -> None:
     """Run what is missing, print the tables, write the figures."""
     a = replace(a, data=a.data.resolve(), out=a.out.resolve())
-    grid = Grid("images" if isinstance(a, Images) else "sounds", a.work / "shards", a.data)
+    grid = Grid("images" if isinstance(a, Images) else "sounds", a.work / "shards", a.data, a.select)
     configs = a.configs
     grid.prepare()
     base = grid.base()

@@ -55,12 +55,13 @@ class AudioInput(BaseModel):
     def _long_enough(self) -> Self:
         if self.features == "kaldi" and self.rate < KALDI_RATE:
             raise ValueError(f"rate={self.rate}: Kaldi's windows are 10 ms apart, so rate must be at least {KALDI_RATE}")
-        least = self.n_fft // 2 + 1 if self.features == "clap" else self.rate * 25 // 1000
+        cause, least, way = f"n_fft={self.n_fft}", self.n_fft // 2 + 1, ", or lower n_fft"
+        if self.features == "kaldi":
+            cause, least, way = "a window of 25 ms", self.rate * 25 // 1000, ""
         if self.samples < least:
-            cause, way = ("a window of 25 ms", "") if self.features == "kaldi" else (f"n_fft={self.n_fft}", ", or lower n_fft")
             raise ValueError(
-                f"rate={self.rate} x seconds={self.seconds:g} is a clip of {self.samples} samples, and {cause} needs {least} "
-                f"or more; raise seconds or rate{way}"
+                f"rate={self.rate} x seconds={self.seconds:g} is a clip of {self.samples} samples, and {cause} needs "
+                f"{least} or more; raise seconds or rate{way}"
             )
         return self
 

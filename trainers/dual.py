@@ -11,7 +11,8 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from data.inputs import ImageInput
-from trainers.encoders import TOKENIZING, TextEncoder, local_folder
+from trainers.encoders import TOKENIZING, TextEncoder
+from trainers.folders import ENCODER
 from trainers.towers import AnyTower
 
 Projection = Literal["linear", "mlp"]
@@ -145,7 +146,7 @@ def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
 def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:
     """Tensors of a folder's, or hub model's, safetensors whose name begins with one of `names`."""
     found: dict[str, Tensor] = {}
-    for file in [] if path is None else sorted(local_folder(path).glob("*.safetensors")):
+    for file in [] if path is None else sorted(ENCODER.folder(path).glob("*.safetensors")):
         with safe_open(str(file), "pt") as content:
             found |= {key: content.get_tensor(key) for key in content.keys() if key.startswith(names)}  # noqa: SIM118
     return found

@@ -11,8 +11,6 @@ from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
-from huggingface_hub import snapshot_download
-from huggingface_hub.errors import HFValidationError
 from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
@@ -24,6 +22,7 @@ from transformers import (
     PretrainedConfig,
 )
 
+from trainers.folders import ENCODER
 from trainers.heads import Head
 from trainers.towers import last_clip_layer
 
@@ -120,12 +119,12 @@ class TextEncoder(nn.Module):
         ValueError when the folder is absent, has no safetensors, or has sentence-transformers modules that this class is
         not.
         """
-        local = local_folder(path, weights=not scratch)
+        local = ENCODER.folder(path, weights=not scratch)
         local = text_half(local)
         saved = _read_modules(local)
         folder = str(saved.get("model", local))
         if not scratch:
-            _check_folder(path, Path(folder))
+            ENCODER.refuse_pickles(path, Path(folder))
         try:
             config = text_config(folder)
             _set_dropouts(config, hidden_dropout, attention_dropout)
@@ -148,7 +147,7 @@ class TextEncoder(nn.Module):
             )
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except OSError as error:
-            raise _cannot_load(path, error) from error
+            raise ENCODER.cannot_load(path, error) from error
         absent = sorted(report["missing_keys"])
         if other := [name for name in absent if not name.startswith("pooler.")]:
             raise ValueError(
@@ -487,34 +486,6 @@ def _init_clip_text(model: CLIPTextModel) -> None:
         for linear in (attention.out_proj, mlp.fc2):
             nn.init.normal_(linear.weight, std=width**-0.5 * (2 * depth) ** -0.5)
         nn.init.normal_(mlp.fc1.weight, std=(2 * width) ** -0.5)
-
-
-def local_folder(path: str, weights: bool = True) -> Path:
-    """`path` if it is a folder, else what the hub (or its cache) has under that name; never pickled weights."""
-    if Path(path).is_dir():
-        return Path(path)
-    try:
-        patterns = ["*.json", "*.txt", "*.model", *(["*.safetensors"] if weights else [])]
-        return Path(snapshot_download(path, allow_patterns=patterns))
-    except (OSError, HFValidationError) as error:
-        raise _cannot_load(path, error) from error
-
-
-def _cannot_load(path: str, error: Exception) -> ValueError:
-    return ValueError(
-        f"encoder.path: {path!r} cannot be loaded. Give a folder with config.json, model.safetensors and a tokenizer, or "
-        f"the name of such a model on the Hugging Face hub. ({error})"
-    )
-
-
-def _check_folder(path: str, folder: Path) -> None:
-    """Refuse what would need unpickling, before anything is loaded."""
-    if folder.is_dir() and not list(folder.glob("*.safetensors")) and list(folder.glob("*.bin")):
-        raise ValueError(
-            f"encoder.path: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. "
-            "If you trust them, convert them once where they came from: "
-            "AutoModel.from_pretrained(path, use_safetensors=False).save_pretrained(new_path), likewise the tokenizer."
-        )
 
 
 def text_half(folder: Path) -> Path:

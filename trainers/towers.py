@@ -414,7 +414,8 @@ class HTSATTower(BaseModel):
         if audio.enable_fusion:
             raise ValueError(
                 f"method.tower.path: {self.path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this "
-                "tower takes one. Choose a CLAP without fusion (`enable_fusion` false), such as laion/clap-htsat-unfused."
+                "tower takes one. Choose a CLAP without fusion (`enable_fusion` false), such as "
+                "laion/clap-htsat-unfused (converted: docs/clip.md)."
             )
         if (features := _features_of(str(self.path))) != self.input.features:
             raise ValueError(

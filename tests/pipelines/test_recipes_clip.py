@@ -192,6 +192,16 @@ def test_going_on_from_a_clip_asks_for_one_s_own_pairs_alone(tmp_path: Path, mon
     assert (Path(summary["export"]) / "README.md").is_file()
 
 
+def test_the_documents_say_how_everything_is_made_that_recipes_read() -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "clip.md").read_text()
+    for name in ("cyclip-s-vit", "cyclip-s", "cyclip-n", "cyclip-e"):
+        recipe = cyclip.RECIPES[name]()
+        held_out = str(recipe.evaluation.select).split(":")[1].split("?")[0]
+        for place in (held_out, *(stream.shards for stream in recipe.streams.values())):
+            assert f"--out {place}\n" in text or f"--out {place} " in text, place
+    assert clap.AUDIO.path and f"'{clap.AUDIO.path}'" in text
+
+
 def write_clip(folder: Path) -> None:
     """A CLIP of random weights for pictures of 16 pixels and the words of `tiny_encoder`."""
     torch.manual_seed(0)

@@ -227,14 +227,16 @@ def test_each_loss_takes_the_views_that_it_should(variant: str) -> None:
     features = {name: {"texts": value} for name, value in views.items()}
     features["pairs"]["items"] = items
     first, second = views["pairs"].unbind(1)
+    premise, entailment, contradiction = views["nli"].unbind(1)
+    single, again = views["nli_sentences"].unbind(1)
     n = {"pairs": 5, "nli": 4, "nli_sentences": 3} if variant == "paper" else dict.fromkeys(views, 1)
     expected = {
         "contrastive": losses.contrastive(items, first, items, first, 1 / 0.07) * n["pairs"] * (2 if n["pairs"] > 1 else 1),
         "i_cyclic": losses.i_cyclic(items, first, items, first) * n["pairs"],
         "c_cyclic": losses.c_cyclic(items, first, items, first) * n["pairs"],
         "captions": losses.simcse(first, second, temperature=0.05) * n["pairs"],
-        "nli": losses.simcse(*views["nli"].unbind(1)) * n["nli"],
-        "nli_sentences": losses.simcse(*views["nli_sentences"].unbind(1)) * n["nli_sentences"],
+        "nli": losses.simcse(premise, entailment, contradiction) * n["nli"],
+        "nli_sentences": losses.simcse(single, again) * n["nli_sentences"],
     }
     found = built.losses(features, {}).losses
     assert found.keys() == expected.keys()

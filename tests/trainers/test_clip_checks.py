@@ -150,7 +150,7 @@ DROPOUTS: dict[str, tuple[PretrainedConfig, dict[str, float], bool]] = {
 @pytest.mark.parametrize("case", DROPOUTS)
 def test_simcse_needs_dropout(tmp_path: Path, case: str, loss: str) -> None:
     config, settings, enough = DROPOUTS[case]
-    encoder = EncoderConfig(path=saved(tmp_path / "text", config), **settings)  # type: ignore[arg-type]
+    encoder = EncoderConfig(path=saved(tmp_path / "text", config), **settings)
     made = recipe(tmp_path, encoder, **{loss: 0.1})
     if enough:
         check(made)

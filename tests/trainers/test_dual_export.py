@@ -306,7 +306,7 @@ def _edited(folder: Path, out: Path, name: str, text: str | None = None) -> Path
     shutil.copytree(folder, out)
     file = out / name
     trace = f"open({str(out.parent / 'ran')!r}, 'w').write('x')\n"
-    file.write_text(trace + (file.read_text() if file.is_file() else "") if text is None else text)
+    file.write_text(file.read_text() + trace if text is None else text)
     return out
 
 

@@ -308,7 +308,8 @@ def test_groups_of_similar_length_give_what_one_call_gives() -> None:
 def test_threads_share_a_tokenizer_without_changing_each_others_lengths() -> None:
     """Every stream tokenises in a thread of its own, and evaluation in another; the tokenizer has one state."""
     encoder = tiny_encoder.encoder()
-    text, wrong = ["a dog runs in the park on the street " * 3], []
+    text = ["a dog runs in the park on the street " * 3]
+    wrong: list[object] = []
 
     def cut_at(length: int) -> None:
         for _ in range(200):

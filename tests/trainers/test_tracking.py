@@ -420,7 +420,7 @@ def test_other_code_than_ours_is_not_run_to_register_a_model(run: RunHandle, tmp
     from trainers.dual_export import CLASS, CODE
 
     for name, ours in CODE.items():
-        (tmp_path / name).write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write('x')\n" + Path(ours).read_text())
+        (tmp_path / name).write_text(Path(ours).read_text() + f"\nopen({str(tmp_path / 'ran')!r}, 'w').write('x')\n")
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": CLASS}]))
     with pytest.raises(ValueError, match=r"its code is not this project's \(multicse_dual\.py, resnet\.py "):
         run.register(tmp_path, "tiny")

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from data import decode, views
 from data.base import Row, StreamConfig, Tokenize
+from data.errors import DataError
 from data.pairs import AudioTextStream, ImageTextStream
 from data.shards import RawSample
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from data.batch import Batch
+    from data.lexicon import Lexicon
 
 # Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
 
@@ -34,20 +36,60 @@ class TextStream(StreamConfig):
     def texts(self) -> bool:
         return True
 
+    @property
+    def n_texts(self) -> int:
+        """Texts of a sample, each a view."""
+        return len(self.columns)
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         return dict(zip(self._names, decode.text(sample.fields, self.columns, key=sample.key), strict=True))
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         if tokenize is None:
             raise ValueError("a text stream needs a tokenizer")
-        count, n_views = len(rows[self._names[0]]), len(self.columns)
+        count, n_views = len(rows[self._names[0]]), self.n_texts
         flat = [str(rows[name][i]) for i in range(count) for name in self._names]
         tokens = tokenize(flat)
         return {name: t.view(count, n_views, -1) for name, t in tokens.items() if name in ("input_ids", "attention_mask")}
 
     @property
     def _names(self) -> list[str]:
-        return [f"text{i}" for i in range(len(self.columns))]
+        return [f"text{i}" for i in range(self.n_texts)]
+
+
+class EDATextStream(TextStream):
+    """Two independent EDA views of every sentence (paper 003's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
+
+    They are made where the shards are read; the same seed, pass and sample give the same views.
+    """
+
+    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    columns: tuple[str] = ("txt",)
+    """The one field that holds the sentence."""
+    alpha: float = Field(0.1, ge=0, le=1)
+    """Share of the words that each of the four edits is to change; 0: the sentence twice."""
+    lexicon: str | None = None
+    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
+
+    @property
+    def n_texts(self) -> int:
+        return 2
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        from data.eda import eda, remembered
+
+        words = decode.text(sample.fields, self.columns, key=sample.key)[0].split()
+        synonyms = remembered(self.open_lexicon())
+        return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
+
+    def open_lexicon(self) -> Lexicon:
+        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
+        from data.lexicon import open_lexicon
+
+        try:
+            return open_lexicon(self.lexicon)
+        except DataError as error:
+            raise ValueError(f"the lexicon of a stream of kind 'eda_text': {error}") from None
 
 
 class LabelledStream(StreamConfig):
@@ -165,5 +207,5 @@ class AudioStream(LabelledStream):
 
 
 AnyStream = Annotated[
-    TextStream | ImageStream | AudioStream | ImageTextStream | AudioTextStream, Field(discriminator="kind")
+    TextStream | EDATextStream | ImageStream | AudioStream | ImageTextStream | AudioTextStream, Field(discriminator="kind")
 ]

@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from data.word_vectors import is_word_vectors
 from evaluation.task import EvaluationError, did_you_mean
-from evaluation.word_vectors import WordVectors, is_word_vectors
+from evaluation.word_vectors import WordVectors
 
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
+WORDS = "multicse_words.WordModule"  # that of a model of word vectors and trained filters
 POST = ("whitening", "flow")
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
@@ -120,9 +122,13 @@ def load_model(
 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
-    if is_word_vectors(place) and not place.is_dir():
+    if is_word_vectors(place):
         return WordVectors(place, pooling)
     kind = _model_type(place)
+    if own_module(place) == WORDS and pooling is None:
+        from evaluation.trained_words import load_word_model
+
+        return load_word_model(place, device, batch_size)
     if kind in MULTIMODAL or own_module(place) is not None:
         from evaluation.multimodal import load_multimodal
 
@@ -150,7 +156,7 @@ def _model_type(folder: Path) -> str | None:
 
 
 def own_module(folder: Path) -> str | None:
-    """The type of the folder's first module, where it is a dual encoder with code of its own, as this project exports it."""
+    """The type of the folder's first module, where it is one with code of its own, as this project exports it."""
     file = folder / "modules.json"
     if not file.is_file():
         return None

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import hashlib
 import logging
 import re
 from collections.abc import Callable
@@ -13,25 +11,19 @@ from typing import Any
 
 import numpy as np
 
+from data.errors import DataError
+from data.word_vectors import open_vectors
 from evaluation.task import EvaluationError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
-TEXT, BINARY = (".txt", ".vec"), (".bin",)
-SUFFIXES = (*TEXT, *BINARY)  # each also with .gz after it
-PICKLED = (".kv", ".model", ".pkl", ".pickle")
 _PIECE = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
 
-def is_word_vectors(path: Path) -> bool:
-    """Whether the name is that of a word-vector file (or of one that `WordVectors` refuses with a way out)."""
-    return _kind(path) in (*SUFFIXES, *PICKLED) or path.suffix == ".gz"
-
-
 class WordVectors:
-    """Mean of the vectors of a sentence's words, from a word2vec or GloVe file.
+    """Mean of the vectors of a sentence's words, from a word2vec or GloVe file or a folder (`data/word_vectors.py`).
 
-    Text (.txt, .vec, with or without the header line) or word2vec's binary form (.bin), each also with .gz. `pooling`:
+    `pooling`:
 
     ``mean``   split at white space; a token that the vocabulary does not have, also not in lower case, is split at
                punctuation (``"dog."``) and its pieces are looked up in the same way
@@ -41,7 +33,7 @@ class WordVectors:
     (cosine 0 with everything); both are counted over the distinct texts, in `protocol` and in the log. (GCLSR gave
     unknown words a random vector, another one each time.)
 
-    Raises EvaluationError for a missing, broken or pickled file, naming the line where that can be found.
+    Raises EvaluationError for what `open_vectors` refuses: a missing, broken or pickled file or folder.
     """
 
     def __init__(self, path: str | Path, pooling: str | None = None) -> None:
@@ -53,15 +45,18 @@ class WordVectors:
             )
         self.path = Path(path).expanduser()
         self.name = self.path.name.split(".")[0]
-        self.row, self.vectors = _read(self.path)
+        try:
+            self._table = open_vectors(self.path)
+        except DataError as error:
+            raise EvaluationError(str(error)) from error
+        self.row, self.vectors = self._table.row, self._table.vectors
         self._seen: set[str] = set()
         self.words = self.unknown = self.empty = 0
 
     @cached_property
     def hash(self) -> str:
-        """sha256 of the file."""
-        with self.path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()
+        """sha256 of the file, or of the folder's words and vectors."""
+        return self._table.hash
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -106,12 +101,7 @@ class WordVectors:
     def known_words(self, text: str) -> tuple[list[str], np.ndarray]:
         """The words of a text that have a vector, and these vectors (n, d)."""
         rows, _ = self._look_up(text)
-        names = self._names
-        return [names[row] for row in rows], self.vectors[rows]
-
-    @cached_property
-    def _names(self) -> list[str]:
-        return list(self.row)
+        return [self._table.words[row] for row in rows], self.vectors[rows]
 
     def _look_up(self, text: str) -> tuple[list[int], int]:
         """Rows of the words that have a vector, and how many words have none (punctuation is no word)."""
@@ -136,76 +126,3 @@ def clean(text: str) -> str:
 
 
 _SPLITS: dict[str, Callable[[str], list[str]]] = {"mean": str.split, "gclsr": lambda text: clean(text).split()}
-
-
-def _kind(path: Path) -> str:
-    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
-
-
-def _read(path: Path) -> tuple[dict[str, int], np.ndarray]:
-    """Row by word, and vectors (V, d) float32."""
-    if _kind(path) in PICKLED:
-        raise EvaluationError(
-            f"{path} holds pickled objects, which can run any code when they are loaded. If you trust it, convert it once: "
-            f"gensim.models.KeyedVectors.load({str(path)!r}).save_word2vec_format('vectors.bin', binary=True)"
-        )
-    if not path.is_file():
-        raise EvaluationError(f"no word-vector file {path}")
-    if _kind(path) not in SUFFIXES:
-        raise EvaluationError(
-            f"{path} is no word-vector file; they end in {', '.join(SUFFIXES)}, or in one of these and .gz"
-        )
-    from gensim.models import KeyedVectors
-
-    binary = _kind(path) in BINARY
-    try:
-        header = binary or _has_header(path)
-        loaded = KeyedVectors.load_word2vec_format(str(path), binary=binary, no_header=not header)
-    except (ValueError, TypeError, EOFError, OSError, AssertionError) as error:  # UnicodeDecodeError is a ValueError
-        where = "" if binary else _first_bad_line(path)
-        raise EvaluationError(f"{path}{where}: not a word-vector file that gensim reads: {error}") from error
-    vectors = np.asarray(loaded.vectors, dtype=np.float32)
-    if not len(vectors) or not vectors.shape[1]:
-        raise EvaluationError(f"{path} holds no word vector")
-    bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
-    if len(bad):
-        raise EvaluationError(f"{path}: the vector of {loaded.index_to_key[bad[0]]!r} holds NaN or infinity")
-    # gensim spreads a line of a single number over all dimensions. Reading every line again is for doubtful files only.
-    if not binary and vectors.shape[1] > 1 and (vectors == vectors[:, :1]).all(axis=1).any():
-        where = _first_bad_line(path)
-        if where:
-            raise EvaluationError(f"{path}{where}")
-    return dict(loaded.key_to_index), vectors
-
-
-def _open(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
-
-
-def _has_header(path: Path) -> bool:
-    """word2vec's text form begins with a line of two numbers, how many words and dimensions; GloVe's does not."""
-    with _open(path) as file:
-        first = file.readline().split()
-    return len(first) == 2 and all(part.isdigit() for part in first)
-
-
-def _first_bad_line(path: Path) -> str:
-    """``, line 7 has 299 numbers after the word; 300 are expected`` when a line is the fault."""
-    try:
-        with _open(path) as file:
-            width = None
-            for number, line in enumerate(file, 1):
-                parts = line.rstrip().split(b" ")
-                if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
-                    width = int(parts[1])
-                    continue
-                width = width if width is not None else len(parts) - 1
-                if len(parts) - 1 != width:
-                    return f", line {number} has {len(parts) - 1} numbers after the word; {width} are expected"
-                for part in parts[1:]:
-                    float(part)
-    except ValueError:
-        return f", line {number} holds {part.decode(errors='replace')!r} where a number is expected"
-    except (EOFError, OSError):
-        return ", which cannot be read to its end"
-    return ""

@@ -116,7 +116,7 @@ def main(
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
-    from trainers.dual_export import carries_code
+    from trainers.carried import carries_code
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if _is_shown(name)]

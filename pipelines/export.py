@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from transformers.utils import logging as transformers_logging
 
-        from trainers.dual_export import carries_code
+        from trainers.carried import carries_code
 
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()

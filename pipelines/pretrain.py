@@ -59,6 +59,7 @@ def sentences(shards: str) -> Iterator[str]:
 def make_start(recipe: Recipe) -> None:
     """Make the encoder that the recipe starts from, unless it is there."""
     config = recipe.method
+    assert isinstance(recipe.encoder, EncoderConfig)
     folder = Path(recipe.encoder.path)
     if isinstance(config, MaskedLMConfig) and config.fresh and not (folder / "config.json").exists():
         make_encoder(config.fresh, sentences(recipe.streams["text"].shards), folder, recipe.run.seed)

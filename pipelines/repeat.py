@@ -36,7 +36,7 @@ class Arguments:
     """
 
     pipeline: tyro.conf.Positional[
-        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "pretrain"]
+        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "pretrain"]
     ]
     """What is trained."""
     recipe: tyro.conf.Positional[str]

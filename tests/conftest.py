@@ -34,6 +34,11 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    os.environ["MULTICSE_CACHE"] = str(tmp_path_factory.mktemp("cache"))  # before Ray starts, so that its workers have it
+
+
 @pytest.fixture(scope="session")
 def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""

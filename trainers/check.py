@@ -7,18 +7,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlparse
 
-from data.config import AudioStream, ImageStream, StreamConfig, TextStream
+from data.config import AudioStream, EDATextStream, ImageStream, StreamConfig, TextStream
 from data.decode import IMAGES, SOUNDS
 from data.errors import DataError
 from data.pairs import AudioTextStream, ImageTextStream, misnamed
 from data.shards import ShardSet
+from data.word_vectors import is_word_vectors
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.clip import CLIPConfig
 from trainers.folders import ENCODER
+from trainers.gclsr import GCLSRConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
-from trainers.recipe import Recipe, RecipeError
+from trainers.recipe import EncoderConfig, Recipe, RecipeError, WordEncoderConfig
 from trainers.sgbert import SGBERTConfig
 from trainers.simcse import SimCSEConfig
 from trainers.tracking import resolve_uri
@@ -50,6 +52,7 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
 def check_settings(recipe: Recipe) -> None:
     """Raise RecipeError for settings that contradict each other; the part of `check` that reads no file."""
     _check_turns(recipe)
+    _check_kind_of_encoder(recipe)
     _check_sizes(recipe)
     _check_inputs_fit(recipe)
     _check_precision(recipe)
@@ -58,7 +61,11 @@ def check_settings(recipe: Recipe) -> None:
 def _check_encoder(recipe: Recipe) -> None:
     from trainers.encoders import STACKS, text_config
 
-    path, method = recipe.encoder.path, recipe.method
+    method = recipe.method
+    if isinstance(recipe.encoder, WordEncoderConfig):
+        _check_words(recipe, recipe.encoder)
+        return
+    path = recipe.encoder.path
     try:
         config = text_config(path)
         hidden = int(config.hidden_size)
@@ -86,8 +93,29 @@ def _check_encoder(recipe: Recipe) -> None:
         _check_projections(recipe, method)
 
 
+def _check_words(recipe: Recipe, encoder: WordEncoderConfig) -> None:
+    """The vectors are there, and the method and its streams go with them."""
+    if encoder.vectors is not None and not is_word_vectors(Path(encoder.vectors)):
+        raise RecipeError(
+            f"encoder.vectors={encoder.vectors!r} is neither a word-vector file (.txt, .vec, .bin, each also with .gz) nor "
+            "a folder of word vectors; leave it out to train vectors on the run's own sentences"
+        )
+    if encoder.vectors is not None and not Path(encoder.vectors).exists():
+        raise RecipeError(f"encoder.vectors={encoder.vectors!r} does not exist")
+    if max(encoder.regions, default=0) > encoder.max_words or min(encoder.regions, default=0) < 1:
+        raise RecipeError(
+            f"encoder.regions={encoder.regions}: windows have at least 1 word and at most encoder.max_words="
+            f"{encoder.max_words}"
+        )
+    try:
+        recipe.method.check(encoder.filters * len(encoder.regions))
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
+
+
 def _check_clip_text(recipe: Recipe, method: CLIPConfig, config: PretrainedConfig) -> None:
     """What CyCLIP's code does with the end of a text is said of CLIP's text transformer alone."""
+    assert isinstance(recipe.encoder, EncoderConfig)
     if method.variant == "released" and config.model_type != "clip_text_model":
         raise RecipeError(
             f"encoder.path={recipe.encoder.path!r} is a {config.model_type!r} model, and method.variant='released' is the "
@@ -109,6 +137,7 @@ def _check_dropout(recipe: Recipe, method: CLIPConfig, config: PretrainedConfig)
         return given if given is not None else own[0] if own else None
 
     encoder = recipe.encoder
+    assert isinstance(encoder, EncoderConfig)
     hidden = rate(encoder.hidden_dropout, HIDDEN_DROPOUTS)
     if config.model_type == "clip_text_model":  # its configuration may name a rate, but the model has no such dropout
         hidden = encoder.hidden_dropout or 0.0
@@ -126,6 +155,7 @@ def _check_projections(recipe: Recipe, method: CLIPConfig) -> None:
 
     from trainers.encoders import text_half
 
+    assert isinstance(recipe.encoder, EncoderConfig)
     tower: str | None = getattr(method.tower, "path", None)
     paths = {"encoder.path": None if recipe.encoder.scratch else recipe.encoder.path, "method.tower.path": tower}
     for setting, path in paths.items():
@@ -160,6 +190,20 @@ def _check_turns(recipe: Recipe) -> None:
         raise RecipeError(f"lead={recipe.lead!r} is no stream; allowed: {sorted(recipe.streams)}")
 
 
+def _check_kind_of_encoder(recipe: Recipe) -> None:
+    words = isinstance(recipe.encoder, WordEncoderConfig)
+    if recipe.method.takes_words and not words:
+        raise RecipeError(
+            f"method {recipe.method.name!r} trains filters over word vectors, and the encoder is a transformer "
+            "(encoder.path); give encoder.vectors, encoder.regions, encoder.filters instead"
+        )
+    if words and not recipe.method.takes_words:
+        raise RecipeError(
+            f"method {recipe.method.name!r} trains a transformer, and the encoder is word vectors (encoder.vectors); give "
+            "encoder.path instead"
+        )
+
+
 def _check_sizes(recipe: Recipe) -> None:
     workers = max(1, recipe.run.workers)
     for name, stream in recipe.streams.items():
@@ -184,16 +228,36 @@ def _check_inputs_fit(recipe: Recipe) -> None:
     if isinstance(method, SGBERTConfig):
         hint = "original and translation" if method.texts == 2 else "one column, txt"
         _check_columns(recipe, (method.texts,), f"method.positive={method.positive!r}", hint)
+    if isinstance(method, GCLSRConfig):
+        _check_columns(
+            recipe, (1, 2), "method.name='gclsr'", "one column, txt, or two views of it, original and translation"
+        )
+        _check_views(recipe)
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():
             _check_nonling(recipe, name, config)
     if isinstance(method, CLIPConfig):
         _check_pairs(recipe, method)
     for name, stream in recipe.streams.items():
+        if isinstance(stream, EDATextStream):
+            try:
+                stream.open_lexicon()
+            except ValueError as error:
+                raise RecipeError(f"streams.{name}.lexicon={stream.lexicon!r}: {error}") from None
         if isinstance(stream, AudioStream):
             _check_spectrogram(name, stream)
         if isinstance(stream, AudioTextStream):
             _check_audio_input(name, stream)
+
+
+def _check_views(recipe: Recipe) -> None:
+    """A sentence longer than the encoder's limit would be cut twice, the first time by the stream."""
+    stream, encoder = recipe.streams["text"], recipe.encoder
+    if isinstance(stream, TextStream) and isinstance(encoder, WordEncoderConfig) and stream.max_length > encoder.max_words:
+        raise RecipeError(
+            f"streams.text.max_length={stream.max_length} is more than encoder.max_words={encoder.max_words}, which every "
+            "sentence is cut at; give at most that"
+        )
 
 
 def _check_columns(recipe: Recipe, allowed: tuple[int, ...], setting: str, hint: str, name: str = "text") -> None:
@@ -201,9 +265,9 @@ def _check_columns(recipe: Recipe, allowed: tuple[int, ...], setting: str, hint:
     stream = recipe.streams[name]
     if not isinstance(stream, TextStream):
         raise RecipeError(f"streams.{name}.kind={stream.kind!r} where the method takes sentences; use the kind 'text'")
-    if len(stream.columns) not in allowed:
+    if stream.n_texts not in allowed:
         raise RecipeError(
-            f"streams.{name}.columns={stream.columns} are {len(stream.columns)} texts a sample, and {setting} takes "
+            f"streams.{name}.columns={stream.columns} are {stream.n_texts} texts a sample, and {setting} takes "
             f"{' or '.join(map(str, allowed))}: name {hint}, or change {setting.split('=')[0]}"
         )
 
@@ -344,6 +408,13 @@ def _check_task_names(recipe: Recipe) -> None:
     development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
     for name in development:
         if (name in known() or ":" in name) and not is_development(name):
+            if recipe.method.name == "gclsr":
+                raise RecipeError(
+                    f"evaluation.select/watch: {name!r} is no development set. The released code of GCLSR keeps the "
+                    "checkpoint with the best mean over the seven STS test sets [DISAGREE 5.7], so its numbers are "
+                    "chosen on what they report; here a checkpoint is chosen on stsb-dev, and test sets belong into "
+                    "evaluation.final"
+                )
             raise RecipeError(
                 f"evaluation.select/watch: {name!r} is a test set or a task that trains on labels, and a checkpoint must "
                 f"not be chosen on it; use {', '.join(DEVELOPMENT)} or pairs:FILE of a development set, and put test sets "
@@ -377,6 +448,11 @@ def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:
 
 def _check_reachable(recipe: Recipe) -> None:
     run = recipe.run
+    if isinstance(recipe.encoder, WordEncoderConfig) and recipe.encoder.vectors is None:
+        raise RecipeError(
+            "encoder.vectors is none: vectors would be trained into run.output, which other nodes do not see. Name a file "
+            "that every node has; a run on one machine leaves its vectors in OUTPUT/vectors"
+        )
     if run.storage is None or not urlparse(run.storage).scheme:
         raise RecipeError(
             f"run.storage={run.storage!r} is not reachable from several nodes; give a URL such as s3://bucket/runs"

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
 if TYPE_CHECKING:
-    from trainers.encoders import TextEncoder
     from trainers.method import Method
 
 Variant = Literal["paper", "released", "fixed"]
@@ -22,6 +21,9 @@ class MethodConfig(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
+    takes_words: ClassVar[bool] = False
+    """Whether the encoder is word vectors, not a transformer."""
+
     name: str
     variant: Variant = "fixed"
     """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
@@ -33,6 +35,6 @@ class MethodConfig(BaseModel):
     def check(self, hidden_size: int) -> None:
         """Raise ValueError when an encoder of this hidden size cannot be trained so; reads configuration files only."""
 
-    def build(self, encoder: TextEncoder) -> Method:
+    def build(self, encoder: Any) -> Method:
         """The method around `encoder`, which it trains."""
         raise NotImplementedError  # the interface: every config defines it

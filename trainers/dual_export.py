@@ -8,7 +8,6 @@ that brings its Python (`trainers/exported.py`); ``text/`` in it is an ordinary 
 from __future__ import annotations
 
 import copy
-import filecmp
 import json
 import shutil
 import tempfile
@@ -63,25 +62,6 @@ def save_dual(dual: DualEncoder, folder: str) -> None:
 def form_of(dual: DualEncoder) -> str:
     """What a folder of `dual` is: ``clip``, ``clap``, or ``code``, which needs `trust_remote_code`."""
     return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "code"
-
-
-def carries_code(folder: Path) -> bool:
-    """Whether a folder is of the form ``code``, so that this project's own code, byte for byte, is all that
-    `trust_remote_code` runs of it. Raises ExportError for a folder with other code."""
-    file = folder / "modules.json"
-    kinds = [entry.get("type") for entry in json.loads(file.read_text(encoding="utf-8"))] if file.is_file() else []
-    if CLASS not in kinds and not (folder / f"{MODULE}.py").is_file():
-        return False
-    other = [] if kinds == [CLASS] else [file.name]
-    for name, ours in CODE.items():
-        if not (folder / name).is_file() or not filecmp.cmp(folder / name, ours, shallow=False):
-            other.append(name)
-    if other:
-        raise ExportError(
-            f"{folder}: its code is not this project's ({', '.join(other)} differs from what is written now), so it is not "
-            "run; export again, or load it yourself with trust_remote_code after reading it"
-        )
-    return True
 
 
 # ---- CLIP ------------------------------------------------------------------------------------------------------------

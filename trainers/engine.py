@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 import torch.distributed as dist
@@ -24,17 +24,19 @@ from torch.nn.parallel import DistributedDataParallel
 from data.order import seed_of
 from data.shards import ShardSet
 from data.stream import Reader
-from evaluation.encoders import ModuleEncoder
+from evaluation.encoders import CPU_WORDS, ModuleEncoder
 from evaluation.registry import make_tasks
 from evaluation.sharded import ShardedEncoder
 from evaluation.task import Task, evaluate
 from trainers.batchnorm import synchronised
+from trainers.config import MethodConfig
 from trainers.dual import DualEncoder
 from trainers.encoders import TextEncoder
 from trainers.malloc import keep_freed_memory
 from trainers.method import Method, StepOutput
 from trainers.optim import TurnOptimizer
-from trainers.recipe import Recipe
+from trainers.recipe import Recipe, WordEncoderConfig
+from trainers.words import WordEncoder, vectors_of
 
 log = logging.getLogger(__name__)
 
@@ -77,7 +79,9 @@ class NonFiniteLoss(ArithmeticError):
 def build_method(recipe: Recipe) -> Method:
     """The recipe's method on its encoder, initialised from the recipe's seed."""
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
-    settings = recipe.encoder
+    settings, config = recipe.encoder, cast(MethodConfig, recipe.method)
+    if isinstance(settings, WordEncoderConfig):
+        return config.build(WordEncoder.from_config(settings, vectors_of(recipe)))
     encoder = TextEncoder.from_pretrained(
         settings.path,
         pooling=settings.pooling,
@@ -87,7 +91,7 @@ def build_method(recipe: Recipe) -> Method:
     )
     if encoder.projected and recipe.method.name != "clip":
         log.warning("encoder.path=%r: its projection into another modality's space is left out", settings.path)
-    return recipe.method.build(encoder)
+    return config.build(encoder)
 
 
 def load_method(checkpoint: Path | str) -> Method:
@@ -105,7 +109,9 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
     """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
     encoder: Any = method.sentence_encoder
     if not isinstance(encoder, DualEncoder):
-        return ModuleEncoder(encoder.tokenize, encoder, device, module=method, full_length=encoder.lengths)
+        tokens = CPU_WORDS if isinstance(encoder, WordEncoder) else None
+        options: Any = {"module": method, "full_length": encoder.lengths, "cpu_tokens": tokens}
+        return ModuleEncoder(encoder.tokenize, encoder, device, **options)
     others = {modality: encoder.encode_items for modality in encoder.modalities if modality != "text"}
     scale = partial(_scale, encoder)
     return ModuleEncoder(

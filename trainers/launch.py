@@ -23,6 +23,7 @@ from trainers.progress import ProgressLine
 from trainers.recipe import Recipe
 from trainers.run_figures import log_figures
 from trainers.tracking import RunHandle, Tracker, open_run
+from trainers.words import train_recipe_vectors
 
 log = logging.getLogger(__name__)
 
@@ -142,7 +143,7 @@ def resolve(recipe: Recipe) -> Recipe:
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
     recipe = recipe.replace("run.tracking_uri", uri).replace("run.output", str(Path(run.output).resolve()))
     flat = recipe.flat()
-    for path in ("evaluation.data", *(path for path in flat if path.endswith(".path"))):
+    for path in ("evaluation.data", *(path for path in flat if path.endswith((".path", ".vectors")))):
         value = flat[path]
         if value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
@@ -174,6 +175,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         check(recipe, resources.get("CPU", 0), resources.get("GPU", 0), nodes)
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.json").write_text(recipe.to_json())
+    train_recipe_vectors(recipe)
     handle = open_run(
         recipe.run.tracking_uri or "",
         recipe.run.experiment or recipe.paper,

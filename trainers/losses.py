@@ -270,3 +270,25 @@ def uniformity(x: Tensor, log: bool = True, chunk: int = 2048) -> Tensor:
                 sums.append(potentials.flatten().logsumexp(0).double())
     value = torch.stack(sums).logsumexp(0) - math.log(len(unit) * (len(unit) - 1) / 2)
     return (value if log else value.exp()).to(unit.dtype)
+
+
+@full_precision
+def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
+    """GCLSR's loss: minus the cosine of predictions and targets, of each group of `size` dimensions; the mean of all.
+
+    p, z (..., d). Without `size` one group of d, which is SimSiam's. (The paper prints neither the minus sign nor the
+    second view [DISAGREE 5.4].) Raises ValueError when `size` does not divide d.
+    """
+    size = size or p.shape[-1]
+    if p.shape[-1] % size:
+        raise ValueError(f"groups of {size} dimensions do not divide {p.shape[-1]}")
+    return -F.cosine_similarity(p.unflatten(-1, (-1, size)), z.unflatten(-1, (-1, size)), dim=-1).mean()
+
+
+@full_precision
+def spread(x: Tensor) -> Tensor:
+    """Mean over dimensions of the standard deviation over the batch of unit vectors, times sqrt(d); x (N, d).
+
+    1 for independent directions, 0 for one vector (SimSiam's measure of collapse).
+    """
+    return F.normalize(x, dim=-1).std(0, correction=0).mean() * x.shape[-1] ** 0.5

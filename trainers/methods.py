@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from trainers.audiocse import AudioCSEConfig
 from trainers.clip import CLIPConfig
+from trainers.gclsr import GCLSRConfig
 from trainers.nonling import NonLingCSEConfig
 from trainers.pretrain import MaskedLMConfig
 from trainers.sgbert import SGBERTConfig
 from trainers.simcse import SimCSEConfig
 from trainers.visualcse import VisualCSEConfig
 
-AnyMethod = SimCSEConfig | VisualCSEConfig | AudioCSEConfig | NonLingCSEConfig | SGBERTConfig | CLIPConfig | MaskedLMConfig
+AnyMethod = (
+    SimCSEConfig
+    | VisualCSEConfig
+    | AudioCSEConfig
+    | NonLingCSEConfig
+    | SGBERTConfig
+    | CLIPConfig
+    | GCLSRConfig
+    | MaskedLMConfig
+)

@@ -1,4 +1,4 @@
-"""The optimizer of one turn: AdamW with its own schedule, loss scaling and clipping."""
+"""The optimizer of one turn: AdamW or SGD with its own schedule, loss scaling and clipping."""
 
 from __future__ import annotations
 
@@ -10,12 +10,18 @@ import torch
 from torch import Tensor
 
 from trainers.method import Method
-from trainers.recipe import OptimConfig
+from trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
 
-def schedule_factor(config: OptimConfig, kind: str, steps: int, step: int) -> float:
-    """Factor on the learning rate at `step` of `steps`: linear warm-up, then linear, cosine or constant."""
-    warm = config.warmup * steps if config.warmup < 1 else config.warmup
+def warm_steps(warmup: float, steps: int) -> float:
+    """Steps of a warm-up that is a share of `steps`, or their number."""
+    return warmup * steps if warmup < 1 else warmup
+
+
+def schedule_factor(config: ScheduleConfig, kind: str, steps: int, step: int, warmup: float | None = None) -> float:
+    """Factor on the learning rate at `step` of `steps`: linear warm-up (of the config, unless another one is given), then
+    linear, cosine or constant."""
+    warm = warm_steps(config.warmup if warmup is None else warmup, steps)
     step += config.ahead
     if step < warm:
         return (step + 1) / math.ceil(warm)
@@ -24,25 +30,29 @@ def schedule_factor(config: OptimConfig, kind: str, steps: int, step: int) -> fl
 
 
 class TurnOptimizer:
-    """AdamW, schedule, scaler and clipping of one turn."""
+    """Optimizer, schedule, scaler and clipping of one turn."""
 
-    def __init__(self, method: Method, turn: str, config: OptimConfig, steps: int, precision: str) -> None:
+    def __init__(self, method: Method, turn: str, config: OptimConfig | SGDConfig, steps: int, precision: str) -> None:
         groups = method.param_groups(turn)
         if unknown := set(config.groups) - set(groups):
             raise ValueError(f"optim.{turn}.groups names {sorted(unknown)}; the method has {sorted(groups)}")
         settings = []
-        kinds = []
+        factors = []
         for name, params in groups.items():
             own = config.groups.get(name)
             lr = config.lr if own is None or own.lr is None else own.lr
             decay = config.weight_decay if own is None or own.weight_decay is None else own.weight_decay
             if name == "biases_and_norms" and (own is None or own.weight_decay is None):
                 decay = 0.0
-            kinds.append(config.schedule if own is None or own.schedule is None else own.schedule)
+            kind = config.schedule if own is None or own.schedule is None else own.schedule
+            factors.append(partial(schedule_factor, config, kind, steps, warmup=own.warmup if own else None))
             settings.append({"params": params, "lr": lr, "weight_decay": decay})
-        self.config = config
-        self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
-        factors = [partial(schedule_factor, config, kind, steps) for kind in kinds]
+        self.config, self.steps = config, steps
+        self.optimizer: torch.optim.Optimizer
+        if isinstance(config, SGDConfig):
+            self.optimizer = torch.optim.SGD(settings, momentum=config.momentum, nesterov=config.nesterov, fused=True)
+        else:
+            self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [*factors])
         self.scaler = torch.amp.GradScaler(enabled=precision == "fp16")
 
@@ -51,6 +61,7 @@ class TurnOptimizer:
 
     def step(self) -> float:
         """Clip, update, advance the schedule. Returns the gradient's norm before clipping."""
+        self._set_momentum()
         self.scaler.unscale_(self.optimizer)
         params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self.config.clip is None:  # clipping at infinity would write every gradient once more
@@ -62,6 +73,14 @@ class TurnOptimizer:
         self.optimizer.zero_grad(set_to_none=True)
         self.schedule.step()
         return float(norm)
+
+    def _set_momentum(self) -> None:
+        config = self.config
+        if not isinstance(config, SGDConfig) or config.momentum_after_warmup is None:
+            return
+        warming = self.schedule.last_epoch + config.ahead < warm_steps(config.warmup, self.steps)
+        for group in self.optimizer.param_groups:
+            group["momentum"] = config.momentum if warming else config.momentum_after_warmup
 
     def state_dict(self) -> dict[str, Any]:
         parts: dict[str, Any] = {"optimizer": self.optimizer, "schedule": self.schedule, "scaler": self.scaler}

@@ -9,33 +9,15 @@ import math
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError
 
 from data.config import AnyStream
 from trainers.config import MethodConfig
+from trainers.encoder_config import AnyEncoder, Settings
+from trainers.encoder_config import EncoderConfig as EncoderConfig
+from trainers.encoder_config import WordEncoderConfig as WordEncoderConfig
 from trainers.method import turn_name
 from trainers.methods import AnyMethod
-
-
-class Settings(BaseModel):
-    """A frozen part of a recipe; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class EncoderConfig(Settings):
-    """The sentence encoder a run starts from."""
-
-    path: str
-    """A Hugging Face or sentence-transformers folder, or a hub name."""
-    pooling: Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"] | None = None
-    """How token vectors become a sentence vector; none: as the folder says, else mean (CLIP: eot)."""
-    scratch: bool = False
-    """Take configuration and tokenizer of the path and make the weights anew, from the run's seed."""
-    hidden_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
-    attention_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of the attention weights; none: the model's own."""
 
 
 class GroupOverride(Settings):
@@ -44,19 +26,16 @@ class GroupOverride(Settings):
     lr: float | None = Field(None, ge=0)
     weight_decay: float | None = Field(None, ge=0)
     schedule: Literal["linear", "cosine", "constant"] | None = None
+    warmup: float | None = Field(None, ge=0)
 
 
-class OptimConfig(Settings):
-    """AdamW and the schedule of one turn."""
+class ScheduleConfig(Settings):
+    """What every optimizer of a turn has."""
 
     lr: float = Field(3e-5, ge=0)
     """Learning rate at the top of the schedule."""
     weight_decay: float = Field(0.0, ge=0)
-    """AdamW's decoupled decay; biases and norms are left out."""
-    betas: tuple[float, float] = (0.9, 0.999)
-    """AdamW's decay rates of the two moments."""
-    eps: float = Field(1e-8, gt=0)
-    """AdamW's term against division by zero."""
+    """Decay of the weights: AdamW's is decoupled and leaves out biases and norms, SGD's is in the gradient of all."""
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """How the rate falls after the warm-up: to 0 at the last step, or not at all."""
     warmup: float = Field(0.0, ge=0)
@@ -68,6 +47,35 @@ class OptimConfig(Settings):
     """Largest norm of the gradient over all parameters of the turn; none: not clipped."""
     groups: dict[str, GroupOverride] = {}
     """Overrides per parameter group of the method."""
+
+
+class OptimConfig(ScheduleConfig):
+    """AdamW and the schedule of one turn."""
+
+    betas: tuple[float, float] = (0.9, 0.999)
+    """AdamW's decay rates of the two moments."""
+    eps: float = Field(1e-8, gt=0)
+    """AdamW's term against division by zero."""
+
+
+class SGDConfig(ScheduleConfig):
+    """SGD with momentum, and the schedule of one turn."""
+
+    momentum: float = Field(0.9, ge=0, lt=1)
+    """Share of the last update that goes on."""
+    momentum_after_warmup: float | None = Field(None, ge=0, lt=1)
+    """The same from the end of the warm-up on; none: as before."""
+    nesterov: bool = False
+    """Look ahead along the momentum; without momentum there is nothing to look along."""
+
+
+def _optimizer(given: Any) -> str:
+    names = given if isinstance(given, dict) else type(given).model_fields if isinstance(given, Settings) else {}
+    return "sgd" if {"momentum", "momentum_after_warmup", "nesterov"} & set(names) else "adamw"
+
+
+AnyOptim = Annotated[Annotated[OptimConfig, Tag("adamw")] | Annotated[SGDConfig, Tag("sgd")], Discriminator(_optimizer)]
+"""Told apart by their fields."""
 
 
 class EvaluationConfig(Settings):
@@ -148,9 +156,9 @@ class Recipe(Settings):
     name: str
     """`paper/row`, for example `visualcse/bert-base`."""
     method: Annotated[AnyMethod, Field(discriminator="name")]
-    encoder: EncoderConfig
+    encoder: AnyEncoder
     streams: dict[str, AnyStream]
-    optim: dict[str, OptimConfig]
+    optim: dict[str, AnyOptim]
     """One optimizer per turn, by the turn's name (`text`, `image`, `image+text`)."""
     lead: str = "text"
     """The stream whose passes are the epochs."""
@@ -217,8 +225,9 @@ class Recipe(Settings):
             stream.pop("cpus")
             stream["shards"] = "::".join(_local_name(url) for url in stream["shards"].split("::"))
         for part in (content["encoder"], *(part for part in content["method"].values() if isinstance(part, dict))):
-            if part.get("path"):
-                part["path"] = _local_name(part["path"])
+            for name in ("path", "vectors"):
+                if part.get(name):
+                    part[name] = _local_name(part[name])
         evaluation = content["evaluation"]
         evaluation["data"] = _local_name(evaluation["data"] or "")
         for name in ("watch", "final"):
@@ -245,9 +254,9 @@ class Recipe(Settings):
 
 
 def _setting(place: tuple[int | str, ...]) -> list[str]:
-    """Where a setting is, without the kind that pydantic puts behind a method's or stream's name."""
+    """Where a setting is, without the kind that pydantic puts behind the name of a method, stream, encoder or optimizer."""
     names = [str(part) for part in place]
-    kind = {"method": 1, "streams": 2}.get(names[0], len(names)) if names else 0
+    kind = {"method": 1, "encoder": 1, "streams": 2, "optim": 2}.get(names[0], len(names)) if names else 0
     return names[:kind] + names[kind + 1 :]
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from trainers.recipe import Recipe
 from trainers.tracking import RunHandle
 
+SENTENCES = 8  # whose words are coloured
 PAIRS = 24  # pairs of a similarity matrix, as many as leave their captions readable
 
 History = list[tuple[int, dict[str, float]]]
@@ -90,11 +91,29 @@ def _sentences(recipe: Recipe, handle: RunHandle, export: Path) -> None:
     (task,) = make_tasks([str(recipe.evaluation.select)], recipe.evaluation.data)
     if not isinstance(task, PairTask):
         return
-    load: Callable[[Path], Any] = load_encoder if recipe.method.name != "clip" else lambda folder: load_model(str(folder))
+    plain = recipe.method.name not in ("clip", "gclsr")
+    load: Callable[[Path], Any] = load_encoder if plain else lambda folder: load_model(str(folder))
     for name, figure in figures(encode_once([task], load(export)), [task], recipe.run.seed):
         handle.log_figure(name, figure)
-    if recipe.method.name == "clip":  # its sentence vectors lie behind a projection, so single layers are none
+    if recipe.method.name == "gclsr":
+        _attention(task, handle, export)
+    if not plain:  # sentence vectors behind a projection or a convolution: single layers are none
         return
     curves = layer_scores(export, [task])
     scores = {pool: [layer[task.name][task.primary] for layer in curve] for pool, curve in curves.items()}
     handle.log_figure(f"layers_{task.name}", layer_curves(scores, ylabel=f"{task.primary} x 100 on {task.name}"))
+
+
+def _attention(task: Any, handle: RunHandle, export: Path) -> None:
+    """What GCLSR's attention weighs in some sentences of the task (the paper's Figure 3)."""
+    from evaluation.figures_words import attention_importance, word_importance
+    from trainers.word_module import load_words, split
+
+    model = load_words(export)
+    weighed = []
+    for text in dict.fromkeys(task.pairs.first):
+        if words := split(text, model.letters)[: model.max_words]:
+            vectors = model.look_up(model.tokenize([text])["input_ids"])[0]
+            weighed.append((words, attention_importance(vectors.numpy())))
+    if weighed:
+        handle.log_figure("attention", word_importance(weighed[:SENTENCES]))

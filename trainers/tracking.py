@@ -634,7 +634,7 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
     from sentence_transformers import SentenceTransformer
 
     from trainers.card import library_versions
-    from trainers.dual_export import carries_code
+    from trainers.carried import carries_code
 
     versions = library_versions()
     needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]

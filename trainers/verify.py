@@ -11,9 +11,9 @@ from PIL import Image
 
 from data.inputs import ImageInput
 from evaluation.task import Sound
+from trainers.carried import carries_code
 from trainers.dual import DualEncoder
 from trainers.dual_export import ExportError as ExportError
-from trainers.dual_export import carries_code
 from trainers.method import SentenceEncoder
 
 PROBES = [

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import logging
 import pickle
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.word_vectors import write_vectors
 from evaluation.task import EvaluationError
 from evaluation.word_vectors import WordVectors, clean
 
@@ -80,6 +82,18 @@ def test_cleaning(tmp_path: Path) -> None:
     path = write(tmp_path, "txt")
     got = WordVectors(path, "gclsr").encode(["The don't Dog-cat. Paris 7"])
     np.testing.assert_allclose(got[0], VECTORS[[3, 0, 1]].mean(0), atol=1e-6)
+
+
+def test_a_folder_of_vectors(tmp_path: Path) -> None:
+    encoder = WordVectors(write_vectors(tmp_path / "mine", WORDS, VECTORS))
+    np.testing.assert_allclose(encoder.encode(["the dog"])[0], VECTORS[[3, 0]].mean(0), atol=1e-6)
+    assert encoder.known_words("cat zebra Paris")[0] == ["cat", "Paris"]
+    assert encoder.name == "mine"
+    content = b"".join((tmp_path / "mine" / name).read_bytes() for name in ("words.txt", "vectors.npy"))
+    assert encoder.hash == hashlib.sha256(content).hexdigest()
+    (tmp_path / "mine" / "words.txt").unlink()
+    with pytest.raises(EvaluationError, match=r"mine has no words.txt; a folder of word vectors holds"):
+        WordVectors(tmp_path / "mine")
 
 
 def test_hash_is_of_the_file(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def spare_optimizer(bench: Bench) -> None:
 
 
 def pickled_encoder(bench: Bench) -> None:
-    shutil.copytree(bench.recipe.encoder.path, bench.folder / "old")
+    shutil.copytree(bench.recipe.encoder.path, bench.folder / "old")  # type: ignore[union-attr]
     (bench.folder / "old" / "model.safetensors").rename(bench.folder / "old" / "pytorch_model.bin")
     bench.set("encoder.path", str(bench.folder / "old"))
 

@@ -8,15 +8,15 @@ from types import ModuleType
 
 import pytest
 
-from pipelines import audiocse, clap, cyclip, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
+from pipelines import audiocse, clap, cyclip, gclsr, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse, prepare, report
-from trainers.dual_export import carries_code
+from trainers.carried import carries_code
 from trainers.launch import fit
 
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
-    "pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap], ids=lambda m: m.__name__
+    "pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr], ids=lambda m: m.__name__
 )
 def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentence_transformers import SentenceTransformer
@@ -30,7 +30,7 @@ def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyP
     summary = fit(recipe)
     assert summary["steps"] == 8 and summary["export"] == str(tmp_path / "out" / "export")
     own_code = carries_code(Path(summary["export"]))
-    assert own_code == (pipeline in (cyclip, clap))
+    assert own_code == (pipeline in (cyclip, clap, gclsr))
     model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=own_code)
     assert len(model.encode("a sentence")) > 0
     text = report(summary)

@@ -112,7 +112,7 @@ def test_settings_of_the_paper() -> None:
     """Section 4 and CyCLIP's code. [DISAGREE 4.3] AdamW; 80 is the batch of all workers together."""
     recipe = cyclip.RECIPES["cyclip-s"]()
     optim, pairs, method = recipe.optim["pairs"], recipe.streams["pairs"], recipe.method
-    assert (optim.lr, optim.betas, optim.eps, optim.weight_decay) == (5e-4, (0.9, 0.999), 1e-8, 0.1)
+    assert (optim.lr, optim.betas, optim.eps, optim.weight_decay) == (5e-4, (0.9, 0.999), 1e-8, 0.1)  # type: ignore[union-attr]
     assert (optim.schedule, optim.warmup, optim.ahead, optim.clip) == ("cosine", 10_000, 0, None)
     assert (pairs.batch_size, recipe.run.epochs, recipe.lead) == (80, 64, "pairs")
     assert isinstance(method, CLIPConfig) and isinstance(method.tower, ResNetTower) and isinstance(pairs, ImageTextStream)
@@ -124,7 +124,7 @@ def test_settings_of_the_paper() -> None:
     )
     assert (method.projection, method.embed_dim, method.temperature, method.variant) == ("linear", 1024, 0.05, "fixed")
     assert (pairs.max_length, pairs.augment, pairs.captions) == (77, "none", "random")
-    assert (recipe.encoder.scratch, recipe.encoder.hidden_dropout, recipe.encoder.attention_dropout) == (True, 0.1, 0.1)
+    assert (recipe.encoder.scratch, recipe.encoder.hidden_dropout, recipe.encoder.attention_dropout) == (True, 0.1, 0.1)  # type: ignore[union-attr]
     assert recipe.evaluation.select == "contrastive:shards/cc3m-val?batch=80"
     assert sum(task.startswith("zero-shot:") for task in recipe.evaluation.final) == 8
     assert recipe.replace("run.workers", 4).steps(CC3M) == recipe.steps(CC3M) == 35_084 * 64
@@ -162,7 +162,7 @@ def test_an_existing_clip_is_a_path() -> None:
     recipe = cyclip.RECIPES["cyclip-s-vit"]()
     method = recipe.method
     assert isinstance(method, CLIPConfig) and isinstance(method.tower, ViTTower)
-    assert method.tower.path == recipe.encoder.path == "laion/CLIP-ViT-B-32-laion2B-s34B-b79K" and not recipe.encoder.scratch
+    assert method.tower.path == recipe.encoder.path == "laion/CLIP-ViT-B-32-laion2B-s34B-b79K" and not recipe.encoder.scratch  # type: ignore[union-attr]
     assert losses(recipe) == LAMBDAS["cyclip-s"] and method.embed_dim == 512
 
 
@@ -229,12 +229,12 @@ def write_clip(folder: Path) -> None:
 def test_settings_of_the_paper_for_sounds() -> None:
     recipe = clap.RECIPES["paper-cyclap-s"]()
     optim, pairs, method = recipe.optim["pairs"], recipe.streams["pairs"], recipe.method
-    assert (optim.lr, optim.betas, optim.schedule, optim.warmup, optim.clip) == (9e-5, (0.9, 0.999), "cosine", 9600, None)
+    assert (optim.lr, optim.betas, optim.schedule, optim.warmup, optim.clip) == (9e-5, (0.9, 0.999), "cosine", 9600, None)  # type: ignore[union-attr]
     assert (pairs.batch_size, recipe.run.epochs) == (80, 90)
     assert isinstance(method, CLIPConfig) and isinstance(method.tower, HTSATTower) and isinstance(pairs, AudioTextStream)
     assert (method.projection, method.embed_dim) == ("mlp", 512)
     assert (pairs.input.rate, pairs.input.seconds, pairs.input.frames, pairs.input.bins) == (48_000, 10, 1001, 64)
-    assert (pairs.max_length, pairs.captions, recipe.encoder.pooling) == (77, "random", "cls")
+    assert (pairs.max_length, pairs.captions, recipe.encoder.pooling) == (77, "random", "cls")  # type: ignore[union-attr]
     assert method.variant == "paper"
 
 
@@ -287,7 +287,7 @@ def test_from_scratch_is_from_scratch() -> None:
         recipe = clap.RECIPES[f"{prefix}cyclap-s"]()
         method = recipe.method
         assert isinstance(method, CLIPConfig) and isinstance(method.tower, HTSATTower)
-        assert method.tower == HTSATTower() and recipe.encoder.scratch
+        assert method.tower == HTSATTower() and recipe.encoder.scratch  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("module", [cyclip, clap])

@@ -54,7 +54,7 @@ def test_table_c1(
     assert (recipe.run.epochs, recipe.run.seed, recipe.run.precision) == (1, 42, "fp16")
     assert (recipe.evaluation.every, recipe.evaluation.select, recipe.lead) == (125, "stsb-dev", "text")
     for turn in recipe.optim.values():
-        assert (turn.weight_decay, turn.warmup, turn.clip, turn.betas, turn.eps) == (0, 0, 1, (0.9, 0.999), 1e-8)
+        assert (turn.weight_decay, turn.warmup, turn.clip, turn.betas, turn.eps) == (0, 0, 1, (0.9, 0.999), 1e-8)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("module", "stream"), [(visualcse, "image"), (audiocse, "audio")], ids=["image", "audio"])

@@ -25,11 +25,11 @@ def test_the_papers_settings() -> None:
     recipe = sgbert.bert_base()
     text, optim, method = recipe.streams["text"], recipe.optim["text"], recipe.method
     assert isinstance(text, TextStream) and (text.batch_size, text.max_length, recipe.run.epochs) == (16, 128, 1)
-    assert (optim.lr, optim.betas, optim.eps, optim.warmup, optim.schedule) == (5e-5, (0.9, 0.9), 1e-6, 0.1, "linear")
+    assert (optim.lr, optim.betas, optim.eps, optim.warmup, optim.schedule) == (5e-5, (0.9, 0.9), 1e-6, 0.1, "linear")  # type: ignore[union-attr]
     assert (optim.clip, optim.weight_decay) == (1, 0)
     assert isinstance(method, SGBERTConfig)
     assert (method.loss, method.temperature, method.regularisation, method.head_width) == ("opt3", 0.01, 0.1, 4096)
-    assert recipe.encoder.pooling == "cls_before_pooler"
+    assert recipe.encoder.pooling == "cls_before_pooler"  # type: ignore[union-attr]
     evaluation = recipe.evaluation
     assert (evaluation.select, evaluation.every, evaluation.patience) == ("stsb-dev", 50, 10)
     assert (evaluation.patience_counts, evaluation.keep) == ("no_new_best", "best")
@@ -64,7 +64,7 @@ def test_table_5_changes_one_thing_a_row() -> None:
 def test_rows_of_tables_1_and_11() -> None:
     for encoder, path in sgbert.ENCODERS.items():
         sg, opt = (sgbert.RECIPES.get(f"{encoder}-{loss}", sgbert.bert_base)() for loss in ("sg", "sg-opt"))
-        assert (sg.encoder.path, opt.encoder.path) == (path, path)
+        assert (sg.encoder.path, opt.encoder.path) == (path, path)  # type: ignore[union-attr]
         assert (sg.flat()["method.loss"], opt.flat()["method.loss"]) == ("sg", "opt3")
     assert len({make().identity() for make in sgbert.RECIPES.values()}) == len(sgbert.RECIPES)
 

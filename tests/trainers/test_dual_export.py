@@ -24,8 +24,9 @@ from evaluation.models import load_model
 from evaluation.multimodal import load_multimodal
 from evaluation.task import EvaluationError, Sound
 from trainers import exported
+from trainers.carried import carries_code
 from trainers.dual import DualEncoder
-from trainers.dual_export import ExportError, carries_code, form_of, save_dual
+from trainers.dual_export import ExportError, form_of, save_dual
 from trainers.encoders import Pooling, TextEncoder
 from trainers.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from trainers.verify import verify

@@ -20,8 +20,10 @@ from torch.nn.parallel import DistributedDataParallel
 from data.batch import Batch
 from data.inputs import ImageInput
 from trainers import losses
+from trainers.batchnorm import synchronised
 from trainers.clip import CLIPConfig
 from trainers.gather import gather, offset, rank, world_size
+from trainers.gclsr import GCLSRConfig
 from trainers.method import Method
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.simcse import SimCSEConfig
@@ -60,6 +62,7 @@ METHODS = {
     "cyclip": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, nli=0.3, nli_sentences=0.2),
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
     "cyclic-alone": CLIPConfig(tower=TOWER, embed_dim=6, contrastive=0.0, i_cyclic=0.5, c_cyclic=0.5),
+    "gclsr": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -125,11 +128,17 @@ def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
 def _train(name: str) -> dict[str, Tensor]:
     """Two steps of all turns, as the engine does them: one DDP call, clipping and AdamW per turn."""
     config = METHODS[name]
-    encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout=0.0))
-    method = config.build(encoder).double().train()
+    if isinstance(config, GCLSRConfig):
+        method: Method = config.build(tiny_encoder.word_encoder(torch.float64)).double().train()
+    else:
+        encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout=0.0))
+        method = config.build(encoder).double().train()
     batches = _batches(method, supervised="supervised" in name)
+    if name == "gclsr":
+        batches = {"text": Batch({k: _share(t) for k, t in tiny_encoder.text_batch(ROWS, views=2).tensors.items()})}
     model: nn.Module = method
     if world_size() > 1:
+        method = synchronised(method)  # type: ignore[assignment]
         model = DistributedDataParallel(method, find_unused_parameters=len(method.turns) > 1, broadcast_buffers=False)
     optimizers = [torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0) for _ in method.turns]
     results: dict[str, Tensor] = {}

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, PretrainedConfig, PreTrainedTokenizerFast
 
 from data.batch import Batch
 from trainers.encoders import Pooling, TextEncoder
+from trainers.words import WordEncoder
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "plays", "guitar", "in", "on", "park"]
@@ -74,3 +77,10 @@ def audio_batch(samples: int, frames: int = 12, bins: int = 8, classes: int = 3,
             "label": torch.randint(0, classes, (samples,), generator=generator),
         }
     )
+
+
+def word_encoder(dtype: torch.dtype = torch.float32, **settings: Any) -> WordEncoder:
+    """Filters over 40 random word vectors of 6, so that the ids of `text_batch` are known and unknown words."""
+    torch.manual_seed(1)
+    options: dict[str, Any] = {"max_words": 12, "regions": (1, 1, 2, 4), "filters": 5, **settings}
+    return WordEncoder([f"w{i}" for i in range(40)], torch.randn(40, 6, dtype=dtype), **options)

@@ -8,11 +8,12 @@ from ray import tune
 from pipelines import audiocse as audiocse_pipeline
 from pipelines import clap as clap_pipeline
 from pipelines import cyclip as cyclip_pipeline
+from pipelines import gclsr as gclsr_pipeline
 from pipelines import sgbert as sgbert_pipeline
 from pipelines import visualcse as visualcse_pipeline
 from trainers.check import check_settings
 from trainers.recipe import Recipe, RecipeError
-from tune_spaces import audiocse, clap, cyclip, sgbert, visualcse
+from tune_spaces import audiocse, clap, cyclip, gclsr, sgbert, visualcse
 from tune_spaces.space import SearchSpace, check, grid_size, values_to_try
 
 PAIRS = [
@@ -21,6 +22,7 @@ PAIRS = [
         (visualcse, visualcse_pipeline),
         (audiocse, audiocse_pipeline),
         (sgbert, sgbert_pipeline),
+        (gclsr, gclsr_pipeline),
     )
     for space in spaces.SPACES.values()
     for make in pipeline.RECIPES.values()
@@ -67,6 +69,25 @@ def test_every_row_of_sg_bert_s_ablation_is_a_point_of_its_grid() -> None:
     for changes in sgbert_pipeline.ABLATION.values():
         for path, value in changes.items():
             assert value in grid[path], path
+
+
+def test_tables_4_to_11_of_paper_003() -> None:
+    """Every grid holds the paper's own setting, and as many rows as its table (or a square whose diagonal they are)."""
+    sizes = {"batch": 25, "weight-decay": 4, "predictor-rate": 10, "momentum": 9, "warm-up": 5, "regions": 7}
+    assert {name: grid_size(space) for name, space in gclsr.TABLES.items()} == {**sizes, "partial": 3, "group-size": 6}
+    ours = gclsr_pipeline.full().flat()
+    for space in gclsr.TABLES.values():
+        for path, domain in space.items():
+            values = list(values_to_try(path, domain))
+            given = tuple(ours[path]) if isinstance(ours[path], list) else ours[path]
+            assert given in values and len(set(values)) == len(values), path
+    batches, rates = (list(values_to_try(path, domain)) for path, domain in gclsr.TABLES["batch"].items())
+    assert rates == pytest.approx([gclsr_pipeline.sgd(size).lr for size in batches])
+    assert gclsr_pipeline.HEADLINE in gclsr.REGIONS
+    for space in gclsr.TABLES.values():
+        for path, domain in space.items():
+            for value in values_to_try(path, domain):
+                check_settings(gclsr_pipeline.full().replace("run.precision", "fp32").replace(path, value))
 
 
 def test_the_papers_grid() -> None:

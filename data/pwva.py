@@ -1,0 +1,175 @@
+"""Partial word vector augmentation (PWVA; paper 003, section 5.3): noise on word vectors, in batch on the device.
+
+Every word draws one of four kinds, and keeps the augmented vector with a probability, else its own. `form` says whose
+formulas are used: the paper's or those of its released code, which differ in all four kinds. Words are packed: the rows of
+an (N, d) matrix, whatever sentences they belong to. All draws come from the given torch.Generator; it may live on any
+device, and one on the CPU gives the same words and places on every device.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Form = Literal["paper", "released"]
+
+KINDS = ("noise", "zeros", "background", "Fourier")
+"""The order of `kinds`: the paper's GWN, RZS, RBN and IFFT."""
+
+SNR = (6, 11)
+"""Signal-to-noise ratios of the released noise: whole decibels, both ends included."""
+RUNS = (15, 19)
+"""How many runs of components the released code sets to zero, both ends included."""
+BACKGROUND = 0.1
+"""The paper's background is uniform in [0, this)."""
+LOUDNESS = 0.01
+"""The released background is scaled by one factor a word, uniform in [0, this)."""
+
+
+@torch.no_grad()
+def pwva(
+    words: Tensor,
+    generator: torch.Generator,
+    *,
+    kinds: tuple[float, float, float, float],
+    partial: float,
+    form: Form,
+    noise: float = 0.1,
+    dropout: float = 0.1,
+) -> Tensor:
+    """One augmented view of packed word vectors (paper 003, section 5.3); call it once for every view.
+
+    A vector that would not be kept is never computed, which changes no probability.
+
+    Args:
+        words: float (N, d); N may be 0.
+        generator: source of all randomness.
+        kinds: weights of noise, zeros, background and Fourier, at least 0; they need not sum to one.
+        partial: share of the words that keep the augmented vector: 1 is full augmentation, 0 none.
+        form: formulas of the paper or of the released code.
+        noise: standard deviation of the paper's noise (the paper gives none).
+        dropout: share of components that the paper's zeros take (the paper gives none).
+
+    Returns:
+        (N, d), a new tensor; words that are not changed are equal to the given ones, bit for bit.
+
+    Raises:
+        ValueError: a weight or share out of its range, or words that are not float (N, d).
+    """
+    _check(words, kinds, partial, form, noise, dropout)
+    result = words.clone()
+    # One copy to the host: how many words each kind has must be known here, without a sync a kind.
+    draws = torch.rand(len(words), generator=generator, device=generator.device).cpu()
+    for kind, rows in enumerate(_rows_of_kinds(draws, kinds, partial)):
+        if not len(rows):
+            continue
+        rows = rows.to(words.device)
+        own = words.index_select(0, rows)
+        if kind == 0:
+            changed = gaussian_noise(own, generator, form, noise)
+        elif kind == 1:
+            changed = random_zeros(own, generator, form, dropout)
+        elif kind == 2:
+            changed = background_noise(own, generator, form)
+        else:
+            changed = fourier(own, form)
+        result.index_copy_(0, rows, changed)
+    return result
+
+
+def _rows_of_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> list[Tensor]:
+    """Rows of each kind, of one uniform draw (N,) a word: [0, partial) is cut in shares of `kinds`, above a word stays."""
+    total = sum(kinds)
+    # Through accumulate, whose last value is the total: the last share ends at `partial` exactly.
+    cuts = torch.tensor([partial * (part / total) for part in accumulate(kinds)], dtype=torch.float64)
+    kind = torch.searchsorted(cuts, draws.double(), right=True)
+    return [(kind == number).nonzero()[:, 0] for number in range(len(kinds))]
+
+
+@torch.no_grad()
+def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise: float = 0.1) -> Tensor:
+    """GWN: normal noise on every component of (N, d).
+
+    Paper: w + `noise` * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
+    """
+    normal = _normal(words, generator)
+    if form == "paper":
+        return torch.add(words, normal, alpha=noise)
+    decibel = torch.randint(SNR[0], SNR[1] + 1, (len(words), 1), generator=generator, device=generator.device)
+    size = torch.linalg.vector_norm(words, dim=1, keepdim=True) / words.shape[1] ** 0.5
+    return torch.addcmul(words, normal, size * 10 ** (decibel.to(words) / -20))
+
+
+@torch.no_grad()
+def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout: float = 0.1) -> Tensor:
+    """RZS: components of (N, d) are set to zero.
+
+    Paper: Dropout(w), each component with probability `dropout`, the others divided by 1 - `dropout`. Released: 15 to 19
+    runs of 1 or 2 consecutive components, whose places are independent and may overlap; the others stay.
+    """
+    if form == "paper":
+        kept = _uniform(words, generator, words.shape[1]) >= dropout
+        return kept.to(words.dtype).mul_(1 / (1 - dropout)).mul_(words)
+    count, size = words.shape
+    draws = torch.rand(count, 2 * RUNS[1] + 1, generator=generator, device=generator.device).to(words.device)
+    length = (draws[:, : RUNS[1]] * 2).long() + 1
+    length.clamp_(max=size)
+    start = (draws[:, RUNS[1] : -1] * (size - length + 1)).long()
+    runs = RUNS[0] + (draws[:, -1:] * (RUNS[1] - RUNS[0] + 1)).long()
+    unused = torch.arange(RUNS[1], device=words.device) >= runs
+    # A run that is not used repeats the first one, which always is.
+    start = torch.where(unused, start[:, :1], start)
+    length = torch.where(unused, length[:, :1], length)
+    return words.scatter(1, torch.cat([start, start + length - 1], 1), 0.0)
+
+
+@torch.no_grad()
+def background_noise(words: Tensor, generator: torch.Generator, form: Form) -> Tensor:
+    """RBN: uniform noise on every component of (N, d).
+
+    Paper: w + U(0, 0.1). Released: w + u * U(min w, 0.8 max w), u one number a word, uniform in [0, 0.01).
+    """
+    uniform = _uniform(words, generator, words.shape[1])
+    if form == "paper":
+        return torch.add(words, uniform, alpha=BACKGROUND)
+    loudness = _uniform(words, generator, 1).mul_(LOUDNESS)
+    low, high = words.amin(1, keepdim=True), words.amax(1, keepdim=True)  # aminmax is eight times slower on the CPU
+    # low + (high - low) * uniform also where 0.8 max w lies below min w, as NumPy's uniform has it.
+    return torch.addcmul(words, uniform.mul_(0.8 * high - low).add_(low), loudness)
+
+
+@torch.no_grad()
+def fourier(words: Tensor, form: Form) -> Tensor:
+    """IFFT: the real part of the inverse Fourier transform of the Fourier transform of (N, d), in closed form.
+
+    Paper: that of w, which is w. Released: that of w - mean(w), whose mean is not added back, so it is w - mean(w).
+    """
+    return words.clone() if form == "paper" else words - words.mean(1, keepdim=True)
+
+
+def _normal(words: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.randn(words.shape, generator=generator, device=generator.device).to(words)
+
+
+def _uniform(words: Tensor, generator: torch.Generator, columns: int) -> Tensor:
+    """Uniform in [0, 1): (N, columns), of the words' type and on their device."""
+    return torch.rand(len(words), columns, generator=generator, device=generator.device).to(words)
+
+
+def _check(words: Tensor, kinds: tuple[float, ...], partial: float, form: str, noise: float, dropout: float) -> None:
+    if words.ndim != 2 or not words.shape[1] or not words.is_floating_point():
+        raise ValueError(f"pwva: words are {words.dtype} {tuple(words.shape)}; they must be float (N, d), d at least 1")
+    if len(kinds) != 4 or not all(0 <= weight < float("inf") for weight in kinds) or not sum(kinds) > 0:
+        raise ValueError(
+            f"method.kinds={tuple(kinds)}; it must be four weights ({', '.join(KINDS)}), each at least 0 and not all 0; "
+            "to augment no word, set method.partial to 0"
+        )
+    if not 0 <= partial <= 1:
+        raise ValueError(f"method.partial={partial}; it must be 0 (no word is augmented) to 1 (every word is)")
+    if form not in ("paper", "released"):
+        raise ValueError(f"pwva: form={form!r}; allowed are 'paper', 'released'")
+    if not noise >= 0 or not 0 <= dropout < 1:
+        raise ValueError(f"pwva: noise={noise}, dropout={dropout}; noise must be at least 0, dropout at least 0 and below 1")

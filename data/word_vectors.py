@@ -1,0 +1,363 @@
+"""Word vectors: read from any word2vec or GloVe file, memory-mapped; or trained with gensim on sentences of one's own.
+
+However they come, they are opened from a folder of two files, which all processes of a machine share page by page:
+
+``vectors.npy``   (V, d) float32
+``words.txt``     V words in the order of the rows, UTF-8, each ended by a line feed
+
+A file is read once; the folder made of it lies in a cache (`cache_folder`), and later reads take it from there.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from filelock import FileLock
+
+from data.errors import DataError
+
+logger = logging.getLogger(__name__)
+
+TEXT, BINARY = (".txt", ".vec"), (".bin",)
+SUFFIXES = (*TEXT, *BINARY)  # each also with .gz after it
+PICKLED = (".kv", ".model", ".pkl", ".pickle")
+VECTORS, WORDS, NOTE = "vectors.npy", "words.txt", "vectors.json"
+CACHE_FROM = 2**20  # bytes; smaller files are read as fast as a cache would be
+Sentences = Iterable[str] | Callable[[], Iterable[str]]
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Vectors (V, d) float32 of V words; row i is that of `words[i]`.
+
+    The array is mapped copy-on-write where it comes from a folder: writing to it changes neither the file nor what other
+    processes see.
+    """
+
+    words: list[str]
+    vectors: np.ndarray
+    path: Path
+    """The file or folder they were asked from."""
+
+    @cached_property
+    def row(self) -> dict[str, int]:
+        """Row by word; of words that are there twice, the first."""
+        return {word: i for i, word in zip(range(len(self.words) - 1, -1, -1), reversed(self.words), strict=True)}
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 of the file; of a folder, of its words and its vectors."""
+        files = [self.path / WORDS, self.path / VECTORS] if self.path.is_dir() else [self.path]
+        digest = hashlib.sha256()
+        for name in files:
+            with name.open("rb") as file:
+                hashlib.file_digest(file, lambda: digest)
+        return digest.hexdigest()
+
+
+def is_word_vectors(path: Path) -> bool:
+    """Whether this is a folder of word vectors, or the name of a file of them (or of one refused with a way out)."""
+    if path.is_dir():
+        return (path / VECTORS).is_file() and (path / WORDS).is_file()
+    return _kind(path) in (*SUFFIXES, *PICKLED) or path.suffix == ".gz"
+
+
+def open_vectors(path: str | Path) -> Vectors:
+    """The vectors of a word2vec or GloVe file, or of a folder that `write_vectors` or `train_vectors` made.
+
+    Text (.txt, .vec, with or without the header line) or word2vec's binary form (.bin), each also with .gz. A file is read
+    by gensim once and then memory-mapped from the cache, until its size or date changes; one below 1 MiB is simply read.
+    Where the cache cannot be written there is a warning and the vectors are held in memory.
+
+    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, and for a folder
+    without its two files or with files that do not fit together.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        return _open_folder(path, path)
+    _check(path)
+    if path.stat().st_size < CACHE_FROM:
+        return Vectors(*_read(path), path)
+    return _open_cached(path)
+
+
+def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray, note: dict[str, Any] | None = None) -> Path:
+    """Make a folder of word vectors (V, d) that `open_vectors` opens; `note` goes to its vectors.json. Returns the folder.
+
+    Of words that are there twice the first is kept; words that hold a line feed are left out. The folder appears whole, and
+    takes the place of an older folder of word vectors.
+
+    Raises DataError for another number of words than of vectors, none at all, NaN or infinity, and a folder that holds
+    something else.
+    """
+    folder = Path(folder).expanduser()
+    table = np.asarray(vectors, dtype=np.float32)
+    if table.ndim != 2 or not table.size or len(words) != len(table):
+        raise DataError(f"{folder}: {len(words)} words with vectors of shape {table.shape}; (words, dimensions) is needed")
+    _refuse_non_finite(folder, words, table)
+    words, table = _tidy(words, table)
+    others = {entry.name for entry in folder.iterdir()} - {VECTORS, WORDS, NOTE} if folder.is_dir() else set()
+    if others or folder.is_file():
+        raise DataError(
+            f"{folder} holds {min(others, default='a file')!r}; word vectors are written to a folder of their own"
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=f".{folder.name}.", dir=folder.parent) as scratch:
+        new, old = Path(scratch, "new"), Path(scratch, "old")
+        new.mkdir()
+        np.save(new / VECTORS, table, allow_pickle=False)
+        (new / WORDS).write_bytes("".join(f"{word}\n" for word in words).encode())
+        if note is not None:
+            (new / NOTE).write_text(json.dumps(note, indent=2) + "\n", encoding="utf-8")
+        if folder.exists():
+            folder.rename(old)
+        new.rename(folder)
+    return folder
+
+
+def cache_folder() -> Path:
+    """Where what is made of users' files is kept: $MULTICSE_CACHE, else $XDG_CACHE_HOME/multicse, else ~/.cache/multicse."""
+    if own := os.environ.get("MULTICSE_CACHE"):
+        return Path(own).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "multicse"
+
+
+# --------------------------------------------------------------------------------------------------------------- training
+
+
+def train_vectors(
+    sentences: Sentences,
+    folder: str | Path,
+    *,
+    split: Callable[[str], list[str]],
+    seed: int,
+    dim: int = 300,
+    letters: str = "a-z",
+    epochs: int = 20,
+    min_count: int = 2,
+    window: int = 10,
+    sample: float = 1e-4,
+) -> Path:
+    """word2vec's skip-gram vectors of a corpus (gensim; 5 negatives), written as a folder; returns the folder.
+
+    The same sentences, settings and seed give the same vectors bit for bit on the same machine: there is one thread, and
+    nothing depends on Python's hashes. The defaults are for some thousands of sentences: more passes, a wider window and
+    rarer frequent words than word2vec's own.
+
+    Args:
+        sentences: a list of texts, or a function that gives them anew: they are read once per epoch and once before.
+        folder: where the vectors go, and vectors.json, which says how they were made.
+        split: the words of a text, cleaned.
+        seed: of the first vectors and of all draws.
+        dim: d, numbers of a vector.
+        letters: how `split` cleans, for vectors.json.
+        epochs: passes over the sentences.
+        min_count: words that occur less often get no vector.
+        window: how many words to each side are predicted, at most.
+        sample: words that are a larger share of the text than this are passed over more often the more frequent they are.
+
+    Raises DataError when there is no sentence with a word, no word occurs `min_count` times, `sentences` can be read only
+    once, or a number is below 1.
+    """
+    settings = {"dim": dim, "epochs": epochs, "min_count": min_count, "window": window}
+    for name, value in settings.items():
+        if value < 1:
+            raise DataError(f"word vectors: {name} is {value}; at least 1 is allowed")
+    if not callable(sentences) and iter(sentences) is sentences:
+        raise DataError("word vectors: the sentences can be read only once; give a list, or a function that gives them anew")
+    import gensim
+    from gensim.models import Word2Vec
+
+    corpus = _Corpus(sentences, split)
+    model = Word2Vec(vector_size=dim, sg=1, window=window, min_count=min_count, sample=sample, seed=seed % 2**32, workers=1)
+    model.build_vocab(corpus)
+    if not corpus.sentences:
+        raise DataError("word vectors: there is no sentence with a word to train on; give `vectors`, or sentences")
+    if not len(model.wv):
+        raise DataError(
+            f"word vectors: no word occurs {min_count} times in {corpus.sentences:,} sentences ({corpus.words:,} words); "
+            "give more sentences or a smaller min_count"
+        )
+    sizes = {"sentences": corpus.sentences, "words": corpus.words, "vocabulary": len(model.wv)}
+    model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
+    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
+    note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
+    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
+
+
+class _Corpus:
+    """The words of each sentence that has any, as often as asked; counts those of the last pass."""
+
+    def __init__(self, texts: Sentences, split: Callable[[str], list[str]]) -> None:
+        self.texts, self.split = texts, split
+        self.sentences = self.words = 0
+
+    def __iter__(self) -> Iterator[list[str]]:
+        self.sentences = self.words = 0
+        for text in self.texts() if callable(self.texts) else self.texts:
+            if words := self.split(text):
+                self.sentences += 1
+                self.words += len(words)
+                yield words
+
+
+# ------------------------------------------------------------------------------------------------------ folders and cache
+
+
+def _open_folder(folder: Path, path: Path) -> Vectors:
+    """The vectors of a folder, mapped; `path` is what the user asked for."""
+    for name in (VECTORS, WORDS):
+        if not (folder / name).is_file():
+            raise DataError(f"{folder} has no {name}; a folder of word vectors holds {VECTORS} and {WORDS}")
+    try:
+        mapped = np.load(folder / VECTORS, mmap_mode="c", allow_pickle=False)
+        text = (folder / WORDS).read_bytes().decode()
+    except (ValueError, EOFError, OSError) as error:  # UnicodeDecodeError is a ValueError
+        raise DataError(f"{folder}: the word vectors cannot be read: {error}") from error
+    if mapped.ndim != 2 or not mapped.size or mapped.dtype.kind != "f":
+        raise DataError(f"{folder / VECTORS} holds {mapped.dtype} {mapped.shape}; floats (words, dimensions) are needed")
+    # Only a line feed ends a word: words may hold what Python also takes for line ends.
+    words = text.removesuffix("\n").split("\n")
+    if len(words) != len(mapped):
+        raise DataError(f"{folder}: {len(words)} words in {WORDS}, but {len(mapped)} vectors in {VECTORS}")
+    return Vectors(words, np.asarray(mapped, dtype=np.float32), path)
+
+
+def _open_cached(path: Path) -> Vectors:
+    """The vectors of a file from the cache, after reading the file into it where that has not been done."""
+    place = path.resolve()
+    stat = place.stat()
+    stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
+    folder = cache_folder() / "word_vectors" / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
+    if (found := _in_cache(folder, path)) is not None:
+        return found
+    loaded: Vectors | None = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{folder}.lock"):  # the others wait rather than read the same file
+            if (found := _in_cache(folder, path)) is not None:
+                return found
+            loaded = Vectors(*_read(path), path)
+            shutil.rmtree(folder, ignore_errors=True)  # what is there cannot be opened
+            write_vectors(folder, loaded.words, loaded.vectors, {"file": str(place)})
+        return _open_folder(folder, path)
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
+        logger.warning(
+            "%s: the word vectors are held in memory by every process, since they cannot be kept in %s (%s); set "
+            "MULTICSE_CACHE to a folder that can be written", path, folder.parent, error
+        )  # fmt: skip
+        return loaded or Vectors(*_read(path), path)
+
+
+def _in_cache(folder: Path, path: Path) -> Vectors | None:
+    try:
+        return _open_folder(folder, path) if folder.is_dir() else None
+    except DataError as error:
+        logger.warning("%s is read again: %s", path, error)
+        return None
+
+
+# ------------------------------------------------------------------------------------------------------------------ files
+
+
+def _kind(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix == ".gz" else path).suffix.lower()
+
+
+def _check(path: Path) -> None:
+    if _kind(path) in PICKLED:
+        raise DataError(
+            f"{path} holds pickled objects, which can run any code when they are loaded. If you trust it, convert it once: "
+            f"gensim.models.KeyedVectors.load({str(path)!r}).save_word2vec_format('vectors.bin', binary=True)"
+        )
+    if not path.is_file():
+        raise DataError(f"no word-vector file {path}")
+    if _kind(path) not in SUFFIXES:
+        raise DataError(f"{path} is no word-vector file; they end in {', '.join(SUFFIXES)}, or in one of these and .gz")
+
+
+def _read(path: Path) -> tuple[list[str], np.ndarray]:
+    """Words, and their vectors (V, d) float32."""
+    from gensim.models import KeyedVectors
+
+    binary = _kind(path) in BINARY
+    try:
+        header = binary or _has_header(path)
+        loaded = KeyedVectors.load_word2vec_format(str(path), binary=binary, no_header=not header)
+    except (ValueError, TypeError, EOFError, OSError, AssertionError) as error:  # UnicodeDecodeError is a ValueError
+        where = "" if binary else _first_bad_line(path)
+        raise DataError(f"{path}{where}: not a word-vector file that gensim reads: {error}") from error
+    words = list(loaded.key_to_index)  # index_to_key ends in None where words are there twice
+    vectors = np.asarray(loaded.vectors, dtype=np.float32)[: len(words)]
+    if not len(vectors) or not vectors.shape[1]:
+        raise DataError(f"{path} holds no word vector")
+    _refuse_non_finite(path, words, vectors)
+    # gensim spreads a line of a single number over all dimensions. Reading every line again is for doubtful files only.
+    if not binary and vectors.shape[1] > 1 and (vectors == vectors[:, :1]).all(axis=1).any():
+        where = _first_bad_line(path)
+        if where:
+            raise DataError(f"{path}{where}")
+    return _tidy(words, vectors)
+
+
+def _refuse_non_finite(path: Path, words: Sequence[str], vectors: np.ndarray) -> None:
+    # A sum over the dimensions is not finite if a number is not; it needs no second array of the size of the first.
+    with np.errstate(invalid="ignore"):
+        bad = np.flatnonzero(~np.isfinite(vectors.sum(axis=1, dtype=np.float64)))
+    if len(bad):
+        raise DataError(f"{path}: the vector of {words[bad[0]]!r} holds NaN or infinity")
+
+
+def _tidy(words: Sequence[str], vectors: np.ndarray) -> tuple[list[str], np.ndarray]:
+    """Without words that were there before, and those that a line of words.txt cannot hold."""
+    first = dict(zip(reversed(words), range(len(words) - 1, -1, -1), strict=True))
+    keep = sorted(row for word, row in first.items() if "\n" not in word)
+    if len(keep) == len(words):
+        return list(words), vectors
+    logger.warning("%d words are left out: they are there twice or hold a line feed", len(words) - len(keep))
+    return [words[row] for row in keep], vectors[keep]
+
+
+def _open(path: Path) -> Any:
+    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+
+
+def _has_header(path: Path) -> bool:
+    """word2vec's text form begins with a line of two numbers, how many words and dimensions; GloVe's does not."""
+    with _open(path) as file:
+        first = file.readline().split()
+    return len(first) == 2 and all(part.isdigit() for part in first)
+
+
+def _first_bad_line(path: Path) -> str:
+    """``, line 7 has 299 numbers after the word; 300 are expected`` when a line is the fault."""
+    try:
+        with _open(path) as file:
+            width = None
+            for number, line in enumerate(file, 1):
+                parts = line.rstrip().split(b" ")
+                if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+                    width = int(parts[1])
+                    continue
+                width = width if width is not None else len(parts) - 1
+                if len(parts) - 1 != width:
+                    return f", line {number} has {len(parts) - 1} numbers after the word; {width} are expected"
+                for part in parts[1:]:
+                    float(part)
+    except ValueError:
+        return f", line {number} holds {part.decode(errors='replace')!r} where a number is expected"
+    except (EOFError, OSError):
+        return ", which cannot be read to its end"
+    return ""

@@ -1,0 +1,287 @@
+"""Word vectors: opened from every form without a copy, cached safely, and trained to the same bits every time."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import logging
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from data import word_vectors
+from data.errors import DataError
+from data.word_vectors import cache_folder, is_word_vectors, open_vectors, train_vectors, write_vectors
+
+ROOT = Path(__file__).resolve().parents[2]
+WORDS = ["dog", "cat", "na\xa0ive", "", "\x85", "日本", "x\r"]
+TABLE = np.random.default_rng(0).standard_normal((len(WORDS), 4)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache, which also small files go to."""
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(word_vectors, "CACHE_FROM", 0)
+    return tmp_path / "cache"
+
+
+def binary(path: Path, words: list[str] = WORDS, table: np.ndarray = TABLE) -> Path:
+    """word2vec's binary form, written byte by byte."""
+    rows = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(words, table, strict=True))
+    body = f"{len(words)} {table.shape[1]}\n".encode() + rows
+    path.write_bytes(gzip.compress(body) if path.suffix == ".gz" else body)
+    return path
+
+
+def mapped_file(array: np.ndarray) -> bool:
+    while array.base is not None and isinstance(array.base, np.ndarray):
+        array = array.base
+    return isinstance(array, np.memmap)
+
+
+@pytest.mark.parametrize("name", ["v.bin", "v.bin.gz"])
+def test_a_file_is_mapped_from_the_cache(tmp_path: Path, name: str) -> None:
+    path = binary(tmp_path / name)
+    for _ in range(2):
+        got = open_vectors(path)
+        assert got.words == WORDS
+        assert got.path == path
+        np.testing.assert_array_equal(got.vectors, TABLE)
+        assert type(got.vectors) is np.ndarray
+        assert mapped_file(got.vectors)
+    assert got.row == {word: i for i, word in enumerate(WORDS)}
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        torch.from_numpy(got.vectors)[0] = 7
+    np.testing.assert_array_equal(open_vectors(path).vectors, TABLE)  # what is written stays in the process
+
+
+def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    reads: list[Path] = []
+    read = word_vectors._read
+
+    def counted(path: Path) -> tuple[list[str], np.ndarray]:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(word_vectors, "_read", counted)
+    path = binary(tmp_path / "v.bin")
+    for _ in range(3):
+        open_vectors(path)
+    monkeypatch.chdir(tmp_path)
+    open_vectors("v.bin")
+    assert len(reads) == 1
+    binary(path, ["dog"], TABLE[1:2])
+    assert open_vectors(path).words == ["dog"]  # another file now
+    assert len(reads) == 2
+    os.utime(path, ns=(1, 1))
+    open_vectors(path)
+    assert len(reads) == 3
+    for entry in cache.rglob("vectors.npy"):
+        entry.write_bytes(entry.read_bytes()[:-4])
+    assert open_vectors(path).words == ["dog"]  # a cut one is made again
+    assert len(reads) == 4
+    assert not [entry for entry in cache.rglob(".*")]  # nothing half made is left
+
+
+def test_small_files_are_not_cached(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(word_vectors, "CACHE_FROM", 2**20)
+    np.testing.assert_array_equal(open_vectors(binary(tmp_path / "v.bin")).vectors, TABLE)
+    assert not cache.exists()
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+    cache.write_text("no folder")
+    with caplog.at_level(logging.WARNING, logger="data"):
+        got = open_vectors(binary(tmp_path / "v.bin"))
+    np.testing.assert_array_equal(got.vectors, TABLE)
+    assert "held in memory" in caplog.text
+    assert "set MULTICSE_CACHE" in caplog.text
+
+
+def test_where_the_cache_is(monkeypatch: pytest.MonkeyPatch, cache: Path) -> None:
+    assert cache_folder() == cache
+    monkeypatch.delenv("MULTICSE_CACHE")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")
+    assert cache_folder() == Path("/somewhere/multicse")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert cache_folder() == Path.home() / ".cache" / "multicse"
+
+
+OPEN = """
+import sys
+from data import word_vectors
+word_vectors.CACHE_FROM = 0
+read = word_vectors._read
+def loud(path):
+    print("read")
+    return read(path)
+word_vectors._read = loud
+got = word_vectors.open_vectors(sys.argv[1])
+print(len(got.words), float(got.vectors.sum()))
+"""
+
+
+def python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
+
+
+def test_processes_that_open_it_at_once_read_it_once(tmp_path: Path) -> None:
+    table = np.random.default_rng(1).standard_normal((20_000, 8)).astype(np.float32)
+    path = binary(tmp_path / "v.bin", [f"word{i}" for i in range(len(table))], table)
+    outputs = [process.communicate()[0].split("\n") for process in [python(OPEN, str(path)) for _ in range(3)]]
+    assert {output[-2] for output in outputs} == {f"20000 {float(table.sum())}"}
+    assert sum("read" in output for output in outputs) == 1
+
+
+@pytest.mark.parametrize("word", ["two\nlines", "dog"])
+def test_words_that_cannot_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture, word: str) -> None:
+    words = ["dog", word, "cat"]
+    for _ in range(2):
+        got = open_vectors(binary(tmp_path / "v.bin", words, TABLE[:3]))
+        assert got.words == ["dog", "cat"]
+        np.testing.assert_array_equal(got.vectors, TABLE[[0, 2]])
+    folder = write_vectors(tmp_path / "folder", words, TABLE[:3])
+    assert open_vectors(folder).words == ["dog", "cat"]
+    np.testing.assert_array_equal(open_vectors(folder).vectors, TABLE[[0, 2]])
+    assert "1 words are left out" in caplog.text
+
+
+def test_folders(tmp_path: Path, cache: Path) -> None:
+    folder = write_vectors(tmp_path / "a" / "v", WORDS, TABLE.astype(np.float64), {"from": "a test"})
+    got = open_vectors(folder)
+    assert (got.words, got.path) == (WORDS, folder)
+    np.testing.assert_array_equal(got.vectors, TABLE)
+    assert mapped_file(got.vectors)
+    assert json.loads((folder / "vectors.json").read_text()) == {"from": "a test"}
+    assert not cache.exists()
+    first = got.hash
+    write_vectors(folder, [*WORDS[:-1], "other"], TABLE)  # takes its place
+    assert open_vectors(folder).hash != first
+    np.testing.assert_array_equal(got.vectors, TABLE)
+    assert sorted(entry.name for entry in folder.iterdir()) == ["vectors.npy", "words.txt"]
+    assert [entry.name for entry in folder.parent.iterdir()] == ["v"]
+    # Made by hand: another width of number, a word twice, no line feed at the end.
+    np.save(folder / "vectors.npy", TABLE[:3].astype(np.float16))
+    (folder / "words.txt").write_text("a\nb\na")
+    assert open_vectors(folder).row == {"a": 0, "b": 1}
+    assert open_vectors(folder).vectors.dtype == np.float32
+
+
+def test_what_is_a_folder_or_file_of_word_vectors(tmp_path: Path) -> None:
+    folder = write_vectors(tmp_path / "v", WORDS, TABLE)
+    assert is_word_vectors(folder)
+    (folder / "words.txt").unlink()
+    assert not is_word_vectors(folder)
+    (tmp_path / "folder.bin").mkdir()
+    assert not is_word_vectors(tmp_path / "folder.bin")
+    assert all(is_word_vectors(Path(name)) for name in ("a.txt", "a.VEC", "a.bin.gz", "a.kv"))
+    assert not is_word_vectors(Path("a.safetensors"))
+
+
+def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
+    folder = write_vectors(tmp_path / "v", WORDS, TABLE)
+    (folder / "words.txt").write_text("one\ntwo\n")
+    with pytest.raises(DataError, match=r"2 words in words.txt, but 7 vectors in vectors.npy"):
+        open_vectors(folder)
+    np.save(folder / "vectors.npy", np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    with pytest.raises(DataError, match="cannot be read"):
+        open_vectors(folder)
+    np.save(folder / "vectors.npy", np.arange(2))
+    with pytest.raises(DataError, match=r"holds int64 \(2,\); floats"):
+        open_vectors(folder)
+    (folder / "vectors.npy").unlink()
+    with pytest.raises(DataError, match=r"has no vectors.npy; a folder of word vectors holds vectors.npy and words.txt"):
+        open_vectors(folder)
+    with pytest.raises(DataError, match="no word-vector file"):
+        open_vectors(tmp_path / "missing.txt")
+    (tmp_path / "a.kv").write_bytes(b"")
+    with pytest.raises(DataError, match="pickled objects"):
+        open_vectors(tmp_path / "a.kv")
+
+
+def test_what_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"2 words with vectors of shape \(7, 4\)"):
+        write_vectors(tmp_path / "v", ["a", "b"], TABLE)
+    with pytest.raises(DataError, match=r"0 words"):
+        write_vectors(tmp_path / "v", [], TABLE[:0])
+    for bad in (np.nan, np.inf):
+        with pytest.raises(DataError, match="the vector of 'cat' holds NaN or infinity"):
+            write_vectors(tmp_path / "v", WORDS, np.where(np.arange(7)[:, None] == 1, bad, TABLE))
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("precious")
+    with pytest.raises(DataError, match=r"mine holds 'thesis.txt'; word vectors are written to a folder of their own"):
+        write_vectors(tmp_path / "mine", WORDS, TABLE)
+    assert (tmp_path / "mine" / "thesis.txt").exists()
+    assert not (tmp_path / "v").exists()
+
+
+# --------------------------------------------------------------------------------------------------------------- training
+
+
+def corpus(sentences: int = 300) -> list[str]:
+    """Sentences about animals or about tools: words of one kind occur together."""
+    rng = np.random.default_rng(0)
+    kinds = ["Dog cat mouse horse cow sheep", "hammer saw drill wrench nail screw"]
+    return [" ".join(rng.choice(kinds[i % 2].split(), 5)) for i in range(sentences)]
+
+
+def split(text: str) -> list[str]:
+    return text.lower().split()
+
+
+TRAIN = """
+import sys
+from data.word_vectors import train_vectors
+from tests.data.test_vector_files import corpus, split
+train_vectors(corpus(), sys.argv[1], split=split, seed=int(sys.argv[2]), dim=8, epochs=2)
+"""
+
+
+def test_the_same_seed_gives_the_same_bits_in_every_process(tmp_path: Path) -> None:
+    runs = [("a", "1", "0"), ("b", "1", "12345"), ("c", "2", "0")]
+    started = [python(TRAIN, str(tmp_path / name), seed, PYTHONHASHSEED=hashes) for name, seed, hashes in runs]
+    assert [process.wait() for process in started] == [0, 0, 0]
+    a, b, c = (open_vectors(tmp_path / name) for name, _, _ in runs)
+    assert a.words == b.words == c.words
+    assert a.hash == b.hash
+    assert (a.vectors != c.vectors).any()
+
+
+@pytest.mark.parametrize("form", [corpus, corpus()], ids=["function", "list"])
+def test_words_that_occur_together_are_near(tmp_path: Path, form: list[str] | Callable[[], list[str]]) -> None:
+    got = open_vectors(train_vectors(form, tmp_path / "v", split=split, seed=0, dim=16, epochs=50, window=3, sample=1))
+    assert got.vectors.shape == (12, 16)
+    unit = got.vectors / np.linalg.norm(got.vectors, axis=1, keepdims=True)
+    animal = np.array([word in "dog cat mouse horse cow sheep" for word in got.words])
+    near = unit @ unit.T
+    assert near[animal][:, animal].mean() > near[animal][:, ~animal].mean() + 0.2
+    note = json.loads((tmp_path / "v" / "vectors.json").read_text())
+    assert note["made_by"].startswith("word2vec skip-gram (gensim ")
+    wanted = {"dim": 16, "epochs": 50, "window": 3, "seed": 0, "letters": "a-z", "sentences": 300, "words": 1500}
+    assert wanted.items() <= note.items()
+
+
+def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
+    def train(sentences: word_vectors.Sentences, min_count: int = 2, epochs: int = 20) -> None:
+        train_vectors(sentences, tmp_path / "v", split=split, seed=0, min_count=min_count, epochs=epochs)
+
+    for nothing in ([], ["", "  "]):
+        with pytest.raises(DataError, match="there is no sentence with a word"):
+            train(nothing)
+    with pytest.raises(DataError, match=r"no word occurs 3 times in 1 sentences \(4 words\); give more sentences or a sm"):
+        train(["a b a b"], min_count=3)
+    with pytest.raises(DataError, match="can be read only once"):
+        train(iter(["a b a b"]))
+    with pytest.raises(DataError, match="epochs is 0; at least 1"):
+        train(["a b a b"], epochs=0)
+    assert not (tmp_path / "v").exists()

@@ -1,0 +1,331 @@
+"""GCLSR: the loss, the views, the variants, the collapse, the optimizer, and settings that do not go together."""
+
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any
+
+import pytest
+import tiny_encoder
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.batch import Batch
+from data.config import EDATextStream, TextStream
+from pipelines import gclsr as recipes
+from trainers import losses
+from trainers.check import check_settings
+from trainers.gclsr import GCLSR, GCLSRConfig
+from trainers.optim import TurnOptimizer
+from trainers.recipe import GroupOverride, OptimConfig, Recipe, RecipeError, SGDConfig, WordEncoderConfig
+
+P = torch.tensor([[1.0, 2, -1, 0.5], [0.3, -0.4, 2, 1]], dtype=torch.float64)
+Z = torch.tensor([[0.5, 1, 1, 1], [-1, 0.2, 0.1, 0.7]], dtype=torch.float64)
+
+
+def method(encoder: dict[str, Any] | None = None, **settings: Any) -> GCLSR:
+    torch.manual_seed(0)
+    options = {"width": 16, "bottleneck": 8, "group_size": 4, **settings}
+    return GCLSRConfig(**options).build(tiny_encoder.word_encoder(**(encoder or {}))).train()
+
+
+def batch(views: int = 1, samples: int = 32, seed: int = 0) -> Batch:
+    return tiny_encoder.text_batch(samples, views=views, length=7, seed=seed)
+
+
+# ------------------------------------------------------------------------------------------------------------------- loss
+
+
+def test_golden_cosines() -> None:
+    assert losses.grouped_cosine(P, Z, 2).item() == pytest.approx(-0.126935, abs=1e-6)
+    assert losses.grouped_cosine(P, Z).item() == pytest.approx(-0.313319, abs=1e-6)
+    assert losses.grouped_cosine(P, Z, 4).item() == losses.grouped_cosine(P, Z).item()
+
+
+def test_groups_of_the_released_code_mix_rows_and_have_the_same_mean() -> None:
+    """It reshapes (B, G * 16) to (G, B, 16) without a transposition; p and z alike, so each cosine is one of ours."""
+    p, z = torch.randn(2, 8, 64)
+    released = -F.cosine_similarity(p.reshape(4, 8, 16), z.reshape(4, 8, 16), dim=2).mean()
+    assert torch.allclose(released, losses.grouped_cosine(p, z, 16))
+
+
+def test_groups_that_do_not_divide() -> None:
+    with pytest.raises(ValueError, match="groups of 3 dimensions do not divide 4"):
+        losses.grouped_cosine(P, Z, 3)
+
+
+def test_disagree_5_4_each_view_predicts_the_other() -> None:
+    """SimSiam once more, with groups by a loop: D(p1, z2) / 2 + D(p2, z1) / 2, the targets constants."""
+    made = method(augmentation="none")
+    given = batch(views=2)
+    made.double()
+    made.sentence_encoder.table = made.sentence_encoder.table.double()
+    total: Any = 0.0
+    out = [made._view(given["input_ids"][:, v], given["attention_mask"][:, v]) for v in (0, 1)]
+    for (_, _, p), (_, z, _) in ((out[0], out[1]), (out[1], out[0])):
+        for row_p, row_z in zip(p, z.detach(), strict=True):
+            for start in range(0, 16, 4):
+                a, b = row_p[start : start + 4], row_z[start : start + 4]
+                total = total - (a @ b) / (a.norm() * b.norm()) / (2 * len(p) * 4)
+    wanted = torch.autograd.grad(total, list(made.parameters()))
+    loss = made({"text": given}).losses["text"]
+    assert torch.allclose(loss, total)
+    for a, b in zip(torch.autograd.grad(loss, list(made.parameters())), wanted, strict=True):
+        assert torch.allclose(a, b, atol=1e-12)
+
+
+def train(made: GCLSR, steps: int = 120) -> list[float]:
+    groups = [
+        {"params": made.param_groups("text")["base"], "lr": 0.5},
+        {"params": made.param_groups("text")["predictor"], "lr": 1.0},
+    ]
+    optimizer = torch.optim.SGD(groups, momentum=0.9, nesterov=True)
+    spreads = []
+    for step in range(steps):
+        torch.manual_seed(step)
+        out = made({"text": batch(samples=64, seed=step)})
+        out.losses["text"].backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        made.after_step(step)
+        spreads.append(float(out.metrics["projection_spread"]))
+    return spreads
+
+
+def test_without_stop_gradient_the_vectors_collapse(caplog: pytest.LogCaptureFixture) -> None:
+    """[DISAGREE 5.4] The metric sees it and the log says so. The paper's last layer is taken: a BatchNorm there keeps the
+    variance of each dimension up, whatever the vectors do."""
+    with caplog.at_level(logging.WARNING):
+        good = train(method(variant="paper", group_size=None))
+    assert good[-1] > 0.4 and not caplog.records
+    with caplog.at_level(logging.WARNING):
+        bad = train(method(variant="paper", group_size=None, stop_gradient=False))
+    assert bad[0] > 0.4 and bad[-1] < 0.1
+    (warning,) = [record.message for record in caplog.records]
+    assert "have collapsed" in warning and "stop_gradient" in warning
+
+
+def test_spread() -> None:
+    torch.manual_seed(0)
+    assert losses.spread(torch.randn(4000, 32)).item() == pytest.approx(1, abs=0.02)
+    assert losses.spread(torch.ones(10, 32)).item() == pytest.approx(0, abs=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------------------------ views
+
+
+def test_views_of_a_text() -> None:
+    made = method()
+    torch.manual_seed(1)
+    features = made.encode("text", batch())
+    assert {name: tuple(part.shape) for name, part in features.items()} == {
+        "y": (32, 2, 20),
+        "z": (32, 2, 16),
+        "p": (32, 2, 16),
+    }
+    assert not torch.allclose(features["y"][:, 0], features["y"][:, 1])
+    torch.manual_seed(1)
+    assert torch.equal(features["z"], made.encode("text", batch())["z"])
+    plain = method(augmentation="none").encode("text", batch())
+    assert torch.equal(plain["y"][:, 0], plain["y"][:, 1])
+    none = method(partial=0.0).encode("text", batch())
+    assert torch.equal(none["y"], plain["y"])
+
+
+def test_two_texts_are_two_views() -> None:
+    made, given = method(augmentation="none"), batch(views=2)
+    features = made.encode("text", given)
+    alone = made.encode("text", given.replace(**{n: t[:, 1:] for n, t in given.tensors.items()}))
+    assert torch.equal(features["y"][:, 1], alone["y"][:, 0]) and not torch.equal(features["y"][:, 0], features["y"][:, 1])
+
+
+def test_batchnorm_sees_the_views_apart() -> None:
+    """Each view alone through the same layers gives the same projections: its statistics are its own."""
+    made, given = method(augmentation="none"), batch(views=2)
+    both = made.encode("text", given)["z"]
+    for view in (0, 1):
+        one = given.replace(**{n: t[:, view : view + 1] for n, t in given.tensors.items()})
+        assert torch.allclose(made.encode("text", one)["z"][:, 0], both[:, view], atol=1e-6)
+
+
+def test_no_parameter_is_left_out_and_word_vectors_are_none() -> None:
+    made = method()
+    made({"text": batch()}).losses["text"].backward()
+    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in made.parameters())
+    groups = made.param_groups("text")
+    assert [len(groups[name]) for name in ("base", "predictor")] == [len(list(made.parameters())) - 5, 5]
+    assert sum(p.numel() for p in made.sentence_encoder.parameters()) == sum(r * 6 * 5 + 5 for r in (1, 1, 2, 4))
+
+
+# --------------------------------------------------------------------------------------------------------------- variants
+
+
+@pytest.mark.parametrize(("variant", "always"), [("paper", True), ("released", False), ("fixed", False)])
+def test_disagree_5_1_attention_in_training_only_or_always(variant: Any, always: bool) -> None:
+    made = method(variant=variant, augmentation="none")
+    tokens = {name: t[:, 0] for name, t in batch().tensors.items()}
+    encoder = made.sentence_encoder
+    words = encoder.look_up(tokens["input_ids"])
+    attended = encoder.embed(words, tokens["attention_mask"], attention=True)
+    assert torch.equal(made.encode("text", batch())["y"][:, 0], attended)
+    assert torch.equal(encoder(tokens), attended) is always
+    assert method(attention="none", augmentation="none").encode("text", batch())["y"].shape == (32, 2, 20)
+    assert method(variant="paper", attention="training").sentence_encoder.attention is False
+
+
+@pytest.mark.parametrize(("variant", "norms"), [("paper", 2), ("released", 3), ("fixed", 3)])
+def test_disagree_5_3_batchnorm_at_the_end_of_the_projector(variant: Any, norms: int) -> None:
+    made = method(variant=variant)
+    kinds = [type(part) for part in made.projector]
+    assert kinds.count(nn.BatchNorm1d) == norms and kinds.count(nn.ReLU) == 2
+    assert kinds[-1] is (nn.Linear if variant == "paper" else nn.BatchNorm1d)
+    assert [type(part) for part in made.predictor] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+
+
+def test_disagree_5_5_variants_augment_in_their_own_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    forms: list[str] = []
+
+    def spy(words: Tensor, generator: torch.Generator, **settings: Any) -> Tensor:
+        forms.append(settings["form"])
+        return words
+
+    monkeypatch.setattr("trainers.gclsr.pwva", spy)
+    for variant in ("paper", "released", "fixed"):
+        method(variant=variant).encode("text", batch())
+    assert forms == ["paper"] * 2 + ["released"] * 4
+
+
+# -------------------------------------------------------------------------------------------------------------- optimizer
+
+
+def optimizer(config: OptimConfig | SGDConfig, steps: int = 8) -> tuple[GCLSR, TurnOptimizer]:
+    made = method()
+    return made, TurnOptimizer(made, "text", config, steps, "fp32")
+
+
+def test_momentum_and_rates_over_a_run() -> None:
+    config = SGDConfig(
+        lr=0.4,
+        momentum=0.9,
+        momentum_after_warmup=0.8,
+        nesterov=True,
+        schedule="cosine",
+        warmup=0.5,
+        groups={"predictor": GroupOverride(lr=1.0, schedule="constant", warmup=0)},
+    )
+    made, turn = optimizer(config)
+    seen = []
+    for _ in range(8):
+        for p in made.parameters():
+            p.grad = torch.ones_like(p)
+        rates = [group["lr"] for group in turn.optimizer.param_groups]
+        turn.step()
+        seen.append((*rates, turn.optimizer.param_groups[0]["momentum"], turn.optimizer.param_groups[1]["momentum"]))
+    cosine = [0.2 * (1 + math.cos(math.pi * share / 4)) for share in range(4)]
+    assert [row[0] for row in seen] == pytest.approx([0.1, 0.2, 0.3, 0.4, *cosine])
+    assert [row[1] for row in seen] == [1.0] * 8
+    assert [row[2] for row in seen] == [row[3] for row in seen] == [0.9] * 4 + [0.8] * 4
+
+
+def test_sgd_equals_its_definition() -> None:
+    """v <- m v + g + decay w; w <- w - lr (g + decay w + m v), with biases decayed too, and the momentum of the step."""
+    config = SGDConfig(
+        lr=0.1, momentum=0.9, momentum_after_warmup=0.5, nesterov=True, weight_decay=0.01, warmup=2, clip=None
+    )
+    made, turn = optimizer(config, steps=6)
+    weights = {name: p.detach().clone().double() for name, p in made.named_parameters()}
+    speeds = {name: torch.zeros_like(w) for name, w in weights.items()}
+    for step in range(6):
+        lr = 0.1 * ((step + 1) / 2 if step < 2 else 1 - (step - 2) / 4)
+        m = 0.9 if step < 2 else 0.5
+        torch.manual_seed(step)
+        for name, p in made.named_parameters():
+            p.grad = torch.randn_like(p)
+            g = p.grad.double() + 0.01 * weights[name]
+            speeds[name] = g if step == 0 else m * speeds[name] + g
+            weights[name] = weights[name] - lr * (g + m * speeds[name])
+        turn.step()
+    for name, p in made.named_parameters():
+        assert torch.allclose(p.double(), weights[name], atol=1e-5), name
+
+
+def test_the_momentum_goes_on_after_a_resume() -> None:
+    config = SGDConfig(lr=0.1, momentum=0.9, momentum_after_warmup=0.8, warmup=2)
+    made, turn = optimizer(config)
+    for _ in range(3):
+        for p in made.parameters():
+            p.grad = torch.ones_like(p)
+        turn.step()
+    state = turn.state_dict()
+    _, fresh = optimizer(config)
+    fresh.load_state_dict(state)
+    assert fresh.optimizer.param_groups[0]["momentum"] == 0.8 and fresh.schedule.last_epoch == 3
+
+
+def test_optimizers_are_told_apart_by_their_fields() -> None:
+    recipe = recipes.full()
+    assert isinstance(recipe.optim["text"], SGDConfig) and Recipe.from_json(recipe.to_json()) == recipe
+    adam = recipe.replace("optim.text", {"lr": 1e-3})
+    assert isinstance(adam.optim["text"], OptimConfig) and Recipe.from_json(adam.to_json()) == adam
+    assert isinstance(TurnOptimizer(method(), "text", OptimConfig(), 4, "fp32").optimizer, torch.optim.AdamW)
+    with pytest.raises(RecipeError, match=r"optim\.text\.betas: there is no such setting"):
+        recipe.replace("optim.text", {"momentum": 0.9, "betas": (0.9, 0.9)})
+
+
+# --------------------------------------------------------------------------------------------------------- wrong settings
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"method.group_size": 24}, r"method\.group_size=24 does not divide method\.width=4096"),
+        ({"method.kinds": (0.0, 0.0, 0.0, 0.0)}, r"method\.kinds="),
+        ({"method.kinds": (1.0, -1.0, 0.0, 0.0)}, r"method\.kinds="),
+        ({"encoder.regions": (1, 65)}, r"encoder\.regions=\(1, 65\).*encoder\.max_words=64"),
+        ({"encoder.vectors": "model.kv.missing"}, r"encoder\.vectors='model\.kv\.missing' is neither"),
+        ({"encoder.vectors": "missing.bin"}, r"encoder\.vectors='missing\.bin' does not exist"),
+    ],
+)
+def test_settings_that_cannot_run(changes: dict[str, Any], message: str) -> None:
+    from trainers.check import _check_encoder
+
+    recipe = recipes.full().replace("encoder.vectors", None)
+    for path, value in changes.items():
+        recipe = recipe.replace(path, value)
+    with pytest.raises(RecipeError, match=message):
+        _check_encoder(recipe)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"encoder": {"path": "google-bert/bert-base-uncased"}}, "trains filters over word vectors"),
+        ({"streams.text": TextStream(shards="x", columns=("a", "b", "c")).model_dump()}, "3 texts a sample"),
+        ({"streams.text.max_length": 65}, r"streams\.text\.max_length=65 is more than encoder\.max_words=64"),
+    ],
+)
+def test_parts_that_do_not_go_together(changes: dict[str, Any], message: str) -> None:
+    recipe = recipes.full()
+    check_settings(recipe)
+    for path, value in changes.items():
+        recipe = recipe.replace(path, value)
+    with pytest.raises(RecipeError, match=message):
+        check_settings(recipe)
+
+
+def test_other_methods_take_no_word_vectors() -> None:
+    from pipelines import simcse
+
+    with pytest.raises(RecipeError, match="'simcse' trains a transformer"):
+        check_settings(simcse.demo().replace("encoder", WordEncoderConfig().model_dump()))
+
+
+def test_views_by_eda_are_two_texts() -> None:
+    stream = EDATextStream(shards="x", batch_size=512, max_length=64, lexicon="small")
+    check_settings(recipes.full().replace("streams.text", stream.model_dump()))
+    from pipelines import simcse
+
+    with pytest.raises(RecipeError, match="2 texts a sample"):
+        check_settings(simcse.demo().replace("streams.text", stream.model_dump()))

@@ -1,0 +1,132 @@
+"""GCLSR (Applied Sciences 2023): word vectors, augmented word by word, a TextCNN, and SimSiam on groups of dimensions."""
+
+from __future__ import annotations
+
+import logging
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from data.batch import Batch
+from data.pwva import pwva
+from trainers import losses
+from trainers.config import MethodConfig
+from trainers.method import Method, StepOutput
+from trainers.words import WordEncoder
+
+log = logging.getLogger(__name__)
+
+COLLAPSED = 0.1
+"""A spread below this is reported: independent directions have 1, a single vector 0."""
+
+
+class GCLSRConfig(MethodConfig):
+    """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
+
+    takes_words: ClassVar[bool] = True
+
+    name: Literal["gclsr"] = "gclsr"
+    augmentation: Literal["pwva", "none"] = "pwva"
+    """`pwva`: partial word vector augmentation makes the views. `none`: they are the texts themselves."""
+    partial: float = Field(0.5, ge=0, le=1)
+    """Share of words whose vector is augmented; 1: full augmentation. The paper does not say it."""
+    kinds: tuple[float, float, float, float] = (0.5, 0.2, 0.2, 0.1)
+    """How often Gaussian noise, zeros, background noise and the Fourier transform are drawn (released code)."""
+    attention: Literal["none", "training", "always"] | None = None
+    """Parameter-free attention before the filters. None: in training only, in `paper` always [DISAGREE 5.1]."""
+    width: int = Field(4096, gt=0)
+    """Of the projector: three layers of this size."""
+    bottleneck: int = Field(1024, gt=0)
+    """Hidden layer of the predictor."""
+    group_size: int | None = Field(16, gt=0)
+    """Dimensions of a group, whose cosine is one term of the loss; none: one cosine over all."""
+    stop_gradient: bool = True
+    """Whether targets are constants. Without, the vectors collapse [DISAGREE 5.4]."""
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("text",),)
+
+    def check(self, hidden_size: int) -> None:
+        if self.group_size is not None and self.width % self.group_size:
+            raise ValueError(
+                f"method.group_size={self.group_size} does not divide method.width={self.width}; all groups have one size"
+            )
+        if min(self.kinds) < 0 or sum(self.kinds) <= 0:
+            raise ValueError(f"method.kinds={self.kinds}: frequencies are at least 0, and one of them is more")
+
+    def build(self, encoder: WordEncoder) -> GCLSR:
+        return GCLSR(encoder, self)
+
+
+class GCLSR(Method):
+    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 views made before (EDA, translation)."""
+
+    turns: tuple[tuple[str, ...], ...] = (("text",),)
+    sentence_encoder: WordEncoder
+
+    def __init__(self, encoder: WordEncoder, config: GCLSRConfig) -> None:
+        super().__init__()
+        config.check(encoder.hidden_size)
+        self.sentence_encoder, self.config = encoder, config
+        self.attention = config.attention or ("always" if config.variant == "paper" else "training")
+        encoder.attention = self.attention == "always"
+        w, h = config.width, config.bottleneck
+        # [DISAGREE 5.3] Whether there is a BatchNorm behind the last layer.
+        last = (nn.Linear(w, w),) if config.variant == "paper" else _layer(w, w)[:-1]
+        self.projector = nn.Sequential(*_layer(encoder.hidden_size, w), *_layer(w, w), *last)
+        self.predictor = nn.Sequential(*_layer(w, h), nn.Linear(h, w))
+        self.spread: Tensor | None = None
+        self.warned = False
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """Embeddings ``y``, projections ``z`` and predictions ``p`` (B, 2, ...) of two views."""
+        ids, mask = (batch[name].expand(-1, 2, -1) for name in ("input_ids", "attention_mask"))
+        views = [self._view(ids[:, view], mask[:, view]) for view in (0, 1)]
+        y, z, p = (torch.stack(part, 1) for part in zip(*views, strict=True))
+        return {"y": y, "z": z, "p": p}
+
+    def _view(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """One view through everything, so that BatchNorm sees the views apart, as SimSiam does."""
+        words = self.sentence_encoder.look_up(ids)
+        if self.config.augmentation == "pwva":
+            there = mask.bool()
+            words[there] = self._augmented(words[there])
+        y = self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
+        z = self.projector(y)
+        return y, z, self.predictor(z)
+
+    def _augmented(self, words: Tensor) -> Tensor:
+        generator = torch.Generator(words.device).manual_seed(int(torch.randint(2**62, ())))
+        form: Literal["paper", "released"] = "paper" if self.config.variant == "paper" else "released"
+        return pwva(words, generator, kinds=self.config.kinds, partial=self.config.partial, form=form)
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        y, z, p = (features["text"][name] for name in ("y", "z", "p"))
+        target = z.detach() if self.config.stop_gradient else z
+        loss = losses.grouped_cosine(p, target.flip(1), self.config.group_size)  # D(p1, z2) and D(p2, z1)
+        self.spread = losses.spread(z[:, 0].detach())
+        return StepOutput(
+            {"text": loss}, {"embedding_spread": losses.spread(y[:, 0].detach()), "projection_spread": self.spread}
+        )
+
+    def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
+        predictor = list(self.predictor.parameters())
+        known = {id(p) for p in predictor}
+        return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}
+
+    def after_step(self, step: int) -> None:
+        if self.spread is not None and float(self.spread) < COLLAPSED and not self.warned:
+            self.warned = True
+            log.warning(
+                "step %d: the projections have collapsed, projection_spread is %.3f (1: independent directions, 0: one "
+                "vector). Is method.stop_gradient on, and optim.text.groups.predictor.lr not too small?",
+                step,
+                float(self.spread),
+            )
+
+
+def _layer(d_in: int, d_out: int) -> tuple[nn.Module, ...]:
+    """Linear, BatchNorm, which makes a bias pointless, ReLU."""
+    return nn.Linear(d_in, d_out, bias=False), nn.BatchNorm1d(d_out), nn.ReLU()

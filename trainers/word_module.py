@@ -1,0 +1,366 @@
+"""Word vectors to sentence vectors (GCLSR, paper 003): frozen vectors, convolutions, the largest value over time.
+
+A copy of this file lies in every export of such a model, so it needs nothing of the project that wrote it: torch and
+sentence-transformers. Use:
+
+    model = SentenceTransformer(folder, trust_remote_code=True)
+    model.encode(["a dog barks"])
+
+The folder holds ``words.txt`` and ``vectors.safetensors``, a row for each word; ``model.safetensors`` with the filters; and
+``word_config.json``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from sentence_transformers.base.modules import InputModule
+from torch import Tensor, nn
+
+CONFIG, WORDS, VECTORS, FILTERS = "word_config.json", "words.txt", "vectors.safetensors", "model.safetensors"
+
+EPSILON = 1e-9
+"""Score of a word with padding (Algorithm 1; printed as 10^9)."""
+LETTERS = ("a-z", "any")
+UNKNOWN = ("fixed", "redrawn")
+
+
+# ---- text to word ids ------------------------------------------------------------------------------------------------
+
+
+class _Letters(dict[int, str]):
+    """A table for `str.translate`: what is no letter becomes a blank, an apostrophe nothing."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = "" if char in "'’" else char if unicodedata.category(char)[0] in "LM" else " "
+        return self[code]
+
+
+class _Latin(_Letters):
+    """Of letters only a to z."""
+
+    def __missing__(self, code: int) -> str:
+        char = chr(code)
+        self[code] = "" if char in "'’" else char if "a" <= char <= "z" else " "
+        return self[code]
+
+
+_TABLES = {"a-z": _Latin(), "any": _Letters()}
+
+
+def split(text: str, letters: str = "a-z") -> list[str]:
+    """The words of a text: lower case, apostrophes dropped, whatever is no letter a blank (paper 003, section 4.1).
+
+    letters: ``a-z``, as the paper; ``any``: those of every script, with their marks.
+    """
+    return text.lower().translate(_TABLES[letters]).split()
+
+
+def word_hash(word: str) -> int:
+    """A number below 2^56 that only the word decides."""
+    return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=7).digest(), "big")
+
+
+def hashed_vectors(hashes: Tensor, dim: int) -> Tensor:
+    """Vectors (..., dim) of words that have none: components uniform in [-b, b), b = sqrt(3 / dim), a length of about 1.
+    hashes (...) int64 decide them on every device: splitmix64, counted from a word's hash.
+    """
+    x = hashes[..., None] * _signed(0xD1342543DE82EF95)
+    x = x + torch.arange(1, dim + 1, device=hashes.device) * _signed(0x9E3779B97F4A7C15)
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    x = x ^ _shifted(x, 31)
+    return (_shifted(x, 40).float() / 2**23 - 1) * math.sqrt(3 / dim)
+
+
+def _signed(number: int) -> int:
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """x >> bits without the sign."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+# ---- convolution -----------------------------------------------------------------------------------------------------
+
+
+class TextCNN(nn.Module):
+    """Kim's convolution: filters over r words, ReLU, the largest value over all windows of a sentence padded to `length`.
+
+    regions: sizes r, one bank of `filters` each; (1, 1, 1, 6) is three banks over single words and one over six. Output
+    (B, len(regions) * filters), banks in ascending order of their size. Padding is never multiplied with: what a window gets
+    of it, and the windows of padding alone, are the same for every sentence.
+
+    Raises ValueError for a region that does not fit in `length`.
+    """
+
+    def __init__(self, dim: int, regions: Sequence[int], filters: int, length: int) -> None:
+        super().__init__()
+        if not regions or min(regions) < 1 or max(regions) > length:
+            raise ValueError(
+                f"encoder.regions={tuple(regions)}: sizes of windows are at least 1 and at most encoder.max_words={length}"
+            )
+        self.length, self.size = length, len(regions) * filters
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for size in sorted(set(regions)):
+            bound = 1 / math.sqrt(size * dim)  # as nn.Conv2d begins
+            width = filters * list(regions).count(size)
+            self.weights.append(torch.empty(size, dim, width).uniform_(-bound, bound))
+            self.biases.append(torch.empty(width).uniform_(-bound, bound))
+
+    def forward(self, words: Tensor, lengths: Tensor, padding: Tensor) -> Tensor:
+        """words (B, L, d), of which the first `lengths` (B,) of each row count; padding (d,). Returns (B, size)."""
+        if words.is_cuda:  # would rather have few calls: padded to the longest
+            beyond = torch.arange(words.shape[1], device=words.device) >= lengths[:, None]
+            return self._rows(torch.where(beyond[..., None], padding, words), padding)
+        order = lengths.argsort(stable=True)
+        present, counts = lengths[order].unique_consecutive(return_counts=True)
+        groups = zip(order.split(counts.tolist()), present.tolist(), strict=True)
+        parts = [self._rows(words[rows, :length], padding) for rows, length in groups]
+        return torch.cat(parts)[order.argsort()]
+
+    def _rows(self, words: Tensor, padding: Tensor) -> Tensor:
+        """Sentences of one length n, words (B, n, d)."""
+        x = words.transpose(0, 1).contiguous()  # what an offset of a window meets is one block of memory
+        banks = zip(self.weights, self.biases, strict=True)
+        return torch.cat([self._bank(x, padding, weight, bias) for weight, bias in banks], dim=1)
+
+    def _bank(self, x: Tensor, padding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        n, size = len(x), len(weight)
+        ends = padding @ weight  # (r, F): what the padding at an offset adds to a window
+        tails = torch.cat([ends.flip(0).cumsum(0).flip(0), torch.zeros_like(ends[:1])]) + bias
+        empty = tails[0].expand(x.shape[1], -1)  # a window of padding alone
+        windows = min(n, self.length - size + 1)
+        if windows == 0:
+            return empty.relu()
+        base = tails[(n - torch.arange(windows, device=x.device)).clamp(max=size)]
+        largest: Tensor = _LargestWindow.apply(x, weight, base)
+        return (torch.maximum(largest, empty) if n + size <= self.length else largest).relu()
+
+
+class _LargestWindow(torch.autograd.Function):
+    """max over t of base[t] + sum over k of x[t + k] @ weight[k]; (B, F) of x (n, B, d), weight (r, d, F), base (T, F).
+
+    Words behind the end are left out. By hand, because only the place of the maximum is kept for the backward pass, and
+    every offset is added where it belongs by the matrix product itself.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor) -> Tensor:
+        rows, flat = x.shape[1], x.flatten(0, 1)
+        y = base.repeat_interleave(rows, 0)
+        for k in range(min(len(x), len(weight))):
+            until = min(len(base), len(x) - k) * rows
+            y[:until].addmm_(flat[k * rows : k * rows + until], weight[k])
+        largest, places = y.view(len(base), rows, -1).max(0)
+        ctx.save_for_backward(x, weight, places)
+        ctx.windows = len(base)
+        return largest
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
+        x, weight, places = ctx.saved_tensors
+        rows, flat = x.shape[1], x.flatten(0, 1)
+        y = grad.new_zeros(ctx.windows, *grad.shape).scatter_(0, places[None], grad[None])
+        to_base, y = y.sum(1), y.flatten(0, 1)
+        to_weight = torch.zeros_like(weight)
+        to_x = torch.zeros_like(flat) if ctx.needs_input_grad[0] else None
+        for k in range(min(len(x), len(weight))):
+            until = min(ctx.windows, len(x) - k) * rows
+            torch.mm(flat[k * rows : k * rows + until].T, y[:until], out=to_weight[k])
+            if to_x is not None:
+                to_x[k * rows : k * rows + until].addmm_(y[:until], weight[k].T)
+        return None if to_x is None else to_x.view_as(x), to_weight, to_base
+
+
+# ---- the model -------------------------------------------------------------------------------------------------------
+
+
+class WordModel(nn.Module):
+    """Sentences to vectors (B, d_out): frozen word vectors, GCLSR's attention if asked for, `TextCNN`.
+
+    words: V of them; table (V, d) float32, a vector each, which is neither trained nor part of the state dict. It is moved
+    to the device of the first ids that are looked up; on a CPU it may be memory-mapped.
+    """
+
+    def __init__(
+        self,
+        words: Sequence[str],
+        table: Tensor,
+        *,
+        max_words: int = 64,
+        regions: Sequence[int] = (1, 1, 1, 6, 15, 20),
+        filters: int = 300,
+        letters: str = "a-z",
+        unknown: str = "fixed",
+        attention: bool = False,
+    ) -> None:
+        super().__init__()
+        if len(words) != len(table):
+            raise ValueError(f"{len(words)} words and {len(table)} vectors; each word has one")
+        if letters not in LETTERS or unknown not in UNKNOWN:
+            raise ValueError(f"letters={letters!r}, unknown={unknown!r}; letters: {LETTERS}, unknown: {UNKNOWN}")
+        self.words, self.table = words, table
+        self.rows = {word: row for row, word in enumerate(words, 1)}
+        self.max_words, self.letters, self.unknown, self.attention = max_words, letters, unknown, attention
+        self.filters, self.regions = filters, tuple(regions)
+        self.cnn = TextCNN(table.shape[1], regions, filters, max_words)
+        self.register_buffer("padding", hashed_vectors(torch.tensor(word_hash("")), table.shape[1]), persistent=False)
+
+    @property
+    def dim(self) -> int:
+        """Length of a word vector."""
+        return self.table.shape[1]
+
+    @property
+    def hidden_size(self) -> int:
+        """Length of a sentence vector."""
+        return self.cnn.size
+
+    def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask`` (B, L), at most `max_words` words of each text.
+
+        0 is padding, 1 to V the rows of the table, and beyond lie the hashes of words without a vector: of the word
+        (``fixed``), or of the word, its place and its sentence (``redrawn``), so that it has another vector elsewhere.
+        """
+        limit = min(max_length or self.max_words, self.max_words)
+        found = [self._ids(text, limit) for text in texts]
+        width = max(map(len, found), default=0) or 1  # without any word, a column of padding
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in found]).view(len(texts), width)
+        return {"input_ids": ids, "attention_mask": (ids > 0).long()}
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Words of each text, uncut."""
+        return [len(split(text, self.letters)) for text in texts]
+
+    def _ids(self, text: str, limit: int) -> list[int]:
+        first = len(self.words) + 1
+        redrawn = self.unknown == "redrawn"
+        return [
+            self.rows.get(word) or first + word_hash(f"{word}\n{place}\n{text}" if redrawn else word)
+            for place, word in enumerate(split(text, self.letters)[:limit])
+        ]
+
+    def look_up(self, ids: Tensor) -> Tensor:
+        """Word vectors (..., d) of ids (...); those of padding mean nothing. In training, ``redrawn`` draws the vectors of
+        unknown words from torch's random numbers."""
+        if self.table.device != ids.device:
+            self.table = self.table.to(ids.device)
+        size = len(self.table)
+        vectors = self.table[(ids - 1).clamp(0, size - 1)]
+        missing = ids > size
+        hashes = ids[missing] - (size + 1)
+        if self.training and self.unknown == "redrawn":
+            hashes = hashes ^ torch.randint(1 << 55, hashes.shape, device=ids.device)
+        vectors[missing] = hashed_vectors(hashes, self.dim).to(vectors)
+        return vectors
+
+    def importance(self, words: Tensor, mask: Tensor) -> Tensor:
+        """a_i = sum over j of x_i · x_j / sqrt(d), (B, L), of words (B, L, d); 1e-9 for every pair with padding (mask 0).
+
+        Algorithm 1, without softmax and parameters. Summed over j first, it costs O(L d). The sentence has `max_words`
+        places, padding included.
+        """
+        words = words * mask[..., None]
+        scores = torch.einsum("bld,bd->bl", words, words.sum(1)) / math.sqrt(words.shape[-1])
+        count = mask.sum(1, keepdim=True)
+        return torch.where(mask > 0, scores + EPSILON * (self.max_words - count), EPSILON * self.max_words)
+
+    def embed(self, words: Tensor, mask: Tensor, attention: bool) -> Tensor:
+        """Sentence vectors (B, d_out) of word vectors (B, L, d) and mask (B, L)."""
+        padding: Tensor = self.padding  # type: ignore[assignment]
+        if attention:
+            words = words * self.importance(words, mask)[..., None]
+            padding = padding * (EPSILON * self.max_words)
+        return self.cnn(words, mask.sum(1), padding)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Sentence vectors (B, d_out) of tokenised texts."""
+        return self.embed(self.look_up(batch["input_ids"]), batch["attention_mask"], self.attention)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What the model is made with, beside words, vectors and filters."""
+        names = ("max_words", "regions", "filters", "letters", "unknown", "attention")
+        return {name: getattr(self, name) for name in names}
+
+
+class WordModule(InputModule):
+    """`WordModel` as the module of a sentence-transformers model."""
+
+    config_file_name = CONFIG
+
+    def __init__(self, model: WordModel) -> None:
+        super().__init__()
+        self.model = model
+
+    @property
+    def tokenizer(self) -> Any:
+        return None
+
+    @property
+    def max_seq_length(self) -> int:
+        """Most words of one text."""
+        return self.model.max_words
+
+    def get_embedding_dimension(self) -> int:
+        """Length of a sentence vector."""
+        return self.model.hidden_size
+
+    def preprocess(self, inputs: Sequence[str], prompt: str | None = None, **kwargs: Any) -> dict[str, Any]:
+        """Word ids and mask of texts."""
+        return dict(self.model.tokenize([(prompt or "") + text for text in inputs]))
+
+    def forward(self, features: dict[str, Any], **kwargs: Any) -> dict[str, Any]:
+        return {**features, "sentence_embedding": self.model(features)}
+
+    def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
+        """Write words, vectors, filters and settings; safetensors whatever `safe_serialization` says."""
+        folder, model = Path(output_path), self.model
+        save_file({"vectors": model.table.detach().cpu().contiguous()}, folder / VECTORS)
+        save_file({name: t.detach().cpu().contiguous() for name, t in model.cnn.state_dict().items()}, folder / FILTERS)
+        (folder / WORDS).write_text("".join(f"{word}\n" for word in model.words), encoding="utf-8")
+        (folder / CONFIG).write_text(json.dumps(model.settings, indent=2) + "\n", encoding="utf-8")
+
+    @classmethod
+    def load(
+        cls,
+        model_name_or_path: str,
+        subfolder: str = "",
+        token: bool | str | None = None,
+        cache_folder: str | None = None,
+        revision: str | None = None,
+        local_files_only: bool = False,
+        **kwargs: Any,
+    ) -> WordModule:
+        """The module of a folder, or of a hub repository."""
+        place = cls.load_dir_path(
+            model_name_or_path,
+            subfolder=subfolder,
+            token=token,
+            cache_folder=cache_folder,
+            revision=revision,
+            local_files_only=local_files_only,
+        )
+        if place is None:
+            raise ValueError(f"no model in {model_name_or_path!r}")
+        return cls(load_words(Path(place)))
+
+
+def load_words(folder: Path) -> WordModel:
+    """The model that `WordModule.save` wrote to a folder."""
+    words = (folder / WORDS).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
+    model = WordModel(words, load_file(folder / VECTORS)["vectors"], **settings)
+    model.cnn.load_state_dict(load_file(folder / FILTERS))
+    return model.eval()

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 # Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
 
 Row = dict[str, Any]
-Tokenize = Callable[[list[str]], "dict[str, Tensor]"]
+Tokenize = Callable[..., "dict[str, Tensor]"]
+"""Texts -> token tensors (N, L); with `spans`, characters (start, stop) of a word in each, also ``word_mask`` (N, L)."""
 
 
 class StreamConfig(BaseModel):

@@ -9,9 +9,10 @@ from pydantic import Field
 
 from data import decode, views
 from data.base import Row, StreamConfig, Tokenize
-from data.errors import DataError
 from data.pairs import AudioTextStream, ImageTextStream
 from data.shards import RawSample
+from data.texts import TextStream, lexicon_of
+from data.triplets import TripletTextStream
 
 if TYPE_CHECKING:
     import torch
@@ -21,40 +22,6 @@ if TYPE_CHECKING:
     from data.lexicon import Lexicon
 
 # Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
-
-
-class TextStream(StreamConfig):
-    """Sentences, pairs or triples. Every column is one view: ``input_ids`` and ``attention_mask`` (B, V, L)."""
-
-    kind: Literal["text"] = "text"
-    columns: tuple[str, ...] = ("txt",)
-    """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
-    max_length: int = Field(32, gt=2)
-    """Tokens that are kept of a sentence in training."""
-
-    @property
-    def texts(self) -> bool:
-        return True
-
-    @property
-    def n_texts(self) -> int:
-        """Texts of a sample, each a view."""
-        return len(self.columns)
-
-    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        return dict(zip(self._names, decode.text(sample.fields, self.columns, key=sample.key), strict=True))
-
-    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
-        if tokenize is None:
-            raise ValueError("a text stream needs a tokenizer")
-        count, n_views = len(rows[self._names[0]]), self.n_texts
-        flat = [str(rows[name][i]) for i in range(count) for name in self._names]
-        tokens = tokenize(flat)
-        return {name: t.view(count, n_views, -1) for name, t in tokens.items() if name in ("input_ids", "attention_mask")}
-
-    @property
-    def _names(self) -> list[str]:
-        return [f"text{i}" for i in range(self.n_texts)]
 
 
 class EDATextStream(TextStream):
@@ -84,12 +51,7 @@ class EDATextStream(TextStream):
 
     def open_lexicon(self) -> Lexicon:
         """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        from data.lexicon import open_lexicon
-
-        try:
-            return open_lexicon(self.lexicon)
-        except DataError as error:
-            raise ValueError(f"the lexicon of a stream of kind 'eda_text': {error}") from None
+        return lexicon_of("eda_text", self.lexicon)
 
 
 class LabelledStream(StreamConfig):
@@ -207,5 +169,6 @@ class AudioStream(LabelledStream):
 
 
 AnyStream = Annotated[
-    TextStream | EDATextStream | ImageStream | AudioStream | ImageTextStream | AudioTextStream, Field(discriminator="kind")
+    TextStream | EDATextStream | TripletTextStream | ImageStream | AudioStream | ImageTextStream | AudioTextStream,
+    Field(discriminator="kind"),
 ]

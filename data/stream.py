@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import queue
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +20,9 @@ from data.errors import DataError
 from data.order import Window, seed_of, windows
 from data.shards import ShardSet
 from data.window import BLOCK_ROWS, Skipped, column_chunks, decoded, window_rows
+
+SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many
+ROUND = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
 
 
 def _ray_batches(
@@ -87,7 +92,8 @@ class Reader:
     """Ordinal after the last sample that was handed out: where a resumed reader starts."""
     wait_seconds: float = 0.0
     skipped: list[Skipped] = field(default_factory=list)
-    """Key and reason of every sample that was left out."""
+    """Key and reason of every sample that was left out; may be emptied, as `lost` counts them all."""
+    lost: int = 0
 
     def __post_init__(self) -> None:
         self.position = self.start
@@ -95,19 +101,36 @@ class Reader:
         self._source = self._prefetched(self._batches())
 
     def _batches(self) -> Iterator[tuple[Batch, int, list[Skipped]]]:
-        # Skipped samples are replaced by later ones: plan that many more. Ray does not read what nobody asks for.
-        plan = self._plan(
-            self.start, int(self.batches * self._size * (1 + self.config.max_skipped_share)) + self.config.window
-        )
-        if self.inline:
-            rows = (row for window in plan for row in window_rows(window, self.shards, self.config, self.name, self.seed))
-            source: Iterator[dict[str, Any]] = column_chunks(rows, self._size)
-        else:
-            source = _ray_batches(plan, self.shards, self.config, self.name, self.seed, self._size)
-        for columns in source:
-            skipped = [tuple(item) for text in columns["_skipped"] if text for item in json.loads(text)]
-            batch = Batch(self.config.collate(columns, self.tokenize), [str(key) for key in columns["_key"]])
-            yield batch, int(columns["_next"][-1]), skipped
+        """Planned in rounds, since Ray wants all tasks of a plan before the first batch (`ROUND`). Where more samples were
+        skipped than a round allows for, the next goes on behind the last batch, with as many as so far were needed for a
+        good one. All rounds together end where the allowed share was lost.
+        """
+        share, window, size = self.config.max_skipped_share, self.config.window, self._size
+        start, given, more = self.start, 0, 1 + min(share, SPARE)
+        end = start + math.ceil(self.batches * size / (1 - share)) + window
+        while True:
+            wanted = min(int((self.batches - given) * size * more) + window, int(ROUND * window * more), end - start)
+            last, before = start + wanted >= end, start
+            for columns in self._read(self._plan(start, wanted)):
+                if len(columns["_key"]) < self._size:
+                    break  # what is left of a round: read again in the next
+                # There may be millions, and few reasons.
+                items = (item for text in columns["_skipped"] if text for item in json.loads(text))
+                skipped = [(key, sys.intern(reason)) for key, reason in items]
+                batch = Batch(self.config.collate(columns, self.tokenize), [str(key) for key in columns["_key"]])
+                given, position = given + 1, int(columns["_next"][-1])
+                yield batch, position, skipped
+                start = position
+            if given >= self.batches or last:
+                return
+            more = (1 + SPARE) * (start - self.start) / (given * size) if start > before else 2 * more
+
+    def _read(self, plan: Iterator[Window]) -> Iterator[dict[str, Any]]:
+        """Columns of the plan's good rows, a batch at a time."""
+        if not self.inline:
+            return _ray_batches(plan, self.shards, self.config, self.name, self.seed, self._size)
+        rows = (row for window in plan for row in window_rows(window, self.shards, self.config, self.name, self.seed))
+        return column_chunks(rows, self._size)
 
     def _plan(self, start: int, samples: int) -> Iterator[Window]:
         return windows(
@@ -171,6 +194,7 @@ class Reader:
         self.position = position
         if skipped:
             self.skipped += skipped
+            self.lost += len(skipped)
             self._check_share()
         return batch
 
@@ -186,10 +210,10 @@ class Reader:
     def _check_share(self) -> None:
         # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.
         seen = max(self.position - self.start, self.shards.samples // self.world_size)
-        if len(self.skipped) > self.config.max_skipped_share * seen:
+        if self.lost > self.config.max_skipped_share * seen:
             key, reason = self.skipped[-1]
             raise DataError(
-                f"stream {self.name!r}: {len(self.skipped)} of {seen} samples could not be used, more than "
+                f"stream {self.name!r}: {self.lost} of {seen} samples could not be used, more than "
                 f"max_skipped_share={self.config.max_skipped_share:g}; the last was {key}: {reason}. "
                 f"Repair the shards or raise streams.{self.name}.max_skipped_share."
             )

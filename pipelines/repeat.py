@@ -36,7 +36,7 @@ class Arguments:
     """
 
     pipeline: tyro.conf.Positional[
-        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "pretrain"]
+        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "mocoutrl", "pretrain"]
     ]
     """What is trained."""
     recipe: tyro.conf.Positional[str]

@@ -25,8 +25,8 @@ SHOWN = (
     "uniformity",
 )
 """Metrics of the before/after table, in this order; smaller is better for the last three."""
-CODE = "multicse_dual.py"
-"""The file of a folder whose architecture transformers does not have (see `trainers.dual_export`)."""
+CODE, WORD_CODE = "multicse_dual.py", "multicse_words.py"
+"""The file of a folder whose architecture transformers does not have (see `trainers.carried`)."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
@@ -90,9 +90,16 @@ def _modality(recipe: Mapping[str, Any]) -> str | None:
     return "image" if method.get("tower", {}).get("kind") in ("vit", "resnet") else "audio"
 
 
+def _is_words(recipe: Mapping[str, Any]) -> bool:
+    """Whether the encoder is word vectors with filters over them."""
+    return "regions" in recipe.get("encoder", {})
+
+
 def _paths(recipe: Mapping[str, Any]) -> tuple[str | None, str | None]:
     """Where the weights of the text encoder and of the tower beside it came from; None for random ones."""
     encoder, tower = recipe.get("encoder", {}), recipe.get("method", {}).get("tower") or {}
+    if _is_words(recipe):
+        return None, None
     return None if encoder.get("scratch") else encoder.get("path", "unknown"), tower.get("path")
 
 
@@ -104,6 +111,10 @@ def _bases(recipe: Mapping[str, Any]) -> list[str]:
 
 def _start(recipe: Mapping[str, Any]) -> str:
     """What training began with: "Trained from ...", or "From random weights ..., trained"."""
+    if _is_words(recipe):
+        vectors = recipe["encoder"]["vectors"]
+        source = f"the word vectors `{Path(vectors).name}`" if vectors else "word vectors of its own training sentences"
+        return f"On {source}, which stay as they are, filters were trained from random weights"
     text, tower = _paths(recipe)
     things = {"image": "pictures", "audio": "sounds"}.get(_modality(recipe) or "")
     if text is None:
@@ -118,6 +129,8 @@ def _introduction(trained: str, modality: str | None, folder: Path | None, recip
     """What it is, and how to use it."""
     if modality is not None:
         return _dual_introduction(trained, modality, folder, recipe)
+    if _is_words(recipe):
+        return _word_introduction(trained)
     return [
         f"A sentence encoder: texts to vectors whose cosine says how close their meanings are. {trained}, and an ordinary "
         "[sentence-transformers](https://sbert.net) model.",
@@ -131,6 +144,23 @@ def _introduction(trained: str, modality: str | None, folder: Path | None, recip
         ),
         "`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in `modules.json`. "
         "A further run starts from it with `--encoder.path`.",
+    ]
+
+
+def _word_introduction(trained: str) -> list[str]:
+    """The same of a model of word vectors."""
+    return [
+        f"A sentence encoder: texts to vectors whose cosine says how close their meanings are. {trained}. It is a "
+        "[sentence-transformers](https://sbert.net) model that brings its vectors and its Python.",
+        "## Use",
+        _python(
+            "from sentence_transformers import SentenceTransformer",
+            "",
+            'model = SentenceTransformer("path/to/this/folder", trust_remote_code=True)',
+            'vectors = model.encode(["A dog runs through the park.", "The stock market fell today."])',
+            "print(model.similarity(vectors, vectors))",
+        ),
+        f"`trust_remote_code=True` runs `{WORD_CODE}`: read it first if the folder has come from somewhere else.",
     ]
 
 

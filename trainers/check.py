@@ -12,12 +12,14 @@ from data.decode import IMAGES, SOUNDS
 from data.errors import DataError
 from data.pairs import AudioTextStream, ImageTextStream, misnamed
 from data.shards import ShardSet
+from data.triplets import TripletTextStream
 from data.word_vectors import is_word_vectors
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.clip import CLIPConfig
 from trainers.folders import ENCODER
 from trainers.gclsr import GCLSRConfig
+from trainers.mocoutrl import MoCoUTRLConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import EncoderConfig, Recipe, RecipeError, WordEncoderConfig
@@ -233,13 +235,22 @@ def _check_inputs_fit(recipe: Recipe) -> None:
             recipe, (1, 2), "method.name='gclsr'", "one column, txt, or two views of it, original and translation"
         )
         _check_views(recipe)
+    if isinstance(recipe.encoder, WordEncoderConfig) and isinstance(recipe.streams["text"], TripletTextStream):
+        raise RecipeError(
+            "streams.text.kind='triplet' marks the sub-tokens of a word, and the encoder is word vectors; use 'text'"
+        )
+    if isinstance(method, MoCoUTRLConfig) and not isinstance(recipe.streams["text"], TripletTextStream):
+        raise RecipeError(
+            f"streams.text.kind={recipe.streams['text'].kind!r} where MoCoUTRL takes sentences with a synonym and an "
+            "antonym in place of a word; use the kind 'triplet'"
+        )
     if isinstance(method, NonLingSettings):
         for name, config in method.nonling.items():
             _check_nonling(recipe, name, config)
     if isinstance(method, CLIPConfig):
         _check_pairs(recipe, method)
     for name, stream in recipe.streams.items():
-        if isinstance(stream, EDATextStream):
+        if isinstance(stream, EDATextStream | TripletTextStream):
             try:
                 stream.open_lexicon()
             except ValueError as error:

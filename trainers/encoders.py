@@ -219,11 +219,21 @@ class TextEncoder(nn.Module):
         """The head's output (B, d) in training; `pooled` itself where there is no head."""
         return pooled if self.head is None else self.head(pooled)
 
-    def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
-        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
+    def tokenize(
+        self, texts: list[str], max_length: int | None = None, spans: Sequence[tuple[int, int] | None] | None = None
+    ) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`.
+
+        With `spans`, for every text the first character of a word and the one after its last, or None: also ``word_mask``
+        (B, L) int64, 1 at the tokens that hold characters of the word; all 0 without a word, for an empty one, and where it
+        was cut off. Raises ValueError for another number of spans than texts, and for a tokenizer that cannot tell which
+        characters its tokens hold.
+        """
+        if spans is not None:
+            self._check_spans(texts, spans)
         limit = min(max_length or self.limit, self.limit)
         with TOKENIZING:
-            return dict(
+            tokens = dict(
                 self.tokenizer(
                     texts,
                     padding=True,
@@ -231,7 +241,21 @@ class TextEncoder(nn.Module):
                     max_length=limit,
                     return_tensors="pt",
                     return_token_type_ids=False,
+                    return_offsets_mapping=spans is not None,
                 )
+            )
+        if spans is not None:
+            tokens["word_mask"] = _word_mask(tokens.pop("offset_mapping"), spans)
+        return tokens
+
+    def _check_spans(self, texts: Sequence[str], spans: Sequence[tuple[int, int] | None]) -> None:
+        if len(spans) != len(texts):
+            raise ValueError(f"tokenize: {len(spans)} spans for {len(texts)} texts; give one for each, or None in its place")
+        if not getattr(self.tokenizer, "is_fast", False):
+            raise ValueError(
+                f"encoder.path: the tokenizer of {self.path or 'this encoder'!r} ({type(self.tokenizer).__name__}) does not "
+                "say which characters its tokens hold, so a word cannot be found among them; choose a model with a fast "
+                "tokenizer (a file tokenizer.json), such as BERT, RoBERTa or DeBERTa"
             )
 
     def lengths(self, texts: list[str]) -> list[int]:
@@ -340,6 +364,16 @@ class TextEncoder(nn.Module):
         SentenceTransformer(modules=parts, device="cpu").save(folder, create_model_card=False)
         # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
         self.model.save_pretrained(folder, state_dict=weights)
+
+
+def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tensor:
+    """int64 (B, L): 1 where a token's characters, offsets (B, L, 2), and those of its text's span overlap.
+
+    Overlap, since byte-level tokenizers may count the space before a word as the token's; special tokens have none.
+    """
+    first, last = offsets.unbind(-1)
+    start, stop = torch.tensor([span or (0, 0) for span in spans], dtype=offsets.dtype).view(-1, 2, 1).unbind(1)
+    return ((torch.maximum(first, start)) < torch.minimum(last, stop)).long()
 
 
 def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:

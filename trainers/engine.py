@@ -40,6 +40,9 @@ from trainers.words import WordEncoder, vectors_of
 
 log = logging.getLogger(__name__)
 
+NAMED = 10_000
+"""Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
+
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
@@ -177,6 +180,8 @@ class Engine:
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
+        """The first `NAMED` samples of each stream that were left out; `skips` counts all."""
+        self.skips = dict.fromkeys(recipe.streams, 0)
         self.positions = dict.fromkeys(recipe.streams, 0)
         self.seconds = 0.0
         self.evaluation_seconds = 0.0
@@ -269,9 +274,9 @@ class Engine:
         recipe, host = self.recipe, self.host
         tokenizer = self.method.sentence_encoder.tokenize
 
-        def tokenize_for(name: str) -> Callable[[list[str]], dict[str, Tensor]] | None:
+        def tokenize_for(name: str) -> Callable[..., dict[str, Tensor]] | None:
             config: Any = recipe.streams[name]
-            return (lambda texts: tokenizer(texts, max_length=config.max_length)) if config.texts else None  # type: ignore[call-arg]
+            return partial(tokenizer, max_length=config.max_length) if config.texts else None  # type: ignore[call-arg]
 
         return {
             name: Reader(
@@ -323,7 +328,8 @@ class Engine:
             self.method.load_state_dict(self.best)
         after = evaluate(self.final, self.encoder)
         self._log_scores("final", after)
-        ranks = _from_all_ranks({"skipped": self.skipped, "fingerprint": fingerprint(self.method)}, self.host)
+        mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.method)}
+        ranks = _from_all_ranks(mine, self.host)
         if len({rank["fingerprint"] for rank in ranks}) > 1:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
         last = self.recipe.evaluation.keep == "last"
@@ -339,6 +345,7 @@ class Engine:
             "train_seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
+            "skips": {name: sum(rank["skips"][name] for rank in ranks) for name in self.skips},
             "fingerprints": [rank["fingerprint"] for rank in ranks],
         }
 
@@ -347,9 +354,10 @@ class Engine:
     def _report(self, window: _Window, readers: dict[str, Reader]) -> None:
         values = _mean_over_ranks(window.means(), self.host)
         for name, reader in readers.items():
-            self.skipped[name] += reader.skipped
+            self.skips[name] += len(reader.skipped)
+            self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
             reader.skipped = []
-            values[f"data/{name}/skipped"] = float(len(self.skipped[name]))
+            values[f"data/{name}/skipped"] = float(self.skips[name])
         batches = sum(self.recipe.streams[name].batch_size for streams in self.turns.values() for name in streams)
         speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
         values |= window.wait_shares(readers) | {
@@ -386,6 +394,7 @@ class Engine:
                 "before": self.before,
                 "positions": positions,
                 "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
+                "skips": self.skips,
                 "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
             }
             torch.save(state, folder / "state.pt")
@@ -403,6 +412,7 @@ class Engine:
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
+            self.skips = dict(state["skips"])
         for turn, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][turn])
         positions, world = state["positions"], self.host.world_size

@@ -285,6 +285,7 @@ def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoi
         shutil.rmtree(export, ignore_errors=True)
         fresh.rename(export)
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
+    skips = {name: count for name, count in result.pop("skips").items() if count}
     if skipped:
         (output / "skipped.json").write_text(json.dumps(skipped, indent=2))
         handle.log_artifact(output / "skipped.json")
@@ -300,7 +301,7 @@ def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoi
         "recipe": recipe.name,
         "identity": recipe.identity(),
         **result,
-        "skipped": {name: len(items) for name, items in skipped.items()},
+        "skipped": skips,
         "export": str(export),
         "checkpoint": str(checkpoint),
         "mlflow_run_id": handle.run_id,

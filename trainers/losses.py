@@ -292,3 +292,66 @@ def spread(x: Tensor) -> Tensor:
     1 for independent directions, 0 for one vector (SimSiam's measure of collapse).
     """
     return F.normalize(x, dim=-1).std(0, correction=0).mean() * x.shape[-1] ** 0.5
+
+
+@full_precision
+def long_span(
+    z: Tensor, positives: Tensor, negatives: Tensor, temperature: float = 0.07, kept: Tensor | None = None
+) -> Tensor:
+    """MoCoUTRL eq. 6: -log( e^s(z_i, z_i+) / sum_j e^s(z_i, z_j-) ), s = cos / temperature, mean over i.
+
+    z, positives (N, d) local; negatives (M, d) of all workers, of which `kept` (M,) bool count (all, if not given). The
+    positive is not in the denominator, so the loss can be negative [DISAGREE 6.2].
+    """
+    logits = cosine_similarity(z, negatives) / temperature
+    if kept is not None:
+        logits = logits.masked_fill(~kept, -torch.inf)
+    return (logits.logsumexp(1) - F.cosine_similarity(z, positives) / temperature).mean()
+
+
+@full_precision
+def nt_xent_with_negatives(
+    anchors: Tensor,
+    candidates: Tensor,
+    negatives: Tensor,
+    temperature: float = 0.07,
+    offset: int = 0,
+    kept: Tensor | None = None,
+) -> Tensor:
+    """MoCoUTRL as released: NT-Xent over 3B sentences, of which x- are nobody's positive: 2N anchors, each for its other
+    view against that one and 3M - 2 negatives.
+
+    anchors (N, 2, d) local x and x+; candidates (M, 2, d) and negatives (M, d) of all workers, of which `kept` (M,) bool
+    count (all, if not given).
+    """
+    logits = cosine_similarity(anchors.flatten(0, 1), torch.cat([candidates.flatten(0, 1), negatives])) / temperature
+    own = torch.arange(len(logits), device=logits.device) + 2 * offset
+    logits = logits.scatter(1, own[:, None], -torch.inf)
+    if kept is not None:
+        logits[:, len(candidates) * 2 :].masked_fill_(~kept, -torch.inf)
+    return F.cross_entropy(logits, own ^ 1)
+
+
+@full_precision
+def token_eq10(target: Tensor, synonym: Tensor, antonym: Tensor) -> Tensor:
+    """MoCoUTRL eq. 10 of every row: MSE(e_ori, w_syn) - MSE(e_ori, w_ant), all (N, d) -> (N,). Unbounded below."""
+    return (target - synonym).square().mean(1) - (target - antonym).square().mean(1)
+
+
+@full_precision
+def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: float = 1.0) -> Tensor:
+    """Eq. 10 with a bound, of every row: max(0, margin + |e - s|² - |e - a|²) of unit vectors; all (N, d) -> (N,)."""
+    e, s, a = (F.normalize(x, dim=1) for x in (target, synonym, antonym))
+    return ((e - s).square().sum(1) - (e - a).square().sum(1) + margin).relu()
+
+
+def gaussian_shell(target: Tensor, mean: float = 0.005, deviation: float = 0.005 / 3) -> Tensor:
+    """MoCoUTRL eq. 21: e / ||e|| - d, d ~ N(mean, deviation²) in every dimension; target (N, d)."""
+    return F.normalize(target, dim=1) - torch.randn_like(target) * deviation - mean
+
+
+@torch.no_grad()
+def move(dictionary: Tensor, table: Tensor, momentum: float, printed: bool = False) -> None:
+    """MoCoUTRL eq. 1, in place: xi <- m xi + (1 - m) phi, both (V, d). `printed` has the paper's sign, m - 1, with which the
+    dictionary goes to minus the table [DISAGREE 6.1]."""
+    dictionary.mul_(momentum).add_(table, alpha=momentum - 1 if printed else 1 - momentum)

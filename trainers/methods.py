@@ -5,6 +5,7 @@ from __future__ import annotations
 from trainers.audiocse import AudioCSEConfig
 from trainers.clip import CLIPConfig
 from trainers.gclsr import GCLSRConfig
+from trainers.mocoutrl import MoCoUTRLConfig
 from trainers.nonling import NonLingCSEConfig
 from trainers.pretrain import MaskedLMConfig
 from trainers.sgbert import SGBERTConfig
@@ -19,5 +20,6 @@ AnyMethod = (
     | SGBERTConfig
     | CLIPConfig
     | GCLSRConfig
+    | MoCoUTRLConfig
     | MaskedLMConfig
 )

@@ -8,7 +8,7 @@ from types import ModuleType
 
 import pytest
 
-from pipelines import audiocse, clap, cyclip, gclsr, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
+from pipelines import audiocse, clap, cyclip, gclsr, mocoutrl, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse, prepare, report
 from trainers.carried import carries_code
 from trainers.launch import fit
@@ -16,7 +16,9 @@ from trainers.launch import fit
 
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
-    "pipeline", [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr], ids=lambda m: m.__name__
+    "pipeline",
+    [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr, mocoutrl],
+    ids=lambda m: m.__name__,
 )
 def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from sentence_transformers import SentenceTransformer

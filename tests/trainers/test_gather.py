@@ -25,6 +25,7 @@ from trainers.clip import CLIPConfig
 from trainers.gather import gather, offset, rank, world_size
 from trainers.gclsr import GCLSRConfig
 from trainers.method import Method
+from trainers.mocoutrl import MoCoUTRLConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.simcse import SimCSEConfig
 from trainers.towers import ViTTower
@@ -63,6 +64,7 @@ METHODS = {
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
     "cyclic-alone": CLIPConfig(tower=TOWER, embed_dim=6, contrastive=0.0, i_cyclic=0.5, c_cyclic=0.5),
     "gclsr": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
+    "mocoutrl": MoCoUTRLConfig(perturbation=False, momentum=0.9),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 
@@ -134,6 +136,11 @@ def _train(name: str) -> dict[str, Tensor]:
         encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout=0.0))
         method = config.build(encoder).double().train()
     batches = _batches(method, supervised="supervised" in name)
+    if name == "mocoutrl":
+        marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
+        marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all of the last worker
+        everything = tiny_encoder.text_batch(ROWS, views=3).replace(word_mask=marks, candidate=marks[:, 0].any(-1))
+        batches = {"text": Batch({k: _share(t) for k, t in everything.tensors.items()})}
     if name == "gclsr":
         batches = {"text": Batch({k: _share(t) for k, t in tiny_encoder.text_batch(ROWS, views=2).tensors.items()})}
     model: nn.Module = method
@@ -152,7 +159,9 @@ def _train(name: str) -> dict[str, Tensor]:
             nn.utils.clip_grad_norm_(method.parameters(), 1.0)
             optimizer.step()
             optimizer.zero_grad()
-    return results | {f"{name}/weights/{part}": p.detach().clone() for part, p in method.named_parameters()}
+        method.after_step(step)
+    parts = {**dict(method.named_parameters()), **dict(method.named_buffers())}
+    return results | {f"{name}/weights/{part}": t.detach().clone() for part, t in parts.items() if t.is_floating_point()}
 
 
 def _everything() -> dict[str, Tensor]:

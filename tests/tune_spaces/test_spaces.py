@@ -9,11 +9,12 @@ from pipelines import audiocse as audiocse_pipeline
 from pipelines import clap as clap_pipeline
 from pipelines import cyclip as cyclip_pipeline
 from pipelines import gclsr as gclsr_pipeline
+from pipelines import mocoutrl as mocoutrl_pipeline
 from pipelines import sgbert as sgbert_pipeline
 from pipelines import visualcse as visualcse_pipeline
 from trainers.check import check_settings
 from trainers.recipe import Recipe, RecipeError
-from tune_spaces import audiocse, clap, cyclip, gclsr, sgbert, visualcse
+from tune_spaces import audiocse, clap, cyclip, gclsr, mocoutrl, sgbert, visualcse
 from tune_spaces.space import SearchSpace, check, grid_size, values_to_try
 
 PAIRS = [
@@ -23,6 +24,7 @@ PAIRS = [
         (audiocse, audiocse_pipeline),
         (sgbert, sgbert_pipeline),
         (gclsr, gclsr_pipeline),
+        (mocoutrl, mocoutrl_pipeline),
     )
     for space in spaces.SPACES.values()
     for make in pipeline.RECIPES.values()
@@ -88,6 +90,14 @@ def test_tables_4_to_11_of_paper_003() -> None:
         for path, domain in space.items():
             for value in values_to_try(path, domain):
                 check_settings(gclsr_pipeline.full().replace("run.precision", "fp32").replace(path, value))
+
+
+def test_spaces_of_mocoutrl() -> None:
+    """The grid holds the recipe's own point, and each loss alone."""
+    ours = mocoutrl_pipeline.paper()
+    grid = {path: list(values_to_try(path, domain)) for path, domain in mocoutrl.SPACES["paper"].items()}
+    assert grid_size(mocoutrl.SPACES["paper"]) == 20 and {0.0, 1.0} <= set(grid["method.balance"])
+    assert all(ours.flat()[path] in values for path, values in grid.items())
 
 
 def test_the_papers_grid() -> None:

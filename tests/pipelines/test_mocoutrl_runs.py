@@ -1,0 +1,129 @@
+"""MoCoUTRL and GCLSR through the engine: what a checkpoint holds, a run that goes on, vectors of a run's own sentences."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from data.config import EDATextStream, TextStream
+from data.triplets import TripletTextStream
+from data.word_vectors import open_vectors
+from evaluation.models import load_model
+from pipelines import gclsr as gclsr_recipes
+from pipelines import parts
+from tests.pipelines.test_engine import Memory, run
+from tests.small import write_text
+from trainers.check import check
+from trainers.engine import Engine, LocalHost, load_method
+from trainers.gclsr import GCLSRConfig
+from trainers.launch import fit
+from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
+from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig
+from trainers.words import train_recipe_vectors
+
+
+@pytest.fixture
+def triplets(tmp_path: Path) -> Recipe:
+    stream = TripletTextStream(
+        shards=write_text(tmp_path / "text"), batch_size=8, window=32, lexicon="small", without_candidate="keep"
+    )
+    return Recipe(
+        name="mocoutrl/test",
+        method=MoCoUTRLConfig(momentum=0.9),
+        encoder=parts.SMALL,
+        streams={"text": stream},
+        optim={"text": OptimConfig(lr=1e-3)},
+        evaluation=EvaluationConfig(select=None, every=2),
+        run=RunConfig(output=str(tmp_path / "run"), max_steps=4, epochs=100, workers=0, log_every=1, threads=1),
+    )
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Recipe:
+    return Recipe(
+        name="gclsr/test",
+        method=GCLSRConfig(width=16, bottleneck=8, group_size=4),
+        encoder=WordEncoderConfig(dim=10, filters=4, regions=(1, 1, 3), max_words=16),
+        streams={"text": TextStream(shards=write_text(tmp_path / "text"), batch_size=8, window=32, max_length=16)},
+        optim={"text": gclsr_recipes.sgd(8)},
+        evaluation=EvaluationConfig(select=None, every=2),
+        run=RunConfig(output=str(tmp_path / "run"), max_steps=4, epochs=100, workers=0, log_every=1, threads=1),
+    )
+
+
+def interrupted(recipe: Recipe) -> None:
+    """Run until the first checkpoint is written."""
+    host = LocalHost(Path(recipe.run.output))
+    host.device = torch.device("cpu")
+    engine = Engine(recipe, host, Memory())
+    save = engine._save
+
+    def stop_after_saving(readers: Any) -> None:
+        save(readers)
+        raise KeyboardInterrupt
+
+    engine._save = stop_after_saving  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        engine.run()
+
+
+def test_a_resumed_run_has_the_same_dictionary_and_losses(triplets: Recipe, tmp_path: Path) -> None:
+    whole, _, engine = run(triplets)
+    assert all(0 < whole.values[step]["train/token_share"] <= 1 for step in (1, 2, 3, 4))
+    half = triplets.replace("run.output", str(tmp_path / "half"))
+    interrupted(half)
+    resumed, _, after = run(half)
+    assert sorted(resumed.values) == [3, 4]
+    for step in (3, 4):
+        assert resumed.values[step]["train/long"] == whole.values[step]["train/long"]
+        assert resumed.values[step]["train/token"] == whole.values[step]["train/token"]
+    assert isinstance(engine.method, MoCoUTRL) and isinstance(after.method, MoCoUTRL)
+    assert torch.equal(engine.method.dictionary, after.method.dictionary)
+    assert not torch.equal(engine.method.dictionary, engine.method.table.weight)
+    saved = load_file(Path(half.run.output) / "checkpoint" / "method.safetensors")
+    assert torch.equal(saved["dictionary"], after.method.dictionary)
+
+
+def test_mocoutrl_takes_triplets_only(triplets: Recipe) -> None:
+    plain = TextStream(shards=triplets.streams["text"].shards, batch_size=8)
+    with pytest.raises(RecipeError, match=r"streams\.text\.kind='text'.*'triplet'"):
+        check(triplets.replace("streams.text", plain.model_dump()))
+
+
+def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:
+    train_recipe_vectors(words)
+    whole, _, _ = run(words)
+    half = words.replace("run.output", str(tmp_path / "half"))
+    train_recipe_vectors(half)
+    first, second = (open_vectors(Path(recipe.run.output) / "vectors") for recipe in (words, half))
+    assert first.words == second.words and np.array_equal(first.vectors, second.vectors)
+    interrupted(half)
+    resumed, _, _ = run(half)
+    assert [resumed.values[step]["train/text"] for step in (3, 4)] == [whole.values[step]["train/text"] for step in (3, 4)]
+    checkpoint = Path(half.run.output) / "checkpoint"
+    assert not [name for name in load_file(checkpoint / "method.safetensors") if "table" in name]
+    loaded = load_method(checkpoint)
+    assert loaded.sentence_encoder.tokenize(["the dog"])["input_ids"].shape == (1, 2)
+
+
+@pytest.mark.parametrize("eda", [False, True])
+def test_from_sentences_to_an_export(words: Recipe, tmp_path: Path, eda: bool) -> None:
+    """Vectors of the run's own sentences, training, export, registry, card; with EDA the two views come from the stream."""
+    if eda:
+        stream = EDATextStream(shards=words.streams["text"].shards, batch_size=8, window=32, max_length=16, lexicon="small")
+        words = words.replace("streams.text", stream.model_dump()).replace("method.augmentation", "none")
+    words = words.replace("run.tracking_uri", f"sqlite:///{tmp_path}/mlflow.db").replace("run.register_as", "words")
+    summary = fit(words)
+    export = Path(summary["export"])
+    note = json.loads((Path(words.run.output) / "vectors" / "vectors.json").read_text())
+    assert note["letters"] == "a-z" and note["seed"] == 42
+    assert load_model(str(export)).encode(["the dog runs", "unheard"]).shape == (2, 12)
+    card = (export / "README.md").read_text()
+    assert "trust_remote_code=True" in card and "AutoModel" not in card and "--encoder.path" not in card
+    assert "word vectors" in card

@@ -1,0 +1,370 @@
+"""MoCoUTRL: the formulas, the dictionary, the views, the token losses and what the variants differ in."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import tiny_encoder
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from data.batch import Batch
+from trainers import losses
+from trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig, mean_of_marked
+
+A = torch.tensor([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]], dtype=torch.float64)
+B = torch.tensor([[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]], dtype=torch.float64)
+C = torch.tensor([[0, 0, 1], [1, 0, 0], [0, 1, 0], [0.6, 0, 0.8]], dtype=torch.float64)
+
+
+VOCABULARY = tiny_encoder.bert_config().vocab_size
+
+
+def method(dropout: float = 0.0, **settings: Any) -> MoCoUTRL:
+    torch.manual_seed(0)
+    config = tiny_encoder.bert_config(dropout=dropout)
+    config.max_position_embeddings = PADDED
+    encoder = tiny_encoder.encoder("mean", config)
+    return MoCoUTRLConfig(**settings).build(encoder).train()
+
+
+def triplets(samples: int = 16, seed: int = 0, absent: tuple[int, ...] = ()) -> Batch:
+    """Sentences of 8 tokens, some shorter; the word at positions 2 and 3 is another one in each view. `absent` have none."""
+    generator = torch.Generator().manual_seed(seed)
+    ids = torch.randint(5, VOCABULARY, (samples, 1, 8), generator=generator).repeat(1, 3, 1)
+    ids[:, 1:, 2:4] = torch.randint(5, VOCABULARY, (samples, 2, 2), generator=generator)
+    mask, marks = torch.ones_like(ids), torch.zeros_like(ids)
+    mask[::3, :, 6:] = 0
+    marks[:, :, 2:4] = 1
+    candidate = torch.ones(samples, dtype=torch.bool)
+    for row in absent:
+        ids[row, 1:], marks[row], candidate[row] = ids[row, 0].clone(), 0, False
+    return Batch(
+        {"input_ids": ids * mask, "attention_mask": mask, "word_mask": marks, "candidate": candidate}, ["x"] * samples
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------- formulas
+
+
+def test_golden_values() -> None:
+    assert losses.long_span(A, B, C, 0.07).item() == pytest.approx(2.780395, abs=1e-6)
+    views = torch.stack([A, B], 1)
+    assert losses.nt_xent_with_negatives(views, views, C, 0.07).item() == pytest.approx(4.017536, abs=1e-6)
+
+
+def naive_nt_xent(embeddings: Tensor, labels: list[int], t: float) -> float:
+    """Every ordered pair of one label against all samples of other labels, one at a time; the mean over the pairs."""
+    unit = F.normalize(embeddings, dim=1).tolist()
+    total, pairs = 0.0, 0
+    for i, a in enumerate(unit):
+        for j, b in enumerate(unit):
+            if i != j and labels[i] == labels[j]:
+                positive = math.exp(sum(x * y for x, y in zip(a, b, strict=True)) / t)
+                others = [c for k, c in enumerate(unit) if labels[k] != labels[i]]
+                negatives = sum(math.exp(sum(x * y for x, y in zip(a, c, strict=True)) / t) for c in others)
+                total -= math.log(positive / (positive + negatives))
+                pairs += 1
+    return total / pairs
+
+
+def test_disagree_6_2_eq_6_against_nt_xent_over_all_sentences() -> None:
+    """Three views of B: eq. 6 has the B antonym sentences as negatives and may be negative; the code has 3B - 2."""
+    torch.manual_seed(0)
+    z = torch.randn(6, 3, 5, dtype=torch.float64)
+    everything = torch.cat([z[:, 0], z[:, 1], z[:, 2]])
+    labels = [*range(6), *range(6), *range(6, 12)]
+    ours = losses.nt_xent_with_negatives(z[:, :2], z[:, :2], z[:, 2], 0.2)
+    assert ours.item() == pytest.approx(naive_nt_xent(everything, labels, 0.2), abs=1e-10)
+    assert (
+        losses.long_span(A, A, -A, 0.07)
+        < 0
+        < losses.nt_xent_with_negatives(torch.stack([A, A], 1), torch.stack([A, A], 1), -A)
+    )
+    for variant, name in (("paper", "eq6"), ("released", "nt_xent"), ("fixed", "nt_xent")):
+        assert MoCoUTRLConfig(variant=variant).choices.sentence_loss == name
+
+
+def test_sentences_without_a_candidate_are_no_negatives() -> None:
+    z = torch.randn(5, 3, 4, dtype=torch.float64)
+    kept = torch.tensor([True, False, True, True, False])
+    for formula in (
+        lambda n, k: losses.nt_xent_with_negatives(z[:, :2], z[:, :2], n, 0.2, 0, k),
+        lambda n, k: losses.long_span(z[:, 0], z[:, 1], n, 0.2, k),
+    ):
+        assert torch.allclose(formula(z[:, 2], kept), formula(z[kept, 2], None))
+        assert not torch.allclose(formula(z[:, 2], kept), formula(z[:, 2], None))
+
+
+def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
+    torch.manual_seed(0)
+    table, start = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
+    right, printed = start.clone(), start.clone()
+    gaps: list[tuple[float, float]] = []
+    for _ in range(100):
+        losses.move(right, table, 0.9)
+        losses.move(printed, table, 0.9, printed=True)
+        gaps.append(((right - table).norm().item(), (printed - table).norm().item()))
+    assert gaps[-1][0] < 1e-3 and gaps[0][0] > gaps[50][0] > gaps[-1][0]
+    assert gaps[-1][1] == pytest.approx(2 * table.norm().item(), rel=1e-3)  # it has become minus the table
+    assert torch.allclose(printed, -table, atol=1e-3)
+
+
+def test_the_printed_sign_runs_away_from_a_table_that_follows_it() -> None:
+    """With embeddings that are pulled to the dictionary's rows, as the token loss does, the right sign comes to rest."""
+    ends = {}
+    for printed in (False, True):
+        table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
+        sizes = []
+        for _ in range(400):
+            table += 0.5 * (dictionary - table) if not printed else 0.5 * (table - dictionary)
+            losses.move(dictionary, table, 0.9, printed)
+            sizes.append(float(dictionary.norm()))
+        ends[printed] = sizes[-1]
+    assert ends[False] < 8 and not ends[True] < 1e6
+
+
+def test_eq_10_has_no_lower_bound_and_the_triplet_has() -> None:
+    """A free vector at the antonym, gradient descent: eq. 10 falls for ever, with a margin it stops at 0."""
+    torch.manual_seed(0)
+    target, synonym = torch.randn(2, 1, 8)
+    found = {}
+    for name, formula in (("eq10", losses.token_eq10), ("triplet", losses.token_triplet)):
+        antonym = torch.randn(1, 8).requires_grad_()
+        for _ in range(200):
+            loss = formula(target, synonym, antonym).sum()
+            (grad,) = torch.autograd.grad(loss, antonym)
+            antonym = (antonym - 0.5 * grad).detach().requires_grad_()
+        found[name] = (loss.item(), antonym.norm().item())
+    assert found["eq10"][0] < -1e6 and found["eq10"][1] > 1e3
+    assert found["triplet"][0] >= 0 and found["triplet"][1] < 20
+
+
+def test_token_losses_by_hand() -> None:
+    e, s, a = torch.randn(3, 4, 6, dtype=torch.float64)
+    for row in range(4):
+        mse = [sum((x - y) ** 2 for x, y in zip(e[row], other[row], strict=True)) / 6 for other in (s, a)]
+        assert losses.token_eq10(e, s, a)[row] == pytest.approx(float(mse[0] - mse[1]))
+        cosines = [float(F.cosine_similarity(e[row], other[row], dim=0)) for other in (s, a)]
+        assert losses.token_triplet(e, s, a, 0.7)[row] == pytest.approx(max(0.0, 0.7 + 2 * (cosines[1] - cosines[0])))
+
+
+def test_gaussian_shell() -> None:
+    torch.manual_seed(0)
+    e = torch.randn(500, 768) * 9
+    moved = F.normalize(e, dim=1) - losses.gaussian_shell(e)
+    assert moved.mean().item() == pytest.approx(0.005, rel=0.01) and moved.std().item() == pytest.approx(0.005 / 3, rel=0.01)
+
+
+# ------------------------------------------------------------------------------------------------------------- dictionary
+
+
+def test_the_dictionary_is_an_exponential_moving_average() -> None:
+    made = method(momentum=0.9)
+    optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
+    own = made.table.weight.detach().clone().double()
+    assert torch.equal(made.dictionary, made.table.weight)
+    for step in range(50):
+        out = made({"text": triplets(seed=step)})
+        sum(made.loss_weights[name] * value for name, value in out.losses.items()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        made.after_step(step)
+        own = 0.9 * own + 0.1 * made.table.weight.detach().double()
+    assert (made.dictionary.double() - own).abs().max() < 1e-6
+    assert (made.dictionary - made.table.weight).abs().max() > 1e-3
+    assert not made.dictionary.requires_grad and "dictionary" in made.state_dict()
+    fresh = method(momentum=0.9)
+    fresh.load_state_dict(made.state_dict())
+    assert torch.equal(fresh.dictionary, made.dictionary)
+
+
+def test_views_are_embedded_by_the_dictionary() -> None:
+    made, batch = method(), triplets()
+    before = made.encode("text", batch)
+    with torch.no_grad():
+        made.dictionary.add_(torch.randn_like(made.dictionary))
+    after = made.encode("text", batch)
+    assert torch.equal(before["z"][:, 0], after["z"][:, 0])
+    assert not torch.allclose(before["z"][:, 1], after["z"][:, 1]) and not torch.allclose(
+        before["z"][:, 2], after["z"][:, 2]
+    )
+    plain = method(dictionary_views=False)
+    with torch.no_grad():
+        plain.dictionary.zero_()
+    assert torch.equal(plain.encode("text", batch)["z"], before["z"])
+
+
+def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:
+    for settings in ({}, {"variant": "released"}, {"variant": "paper"}, {"balance": 0.0}, {"balance": 1.0}):
+        made = method(**settings)
+        out = made({"text": triplets()})
+        sum(made.loss_weights[name] * value for name, value in out.losses.items()).backward()
+        assert all(p.grad is not None for p in made.parameters()), settings
+        assert set(out.losses) == ({"long"} if settings.get("balance") == 1.0 else {"long", "token"})
+
+
+def test_one_forward_of_three_views(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same as each view alone through the encoder; the word's state is the mean over its sub-tokens."""
+    made, batch = method(projectors=False), triplets(samples=4)  # too few rows for groups of similar length
+    calls: list[tuple[int, ...]] = []
+    real = made.sentence_encoder.model.forward
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(tuple(kwargs["inputs_embeds"].shape))
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(made.sentence_encoder.model, "forward", counted)
+    monkeypatch.setattr("trainers.mocoutrl.by_length", lambda forward, inputs, mask: forward(inputs, mask))
+    features = made.encode("text", batch)
+    assert calls == [(12, 8, 16)]
+    monkeypatch.undo()
+    for view in range(3):
+        out = made.sentence_encoder.outputs(batch["input_ids"][:, view], batch["attention_mask"][:, view])
+        assert torch.allclose(features["z"][:, view], out.pooled, atol=1e-5)
+        assert torch.allclose(features["w"][:, view], out.tokens[:, 2:4].mean(1), atol=1e-5)
+
+
+def test_groups_of_similar_length_change_nothing() -> None:
+    made, batch = method(), triplets(samples=30)
+    grouped = made.encode("text", batch)
+    one = [made.encode("text", Batch({n: t[i : i + 1] for n, t in batch.tensors.items()})) for i in range(30)]
+    for name in ("z", "w"):
+        assert torch.allclose(grouped[name], torch.cat([part[name] for part in one]), atol=1e-5)
+
+
+def test_token_loss_leaves_out_sentences_without_the_word() -> None:
+    made, batch = method(perturbation=False), triplets(absent=(1, 5, 9))
+    out = made({"text": batch})
+    assert out.metrics["token_share"].item() == pytest.approx(13 / 16)
+    rest = [i for i in range(16) if i not in (1, 5, 9)]
+    fewer = Batch({n: t[rest] for n, t in batch.tensors.items()})
+    assert torch.allclose(out.losses["token"], made({"text": fewer}).losses["token"], atol=1e-6)
+
+
+def test_mean_of_marked() -> None:
+    states = torch.arange(12.0).view(1, 4, 3)
+    assert mean_of_marked(states, torch.tensor([[0, 1, 0, 1]])).tolist() == [[6.0, 7.0, 8.0]]
+    assert mean_of_marked(states, torch.zeros(1, 4)).tolist() == [[0.0, 0.0, 0.0]]
+
+
+# --------------------------------------------------------------------------------------------------------------- variants
+
+
+def test_disagree_6_3_projectors_serve_training_only() -> None:
+    batch = triplets()
+    assert isinstance(method(variant="released").sld, nn.Identity)
+    made = method()
+    linears = [part for part in (*made.sld.modules(), *made.tld.modules()) if isinstance(part, nn.Linear)]
+    activations = [part for head in (made.sld, made.tld) for part in head.modules() if isinstance(part, nn.GELU)]
+    assert len(linears) == len(activations) == 4
+    tokens = {"input_ids": batch["input_ids"][:, 0], "attention_mask": batch["attention_mask"][:, 0]}
+    evaluated = made.sentence_encoder(tokens)
+    assert torch.allclose(method(variant="released").sentence_encoder(tokens), evaluated)
+
+
+def test_disagree_6_3_dictionary_views_and_perturbation_of_each_variant() -> None:
+    views = {v: MoCoUTRLConfig(variant=v).choices for v in ("paper", "released", "fixed")}
+    assert [views[v].dictionary_views for v in views] == [True, False, True]
+    assert [views[v].perturbation for v in views] == [True, False, True]
+    assert [views[v].token_loss for v in views] == ["eq10", "rows", "triplet"]
+    losses_of = [method(variant=v)({"text": triplets()}).losses for v in views]
+    assert len({round(float(found["token"]), 4) for found in losses_of}) == 3
+    torch.manual_seed(0)
+    first = method()({"text": triplets()}).losses["token"]
+    torch.manual_seed(1)
+    plain = [method(perturbation=False)({"text": triplets()}).losses["token"] for _ in range(2)]
+    assert torch.equal(plain[0], plain[1]) and not torch.equal(first, plain[0])
+
+
+def test_disagree_6_3_released_token_loss_is_that_of_the_first_triplet() -> None:
+    """Each word to its own row, the antonym negated; with a word of two sub-tokens anywhere, the sentence loss once more."""
+    made, batch = method(variant="released"), triplets()
+    out = made({"text": batch})
+    assert torch.equal(out.losses["token"], out.losses["long"])
+    marks = batch["word_mask"].clone()
+    marks[:, :, 3] = 0
+    whole = batch.replace(word_mask=marks)
+    found = made({"text": whole}).losses["token"]
+    w = made.encode("text", whole)["w"]
+    rows = made.dictionary[batch["input_ids"][0, :, 2]]
+    assert torch.allclose(found, F.mse_loss(torch.stack([w[0, 0], w[0, 1], -w[0, 2]]), rows))
+    others = copy.deepcopy(whole.tensors)
+    others["input_ids"][1:, :, 2] = 7
+    assert torch.allclose(made({"text": Batch(others)}).losses["token"], found)
+
+
+def test_disagree_6_3_released_mean_counts_padding() -> None:
+    made, batch = method(variant="released"), triplets(samples=4)
+    z = made.encode("text", batch)["z"]
+    ids = F.pad(batch["input_ids"], (0, PADDED - 8)).flatten(0, 1)
+    mask = F.pad(batch["attention_mask"], (0, PADDED - 8)).flatten(0, 1)
+    tokens = made.sentence_encoder.outputs(ids, mask).tokens
+    assert tokens.shape[1] == 200 and torch.allclose(z.flatten(0, 1), tokens.mean(1), atol=1e-5)
+    masked = method(variant="released", mean_with_padding=False).encode("text", batch)["z"]
+    assert not torch.allclose(z, masked, atol=1e-3)
+
+
+# ----------------------------------------------------------------------------------------------------------- wrong models
+
+
+def test_states_and_word_embeddings_of_different_size() -> None:
+    from transformers import ElectraConfig, ElectraModel
+
+    config = ElectraConfig(
+        vocab_size=40,
+        embedding_size=8,
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        hidden_dropout_prob=0.0,
+    )
+    from trainers.encoders import TextEncoder
+
+    def electra() -> TextEncoder:
+        return TextEncoder(ElectraModel(config), tiny_encoder.tokenizer(), "mean")
+
+    made = MoCoUTRLConfig().build(electra())
+    assert torch.isfinite(made({"text": triplets()}).losses["token"])
+    with pytest.raises(ValueError, match=r"8 dimensions and its states 16.*method\.projectors"):
+        MoCoUTRLConfig(variant="released").build(electra())
+
+
+def test_a_model_without_word_embeddings() -> None:
+    from transformers import CanineConfig, CanineModel
+
+    from trainers.encoders import TextEncoder
+
+    config = CanineConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_hash_buckets=32
+    )
+    with pytest.raises(ValueError, match="a 'canine' model has no table of word embeddings"):
+        MoCoUTRLConfig().build(TextEncoder(CanineModel(config), tiny_encoder.tokenizer(), "mean"))
+
+
+@pytest.mark.parametrize("kind", ["deberta", "deberta-v2", "roberta", "distilbert", "mpnet"])
+def test_encoders_of_other_kinds(kind: str) -> None:
+    """x through the trained embeddings is what token ids give; the views differ, and all that is trained has a gradient."""
+    from transformers import AutoConfig
+
+    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    sizes |= {"intermediate_size": 16, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0}
+    sizes |= {"attention_probs_dropout_prob": 0.0, "pad_token_id": 0}
+    if kind == "distilbert":
+        sizes = {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "dropout": 0.0}
+        sizes |= {"attention_dropout": 0.0, "max_position_embeddings": 40}
+    config = AutoConfig.for_model(kind, **sizes)
+    made = MoCoUTRLConfig(projectors=False).build(tiny_encoder.encoder("mean", config)).train()
+    batch = triplets()
+    out = made({"text": batch})
+    sum(out.losses.values()).backward()
+    assert all(p.grad is not None for p in made.parameters() if p.requires_grad)
+    with torch.no_grad():
+        z = made.encode("text", batch)["z"]
+        ids = made.sentence_encoder.outputs(batch["input_ids"][:, 0], batch["attention_mask"][:, 0]).pooled
+    assert torch.allclose(z[:, 0], ids, atol=1e-4) and not torch.allclose(z[:, 1], z[:, 2])

@@ -1,0 +1,192 @@
+"""MoCoUTRL (Connection Science 2023): a word is replaced by a synonym and by an antonym. A slowly moving dictionary of word
+embeddings embeds these views, and its row of the word is what the replacements are compared to.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from data.batch import Batch
+from trainers import losses
+from trainers.config import MethodConfig
+from trainers.encoders import TextEncoder, by_length
+from trainers.gather import gather, offset, world_size
+from trainers.heads import Head
+from trainers.method import Method, StepOutput
+
+PADDED = 200
+"""Positions that the released code pads every sentence to, and takes the mean over."""
+
+
+class Choices(NamedTuple):
+    """What the variants differ in [DISAGREE 6.2, 6.3]."""
+
+    dictionary_views: bool
+    projectors: bool
+    sentence_loss: Literal["eq6", "nt_xent"]
+    token_loss: Literal["eq10", "triplet", "rows"]
+    perturbation: bool
+    mean_with_padding: bool
+
+
+VARIANTS = {
+    "paper": Choices(True, True, "eq6", "eq10", True, False),
+    "released": Choices(False, False, "nt_xent", "rows", False, True),
+    "fixed": Choices(True, True, "nt_xent", "triplet", True, False),
+}
+
+
+class MoCoUTRLConfig(MethodConfig):
+    """Settings of MoCoUTRL. None: what the variant says."""
+
+    name: Literal["mocoutrl"] = "mocoutrl"
+    balance: float = Field(0.5, ge=0, le=1)
+    """Weight of the long-span loss (lambda); the token loss has the rest."""
+    temperature: float = Field(0.07, gt=0)
+    momentum: float = Field(0.999, ge=0, le=1)
+    """Share of the dictionary that stays at a step (eq. 1)."""
+    dictionary_views: bool | None = None
+    """Whether x+ and x- are embedded by the dictionary; else by the trained embeddings, as the released code does."""
+    projectors: bool | None = None
+    """Two layers with GELU behind the sentence vector (SLD) and behind the replaced word (TLD), in training only."""
+    sentence_loss: Literal["eq6", "nt_xent"] | None = None
+    """`eq6`: against the antonym sentences alone. `nt_xent`: against all of the batch."""
+    token_loss: Literal["eq10", "triplet", "rows"] | None = None
+    """`eq10`: has no lower bound. `triplet`: the same with a margin. `rows`: the released code's, of the first sentence."""
+    margin: float = Field(1.0, gt=0)
+    """Of `triplet`, in squared distances of unit vectors (0 to 4)."""
+    perturbation: bool | None = None
+    """Whether the dictionary's row is brought to unit length and moved by a Gaussian (eq. 21)."""
+    mean_with_padding: bool | None = None
+    """Whether a sentence vector is the mean of 200 positions, padding included, in training."""
+
+    @property
+    def choices(self) -> Choices:
+        """The settings, those of the variant where they are none."""
+        own = {name: value for name in Choices._fields if (value := getattr(self, name)) is not None}
+        return VARIANTS[self.variant]._replace(**own)
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("text",),)
+
+    def build(self, encoder: TextEncoder) -> MoCoUTRL:
+        return MoCoUTRL(encoder, self)
+
+
+class MoCoUTRL(Method):
+    """One stream ``text`` of triplets x, x+, x-: ``input_ids``, ``attention_mask``, ``word_mask`` (B, 3, L), and
+    ``candidate`` (B,)."""
+
+    turns: tuple[tuple[str, ...], ...] = (("text",),)
+    sentence_encoder: TextEncoder
+    dictionary: Tensor
+    """(V, d), an average of the word embeddings over the steps; in checkpoints, without gradient."""
+
+    def __init__(self, encoder: TextEncoder, config: MoCoUTRLConfig) -> None:
+        super().__init__()
+        self.sentence_encoder, self.config, self.choices = encoder, config, config.choices
+        self.register_buffer("dictionary", self.table.weight.detach().clone())
+        size, words = encoder.hidden_size, self.table.weight.shape[1]
+        if size != words and not (self.choices.projectors and self.choices.token_loss != "rows"):
+            raise ValueError(
+                f"encoder.path: its word embeddings have {words} dimensions and its states {size}, which the token loss "
+                "compares; set method.projectors, with method.token_loss 'eq10' or 'triplet'"
+            )
+        self.sld, self.tld = nn.Identity(), nn.Identity()
+        if self.choices.projectors:
+            self.sld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, size, nn.GELU()))  # type: ignore[assignment]
+        if self.choices.projectors and config.balance < 1:
+            self.tld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, words, nn.GELU()))  # type: ignore[assignment]
+
+    @property
+    def table(self) -> nn.Embedding:
+        """The trained word embeddings."""
+        return word_embeddings(self.sentence_encoder)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {"long": self.config.balance, "token": 1 - self.config.balance}
+
+    def after_step(self, step: int) -> None:
+        losses.move(self.dictionary, self.table.weight, self.config.momentum)
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens."""
+        ids, mask, marks = (batch[name] for name in ("input_ids", "attention_mask", "word_mask"))
+        if self.choices.mean_with_padding:
+            ids = _padded(ids, self.sentence_encoder.tokenizer.pad_token_id)
+            mask, marks = _padded(mask), _padded(marks)
+        words = self.table(ids)
+        if self.choices.dictionary_views:
+            words = torch.cat([self.table(ids[:, :1]), F.embedding(ids[:, 1:], self.dictionary)], 1)
+        inputs = torch.cat([words, marks[..., None].to(words)], -1).flatten(0, 1)
+        rows = (inputs, mask.flatten(0, 1))
+        states = self._read(*rows) if self.choices.mean_with_padding else by_length(self._read, *rows)
+        pooled, at_word = states.unflatten(0, ids.shape[:2]).chunk(2, -1)
+        return {"z": self.sld(pooled), "w": at_word if self.config.balance == 1 else self.tld(at_word)}
+
+    def _read(self, inputs: Tensor, mask: Tensor) -> Tensor:
+        """Sentence vector and state at the word (B, 2d) of embeddings (B, L, d + 1) whose last column marks the word."""
+        out = self.sentence_encoder.outputs(inputs_embeds=inputs[..., :-1], attention_mask=mask)
+        pooled = out.tokens.mean(1) if self.choices.mean_with_padding else out.pooled
+        return torch.cat([pooled, mean_of_marked(out.tokens, inputs[..., -1])], 1)
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        z, batch, t = features["text"]["z"], batches["text"], self.config.temperature
+        z_all, kept, first = gather(z), gather(batch["candidate"]), offset(len(z))
+        if self.choices.sentence_loss == "eq6":
+            long = losses.long_span(z[:, 0], z[:, 1], z_all[:, 2], t, kept)
+        else:
+            long = losses.nt_xent_with_negatives(z[:, :2], z_all[:, :2], z_all[:, 2], t, first, kept)
+        if self.config.balance == 1:
+            return StepOutput({"long": long})
+        there = batch["word_mask"].any(-1).all(-1)
+        token = self._token(features["text"]["w"], batch, there, long)
+        return StepOutput({"long": long, "token": token}, {"token_share": there.float().mean()})
+
+    def _token(self, w: Tensor, batch: Batch, there: Tensor, long: Tensor) -> Tensor:
+        """The token loss: the mean over all samples that have their word in all three views, of all workers."""
+        ids, marks = batch["input_ids"], batch["word_mask"]
+        if self.choices.token_loss == "rows":  # [DISAGREE 6.3] the first triplet; a copy of `long` if a word is split
+            if not bool((marks.sum(-1) == 1).all()):
+                return long
+            rows = mean_of_marked(F.embedding(ids[0], self.dictionary), marks[0])
+            return F.mse_loss(w[0] * w.new_tensor([[1.0], [1.0], [-1.0]]), rows)
+        target = mean_of_marked(F.embedding(ids[:, 0], self.dictionary), marks[:, 0])
+        if self.choices.perturbation:
+            target = losses.gaussian_shell(target)
+        if self.choices.token_loss == "eq10":
+            rows = losses.token_eq10(target, w[:, 1], w[:, 2])
+        else:
+            rows = losses.token_triplet(target, w[:, 1], w[:, 2], self.config.margin)
+        count = gather(there.sum()[None]).sum().clamp(min=1)
+        return (rows * there).sum() * world_size() / count
+
+
+def _padded(tokens: Tensor, value: int = 0) -> Tensor:
+    return F.pad(tokens, (0, PADDED - tokens.shape[-1]), value=value)
+
+
+def word_embeddings(encoder: TextEncoder) -> nn.Embedding:
+    """The table that a model looks its token ids up in. Raises ValueError for a model without one."""
+    try:
+        table = encoder.model.get_input_embeddings()
+    except NotImplementedError:
+        table = None
+    if not isinstance(table, nn.Embedding):
+        raise ValueError(
+            f"encoder.path: a {encoder.config.model_type!r} model has no table of word embeddings that the dictionary "
+            "could be a copy of; choose one that has, such as DeBERTa, RoBERTa, BERT, DistilBERT or MPNet"
+        )
+    return table
+
+
+def mean_of_marked(states: Tensor, marks: Tensor) -> Tensor:
+    """Mean (..., d) of the states (..., L, d) where marks (..., L) is 1; zero where it is 1 nowhere."""
+    marks = marks.to(states)
+    return torch.einsum("...ld,...l->...d", states, marks) / marks.sum(-1, keepdim=True).clamp(min=1)

@@ -19,7 +19,7 @@ from evaluation.task import EvaluationError
 from trainers.clip import CLIPConfig
 from trainers.folders import ENCODER
 from trainers.gclsr import GCLSRConfig
-from trainers.mocoutrl import MoCoUTRLConfig
+from trainers.mocoutrl import PADDED, MoCoUTRLConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingSettings
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import EncoderConfig, Recipe, RecipeError, WordEncoderConfig
@@ -239,6 +239,8 @@ def _check_inputs_fit(recipe: Recipe) -> None:
         raise RecipeError(
             "streams.text.kind='triplet' marks the sub-tokens of a word, and the encoder is word vectors; use 'text'"
         )
+    if isinstance(method, MoCoUTRLConfig):
+        _check_padding(recipe, method)
     if isinstance(method, MoCoUTRLConfig) and not isinstance(recipe.streams["text"], TripletTextStream):
         raise RecipeError(
             f"streams.text.kind={recipe.streams['text'].kind!r} where MoCoUTRL takes sentences with a synonym and an "
@@ -259,6 +261,15 @@ def _check_inputs_fit(recipe: Recipe) -> None:
             _check_spectrogram(name, stream)
         if isinstance(stream, AudioTextStream):
             _check_audio_input(name, stream)
+
+
+def _check_padding(recipe: Recipe, method: MoCoUTRLConfig) -> None:
+    stream = recipe.streams["text"]
+    if method.choices.mean_with_padding and isinstance(stream, TextStream) and stream.max_length > PADDED:
+        raise RecipeError(
+            f"streams.text.max_length={stream.max_length} is more than the {PADDED} positions that method.mean_with_padding "
+            "takes the mean over; give at most that"
+        )
 
 
 def _check_views(recipe: Recipe) -> None:

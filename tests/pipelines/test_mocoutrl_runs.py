@@ -94,6 +94,9 @@ def test_mocoutrl_takes_triplets_only(triplets: Recipe) -> None:
     plain = TextStream(shards=triplets.streams["text"].shards, batch_size=8)
     with pytest.raises(RecipeError, match=r"streams\.text\.kind='text'.*'triplet'"):
         check(triplets.replace("streams.text", plain.model_dump()))
+    padded = triplets.replace("method.variant", "released").replace("streams.text.max_length", 201)
+    with pytest.raises(RecipeError, match=r"streams\.text\.max_length=201 is more than the 200 positions"):
+        check(padded)
 
 
 def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:

@@ -157,7 +157,7 @@ def train_vectors(
     rarer frequent words than word2vec's own.
 
     Args:
-        sentences: a list of texts, or a function that gives them anew: they are read once per epoch and once before.
+        sentences: a list of texts, or a function that gives them anew.
         folder: where the vectors go, and vectors.json, which says how they were made.
         split: the words of a text, cleaned.
         seed: of the first vectors and of all draws.
@@ -180,37 +180,46 @@ def train_vectors(
     import gensim
     from gensim.models import Word2Vec
 
-    corpus = _Corpus(sentences, split)
     model = Word2Vec(vector_size=dim, sg=1, window=window, min_count=min_count, sample=sample, seed=seed % 2**32, workers=1)
-    model.build_vocab(corpus)
-    if not corpus.sentences:
-        raise DataError("word vectors: there is no sentence with a word to train on; give `vectors`, or sentences")
-    if not len(model.wv):
-        raise DataError(
-            f"word vectors: no word occurs {min_count} times in {corpus.sentences:,} sentences ({corpus.words:,} words); "
-            "give more sentences or a smaller min_count"
-        )
-    sizes = {"sentences": corpus.sentences, "words": corpus.words, "vocabulary": len(model.wv)}
-    model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
+    with tempfile.TemporaryDirectory() as place:
+        corpus = _Corpus(sentences, split, Path(place) / "words.txt")
+        model.build_vocab(corpus)
+        if not corpus.sentences:
+            raise DataError("word vectors: there is no sentence with a word to train on; give `vectors`, or sentences")
+        if not len(model.wv):
+            raise DataError(
+                f"word vectors: no word occurs {min_count} times in {corpus.sentences:,} sentences ({corpus.words:,} "
+                "words); give more sentences or a smaller min_count"
+            )
+        sizes = {"sentences": corpus.sentences, "words": corpus.words, "vocabulary": len(model.wv)}
+        model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
     note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
     note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
     return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
 
 
 class _Corpus:
-    """The words of each sentence that has any, as often as asked; counts those of the last pass."""
+    """The words of each sentence that has any, as often as asked. The first pass counts them and writes them to a file,
+    which the others read: sentences may come from far away, and need not be split twenty times."""
 
-    def __init__(self, texts: Sentences, split: Callable[[str], list[str]]) -> None:
-        self.texts, self.split = texts, split
+    def __init__(self, texts: Sentences, split: Callable[[str], list[str]], file: Path) -> None:
+        self.texts, self.split, self.file = texts, split, file
         self.sentences = self.words = 0
 
     def __iter__(self) -> Iterator[list[str]]:
-        self.sentences = self.words = 0
-        for text in self.texts() if callable(self.texts) else self.texts:
-            if words := self.split(text):
-                self.sentences += 1
-                self.words += len(words)
-                yield words
+        if self.file.exists():
+            with self.file.open(encoding="utf-8") as lines:
+                yield from map(str.split, lines)
+            return
+        half = self.file.with_suffix(".half")
+        with half.open("w", encoding="utf-8") as lines:
+            for text in self.texts() if callable(self.texts) else self.texts:
+                if words := self.split(text):
+                    self.sentences += 1
+                    self.words += len(words)
+                    lines.write(" ".join(words) + "\n")
+                    yield words
+        half.rename(self.file)
 
 
 # ------------------------------------------------------------------------------------------------------ folders and cache

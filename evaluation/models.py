@@ -125,8 +125,14 @@ def _load(place: Path, pooling: str | None, device: str | None, batch_size: int,
     if is_word_vectors(place):
         return WordVectors(place, pooling)
     kind = _model_type(place)
-    if own_module(place) == WORDS and pooling is None:
+    if own_module(place) == WORDS:
         from evaluation.trained_words import load_word_model
+
+        if pooling is not None:
+            raise EvaluationError(
+                f"{place} holds word vectors with trained filters, which have no pooling; leave @{pooling} out (the mean of "
+                "word vectors is FILE@gclsr of their file or folder)"
+            )
 
         return load_word_model(place, device, batch_size)
     if kind in MULTIMODAL or own_module(place) is not None:

@@ -112,7 +112,8 @@ def demo() -> Recipe:
 
 def smoke() -> Recipe:
     """Eight steps: what tests run."""
-    return parts.smoke(demo(), "gclsr")
+    small = {"encoder.dim": 20, "encoder.epochs": 1, "optim.text.lr": BASE_RATE / 8}
+    return parts.changed(parts.smoke(demo(), "gclsr"), small)
 
 
 def _with(name: str, changes: dict[str, Any]) -> Recipe:

@@ -13,7 +13,7 @@ from data.errors import DataError
 from data.pairs import AudioTextStream, ImageTextStream, misnamed
 from data.shards import ShardSet
 from data.triplets import TripletTextStream
-from data.word_vectors import is_word_vectors
+from data.word_vectors import is_word_vectors, open_vectors
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.clip import CLIPConfig
@@ -29,6 +29,9 @@ from trainers.tracking import resolve_uri
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+FROM_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model")
+"""Types of models that count positions from behind the padding index, so that RoBERTa has 512 of its 514."""
 
 
 def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
@@ -93,17 +96,24 @@ def _check_encoder(recipe: Recipe) -> None:
         _check_clip_text(recipe, method, config)
         _check_dropout(recipe, method, config)
         _check_projections(recipe, method)
+    if isinstance(method, MoCoUTRLConfig):
+        _check_padding(recipe, method, config)
 
 
 def _check_words(recipe: Recipe, encoder: WordEncoderConfig) -> None:
     """The vectors are there, and the method and its streams go with them."""
-    if encoder.vectors is not None and not is_word_vectors(Path(encoder.vectors)):
+    if encoder.vectors is not None and not is_word_vectors(Path(encoder.vectors).expanduser()):
         raise RecipeError(
             f"encoder.vectors={encoder.vectors!r} is neither a word-vector file (.txt, .vec, .bin, each also with .gz) nor "
             "a folder of word vectors; leave it out to train vectors on the run's own sentences"
         )
-    if encoder.vectors is not None and not Path(encoder.vectors).exists():
+    if encoder.vectors is not None and not Path(encoder.vectors).expanduser().exists():
         raise RecipeError(f"encoder.vectors={encoder.vectors!r} does not exist")
+    if encoder.vectors is not None:
+        try:  # what is wrong with a file shows here, and the workers find it in the cache
+            open_vectors(encoder.vectors)
+        except DataError as error:
+            raise RecipeError(f"encoder.vectors: {error}") from None
     if max(encoder.regions, default=0) > encoder.max_words or min(encoder.regions, default=0) < 1:
         raise RecipeError(
             f"encoder.regions={encoder.regions}: windows have at least 1 word and at most encoder.max_words="
@@ -263,8 +273,18 @@ def _check_inputs_fit(recipe: Recipe) -> None:
             _check_audio_input(name, stream)
 
 
-def _check_padding(recipe: Recipe, method: MoCoUTRLConfig) -> None:
+def _check_padding(recipe: Recipe, method: MoCoUTRLConfig, config: PretrainedConfig | None = None) -> None:
+    """A sentence, and with `config` the encoder too, has the positions that a mean with padding is taken over."""
     stream = recipe.streams["text"]
+    positions = getattr(config, "max_position_embeddings", None)
+    if config is not None and config.model_type in FROM_BEHIND_PADDING:
+        positions -= (config.pad_token_id or 0) + 1
+    if method.choices.mean_with_padding and positions is not None and positions < PADDED:
+        assert isinstance(recipe.encoder, EncoderConfig)
+        raise RecipeError(
+            f"encoder.path={recipe.encoder.path!r} has {positions} positions, and method.mean_with_padding takes the mean "
+            f"over {PADDED}; set method.mean_with_padding False, or choose an encoder with at least {PADDED}"
+        )
     if method.choices.mean_with_padding and isinstance(stream, TextStream) and stream.max_length > PADDED:
         raise RecipeError(
             f"streams.text.max_length={stream.max_length} is more than the {PADDED} positions that method.mean_with_padding "

@@ -36,6 +36,8 @@ class WordEncoderConfig(Settings):
     run's own sentences before it begins."""
     dim: int = Field(300, gt=0)
     """Length of a vector, where they are trained; a file says its own."""
+    epochs: int = Field(20, gt=0)
+    """Passes over the sentences, where vectors are trained."""
     max_words: int = Field(64, gt=0)
     """Words of a sentence, which is cut or padded to them."""
     regions: tuple[int, ...] = (1, 1, 1, 6, 15, 20)
@@ -46,7 +48,7 @@ class WordEncoderConfig(Settings):
     """What belongs to a word; any: the letters of every script."""
     unknown: Literal["fixed", "redrawn"] = "fixed"
     """The random vector of a word that has none. Fixed: always the same one. Redrawn, as the released code: another one
-    every time a sentence is read."""
+    every time a sentence is read; in evaluation the sentence decides, so that scores repeat."""
 
 
 def _kind(given: Any) -> str:

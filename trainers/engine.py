@@ -79,12 +79,12 @@ class NonFiniteLoss(ArithmeticError):
     """A loss became NaN or infinite."""
 
 
-def build_method(recipe: Recipe) -> Method:
+def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     """The recipe's method on its encoder, initialised from the recipe's seed."""
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
     settings, config = recipe.encoder, cast(MethodConfig, recipe.method)
     if isinstance(settings, WordEncoderConfig):
-        return config.build(WordEncoder.from_config(settings, vectors_of(recipe)))
+        return config.build(WordEncoder.from_config(settings, vectors_of(recipe, checkpoint)))
     encoder = TextEncoder.from_pretrained(
         settings.path,
         pooling=settings.pooling,
@@ -102,7 +102,7 @@ def load_method(checkpoint: Path | str) -> Method:
     folder = Path(checkpoint)
     if not (folder / "recipe.json").is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
-    method = build_method(Recipe.from_json((folder / "recipe.json").read_text()))
+    method = build_method(Recipe.from_json((folder / "recipe.json").read_text()), folder)
     best = folder / "best.safetensors"
     _load_weights(method, best if best.exists() else folder / "method.safetensors")
     return method.eval()
@@ -137,7 +137,15 @@ def _weights(method: nn.Module) -> dict[str, Tensor]:
 
 
 def _load_weights(method: nn.Module, file: Path) -> None:
-    method.load_state_dict(load_file(file))
+    weights = load_file(file)
+    encoder = getattr(method, "sentence_encoder", None)
+    saved = weights.get("sentence_encoder.vectors_hash")
+    if isinstance(encoder, WordEncoder) and (saved is None or not torch.equal(saved, encoder.vectors_hash.cpu())):
+        raise ValueError(
+            f"{file} was trained on other word vectors than those it is loaded with; put back the vectors of its run: the "
+            "file of encoder.vectors, or the folder OUTPUT/vectors"
+        )
+    method.load_state_dict(weights)
 
 
 class Engine:
@@ -412,7 +420,7 @@ class Engine:
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
-            self.skips = dict(state["skips"])
+            self.skips = dict(state.get("skips", {name: len(items) for name, items in self.skipped.items()}))
         for turn, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][turn])
         positions, world = state["positions"], self.host.world_size

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from typing import ClassVar, Literal
 
 import torch
@@ -53,7 +54,7 @@ class GCLSRConfig(MethodConfig):
             raise ValueError(
                 f"method.group_size={self.group_size} does not divide method.width={self.width}; all groups have one size"
             )
-        if min(self.kinds) < 0 or sum(self.kinds) <= 0:
+        if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
             raise ValueError(f"method.kinds={self.kinds}: frequencies are at least 0, and one of them is more")
 
     def build(self, encoder: WordEncoder) -> GCLSR:
@@ -82,8 +83,12 @@ class GCLSR(Method):
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Embeddings ``y``, projections ``z`` and predictions ``p`` (B, 2, ...) of two views."""
-        ids, mask = (batch[name].expand(-1, 2, -1) for name in ("input_ids", "attention_mask"))
-        views = [self._view(ids[:, view], mask[:, view]) for view in (0, 1)]
+        ids, mask = batch["input_ids"], batch["attention_mask"]
+        if ids.shape[1] == 1 and self.config.augmentation == "none":
+            views = [self._view(ids[:, 0], mask[:, 0])] * 2  # the same
+        else:
+            ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)
+            views = [self._view(ids[:, view], mask[:, view]) for view in (0, 1)]
         y, z, p = (torch.stack(part, 1) for part in zip(*views, strict=True))
         return {"y": y, "z": z, "p": p}
 

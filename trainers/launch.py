@@ -23,7 +23,7 @@ from trainers.progress import ProgressLine
 from trainers.recipe import Recipe
 from trainers.run_figures import log_figures
 from trainers.tracking import RunHandle, Tracker, open_run
-from trainers.words import train_recipe_vectors
+from trainers.words import check_vocabulary, train_recipe_vectors
 
 log = logging.getLogger(__name__)
 
@@ -175,6 +175,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         check(recipe, resources.get("CPU", 0), resources.get("GPU", 0), nodes)
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.json").write_text(recipe.to_json())
+    check_vocabulary(recipe)
     train_recipe_vectors(recipe)
     handle = open_run(
         recipe.run.tracking_uri or "",

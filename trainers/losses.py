@@ -301,12 +301,16 @@ def long_span(
     """MoCoUTRL eq. 6: -log( e^s(z_i, z_i+) / sum_j e^s(z_i, z_j-) ), s = cos / temperature, mean over i.
 
     z, positives (N, d) local; negatives (M, d) of all workers, of which `kept` (M,) bool count (all, if not given). The
-    positive is not in the denominator, so the loss can be negative [DISAGREE 6.2].
+    positive is not in the denominator, so the loss can be negative [DISAGREE 6.2]. Where no negative counts, the first term
+    alone is left.
     """
     logits = cosine_similarity(z, negatives) / temperature
-    if kept is not None:
-        logits = logits.masked_fill(~kept, -torch.inf)
-    return (logits.logsumexp(1) - F.cosine_similarity(z, positives) / temperature).mean()
+    if kept is None:
+        below = logits.logsumexp(1)
+    else:  # a finite mask: the gradient of `where` would be nan with an infinite one
+        below = logits.masked_fill(~kept, torch.finfo(logits.dtype).min).logsumexp(1)
+        below = torch.where(kept.any(), below, 0)
+    return (below - F.cosine_similarity(z, positives) / temperature).mean()
 
 
 @full_precision

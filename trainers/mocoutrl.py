@@ -121,9 +121,12 @@ class MoCoUTRL(Method):
         if self.choices.mean_with_padding:
             ids = _padded(ids, self.sentence_encoder.tokenizer.pad_token_id)
             mask, marks = _padded(mask), _padded(marks)
-        words = self.table(ids)
-        if self.choices.dictionary_views:
-            words = torch.cat([self.table(ids[:, :1]), F.embedding(ids[:, 1:], self.dictionary)], 1)
+        if not self.choices.dictionary_views:
+            words = self.table(ids)
+        else:
+            # through the module, which may do more than look up: Gemma's multiplies
+            views = torch.func.functional_call(self.table, {"weight": self.dictionary}, (ids[:, 1:],))
+            words = torch.cat([self.table(ids[:, :1]), views], 1)
         inputs = torch.cat([words, marks[..., None].to(words)], -1).flatten(0, 1)
         rows = (inputs, mask.flatten(0, 1))
         states = self._read(*rows) if self.choices.mean_with_padding else by_length(self._read, *rows)
@@ -154,7 +157,7 @@ class MoCoUTRL(Method):
         ids, marks = batch["input_ids"], batch["word_mask"]
         if self.choices.token_loss == "rows":  # [DISAGREE 6.3] the first triplet; a copy of `long` if a word is split
             if not bool((marks.sum(-1) == 1).all()):
-                return long
+                return long + 0.0 * w.sum()  # DDP wants a gradient for the projector, too
             rows = mean_of_marked(F.embedding(ids[0], self.dictionary), marks[0])
             return F.mse_loss(w[0] * w.new_tensor([[1.0], [1.0], [-1.0]]), rows)
         target = mean_of_marked(F.embedding(ids[:, 0], self.dictionary), marks[:, 0])

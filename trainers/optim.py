@@ -50,7 +50,9 @@ class TurnOptimizer:
         self.config, self.steps = config, steps
         self.optimizer: torch.optim.Optimizer
         if isinstance(config, SGDConfig):
-            self.optimizer = torch.optim.SGD(settings, momentum=config.momentum, nesterov=config.nesterov, fused=True)
+            # Fused, a first step that overflows in fp16 is skipped and leaves its momentum uninitialised.
+            fused = precision != "fp16"
+            self.optimizer = torch.optim.SGD(settings, momentum=config.momentum, nesterov=config.nesterov, fused=fused)
         else:
             self.optimizer = torch.optim.AdamW(settings, betas=config.betas, eps=config.eps, fused=True)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(self.optimizer, [*factors])

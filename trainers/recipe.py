@@ -9,7 +9,7 @@ import math
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
-from pydantic import Discriminator, Field, Tag, ValidationError
+from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
 from data.config import AnyStream
 from trainers.config import MethodConfig
@@ -67,6 +67,12 @@ class SGDConfig(ScheduleConfig):
     """The same from the end of the warm-up on; none: as before."""
     nesterov: bool = False
     """Look ahead along the momentum; without momentum there is nothing to look along."""
+
+    @model_validator(mode="after")
+    def _nesterov_needs_momentum(self) -> Self:
+        if self.nesterov and 0 in (self.momentum, self.momentum_after_warmup):
+            raise ValueError("nesterov=True needs momentum (and momentum_after_warmup) above 0; set nesterov False")
+        return self
 
 
 def _optimizer(given: Any) -> str:

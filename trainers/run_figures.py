@@ -115,5 +115,7 @@ def _attention(task: Any, handle: RunHandle, export: Path) -> None:
         if words := split(text, model.letters)[: model.max_words]:
             vectors = model.look_up(model.tokenize([text])["input_ids"])[0]
             weighed.append((words, attention_importance(vectors.numpy())))
+        if len(weighed) == SENTENCES:
+            break
     if weighed:
-        handle.log_figure("attention", word_importance(weighed[:SENTENCES]))
+        handle.log_figure("attention", word_importance(weighed))

@@ -41,7 +41,8 @@ class _Letters(dict[int, str]):
 
     def __missing__(self, code: int) -> str:
         char = chr(code)
-        self[code] = "" if char in "'’" else char if unicodedata.category(char)[0] in "LM" else " "
+        inside = unicodedata.category(char)[0] in "LM" or char in "\u200c\u200d"  # joiners stand inside words
+        self[code] = "" if char in "'’" else char if inside else " "
         return self[code]
 
 
@@ -213,6 +214,8 @@ class WordModel(nn.Module):
         self.words, self.table = words, table
         self.rows = {word: row for row, word in enumerate(words, 1)}
         self.max_words, self.letters, self.unknown, self.attention = max_words, letters, unknown, attention
+        self.cut = max_words
+        """Words that are read of a text; `max_words` stays what it is padded to."""
         self.filters, self.regions = filters, tuple(regions)
         self.cnn = TextCNN(table.shape[1], regions, filters, max_words)
         self.register_buffer("padding", hashed_vectors(torch.tensor(word_hash("")), table.shape[1]), persistent=False)
@@ -233,10 +236,10 @@ class WordModel(nn.Module):
         0 is padding, 1 to V the rows of the table, and beyond lie the hashes of words without a vector: of the word
         (``fixed``), or of the word, its place and its sentence (``redrawn``), so that it has another vector elsewhere.
         """
-        limit = min(max_length or self.max_words, self.max_words)
+        limit = min(max_length or self.cut, self.cut)
         found = [self._ids(text, limit) for text in texts]
         width = max(map(len, found), default=0) or 1  # without any word, a column of padding
-        ids = torch.tensor([row + [0] * (width - len(row)) for row in found]).view(len(texts), width)
+        ids = torch.tensor([row + [0] * (width - len(row)) for row in found], dtype=torch.long).view(len(texts), width)
         return {"input_ids": ids, "attention_mask": (ids > 0).long()}
 
     def lengths(self, texts: list[str]) -> list[int]:
@@ -263,7 +266,7 @@ class WordModel(nn.Module):
         if self.training and self.unknown == "redrawn":
             hashes = hashes ^ torch.randint(1 << 55, hashes.shape, device=ids.device)
         vectors[missing] = hashed_vectors(hashes, self.dim).to(vectors)
-        return vectors
+        return vectors.to(self.cnn.biases[0].dtype)
 
     def importance(self, words: Tensor, mask: Tensor) -> Tensor:
         """a_i = sum over j of x_i · x_j / sqrt(d), (B, L), of words (B, L, d); 1e-9 for every pair with padding (mask 0).
@@ -277,12 +280,14 @@ class WordModel(nn.Module):
         return torch.where(mask > 0, scores + EPSILON * (self.max_words - count), EPSILON * self.max_words)
 
     def embed(self, words: Tensor, mask: Tensor, attention: bool) -> Tensor:
-        """Sentence vectors (B, d_out) of word vectors (B, L, d) and mask (B, L)."""
+        """Sentence vectors (B, d_out) of word vectors (B, L, d) and mask (B, L), in the precision of the filters whatever
+        autocast says: what words and padding give must be rounded alike."""
         padding: Tensor = self.padding  # type: ignore[assignment]
-        if attention:
-            words = words * self.importance(words, mask)[..., None]
-            padding = padding * (EPSILON * self.max_words)
-        return self.cnn(words, mask.sum(1), padding)
+        with torch.autocast(words.device.type, enabled=False):
+            if attention:
+                words = words * self.importance(words, mask)[..., None]
+                padding = padding * (EPSILON * self.max_words)
+            return self.cnn(words, mask.sum(1), padding)
 
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Sentence vectors (B, d_out) of tokenised texts."""
@@ -311,7 +316,11 @@ class WordModule(InputModule):
     @property
     def max_seq_length(self) -> int:
         """Most words of one text."""
-        return self.model.max_words
+        return self.model.cut
+
+    @max_seq_length.setter
+    def max_seq_length(self, value: int | None) -> None:
+        self.model.cut = min(value or self.model.max_words, self.model.max_words)
 
     def get_embedding_dimension(self) -> int:
         """Length of a sentence vector."""
@@ -329,7 +338,7 @@ class WordModule(InputModule):
         folder, model = Path(output_path), self.model
         save_file({"vectors": model.table.detach().cpu().contiguous()}, folder / VECTORS)
         save_file({name: t.detach().cpu().contiguous() for name, t in model.cnn.state_dict().items()}, folder / FILTERS)
-        (folder / WORDS).write_text("".join(f"{word}\n" for word in model.words), encoding="utf-8")
+        (folder / WORDS).write_bytes("".join(f"{word}\n" for word in model.words).encode())
         (folder / CONFIG).write_text(json.dumps(model.settings, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
@@ -359,7 +368,7 @@ class WordModule(InputModule):
 
 def load_words(folder: Path) -> WordModel:
     """The model that `WordModule.save` wrote to a folder."""
-    words = (folder / WORDS).read_text(encoding="utf-8").removesuffix("\n").split("\n")
+    words = (folder / WORDS).read_bytes().decode().removesuffix("\n").split("\n")  # as text, odd line ends would count
     settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
     model = WordModel(words, load_file(folder / VECTORS)["vectors"], **settings)
     model.cnn.load_state_dict(load_file(folder / FILTERS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +11,25 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoConfig, AutoModel
 
 from data.config import EDATextStream, TextStream
+from data.errors import DecodeError
+from data.pack import Output, pack_text
 from data.triplets import TripletTextStream
-from data.word_vectors import open_vectors
+from data.word_vectors import open_vectors, write_vectors
 from evaluation.models import load_model
 from pipelines import gclsr as gclsr_recipes
 from pipelines import parts
 from tests.pipelines.test_engine import Memory, run
-from tests.small import write_text
+from tests.small import add, write_text
 from trainers.check import check
 from trainers.engine import Engine, LocalHost, load_method
 from trainers.gclsr import GCLSRConfig
 from trainers.launch import fit
 from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
-from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig
-from trainers.words import train_recipe_vectors
+from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig
+from trainers.words import check_vocabulary, train_recipe_vectors
 
 
 @pytest.fixture
@@ -90,6 +94,47 @@ def test_a_resumed_run_has_the_same_dictionary_and_losses(triplets: Recipe, tmp_
     assert torch.equal(saved["dictionary"], after.method.dictionary)
 
 
+def test_the_dictionary_of_a_resumed_run_is_an_exponential_moving_average(
+    triplets: Recipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 steps, stopped after 25: the average of the tables that each step left behind, from the encoder's own on."""
+    tables: list[torch.Tensor] = []
+    move = MoCoUTRL.after_step
+
+    def recorded(method: MoCoUTRL, step: int) -> None:
+        tables.append(method.table.weight.detach().clone())
+        move(method, step)
+
+    monkeypatch.setattr(MoCoUTRL, "after_step", recorded)
+    recipe = triplets.replace("run.max_steps", 50).replace("evaluation.every", 25).replace("streams.text.batch_size", 4)
+    interrupted(recipe)
+    assert len(tables) == 25
+    _, _, engine = run(recipe)
+    assert isinstance(engine.method, MoCoUTRL) and isinstance(recipe.encoder, EncoderConfig) and len(tables) == 50
+    own = AutoModel.from_pretrained(recipe.encoder.path).get_input_embeddings().weight.detach().double()
+    for table in tables:
+        own = 0.9 * own + 0.1 * table.double()
+    assert (engine.method.dictionary - own).abs().max() < 1e-6
+    assert (own - tables[-1]).abs().max() > 1e-4
+
+
+@pytest.mark.parametrize(("kind", "limit", "positions"), [("bert", 199, 199), ("roberta", 201, 199)])
+def test_a_mean_with_padding_wants_200_positions(
+    triplets: Recipe, tmp_path: Path, kind: str, limit: int, positions: int
+) -> None:
+    def with_positions(number: int) -> Recipe:
+        sizes = {"hidden_size": 16, "num_attention_heads": 2, "max_position_embeddings": number}
+        AutoConfig.for_model(kind, **sizes).save_pretrained(tmp_path / "encoder")
+        return triplets.replace("encoder.path", str(tmp_path / "encoder")).replace("encoder.scratch", True)
+
+    check(with_positions(limit))
+    with pytest.raises(
+        RecipeError, match=rf"encoder' has {positions} positions.*over 200; set method\.mean_with_padding Fa"
+    ):
+        check(with_positions(limit).replace("method.mean_with_padding", True))
+    check(with_positions(limit + 1).replace("method.mean_with_padding", True))
+
+
 def test_mocoutrl_takes_triplets_only(triplets: Recipe) -> None:
     plain = TextStream(shards=triplets.streams["text"].shards, batch_size=8)
     with pytest.raises(RecipeError, match=r"streams\.text\.kind='text'.*'triplet'"):
@@ -113,6 +158,48 @@ def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:
     assert not [name for name in load_file(checkpoint / "method.safetensors") if "table" in name]
     loaded = load_method(checkpoint)
     assert loaded.sentence_encoder.tokenize(["the dog"])["input_ids"].shape == (1, 2)
+
+
+def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:
+    """Moved with its run, its vectors are found; with the vectors of another run, or none, it says what to do."""
+    train_recipe_vectors(words)
+    run(words)
+    moved = tmp_path / "moved"
+    Path(words.run.output).rename(moved)
+    found: Any = load_method(moved / "checkpoint").sentence_encoder
+    assert found.words == open_vectors(moved / "vectors").words
+    other = words.replace("run.output", str(tmp_path / "other")).replace("run.seed", 7)
+    train_recipe_vectors(other)
+    (moved / "vectors").rename(tmp_path / "kept")
+    with pytest.raises(ValueError, match=r"copy the folder OUTPUT/vectors of the run beside its checkpoint"):
+        load_method(moved / "checkpoint")
+    (tmp_path / "other" / "vectors").rename(moved / "vectors")
+    with pytest.raises(ValueError, match="trained on other word vectors"):
+        load_method(moved / "checkpoint")
+
+
+def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (tmp_path / "ru.txt").write_text("кошка спит\nсобака бежит\n" * 20)
+    pack_text([tmp_path / "ru.txt"], Output(tmp_path / "ru", name="ru"))
+    russian = words.replace("streams.text.shards", str(tmp_path / "ru"))
+    with pytest.raises(ValueError, match=r"no word of the letters a-z.*encoder\.letters to 'any'"):
+        check_vocabulary(russian)
+    folder = write_vectors(tmp_path / "en", ["the", "dog"], np.eye(2, dtype=np.float32))
+    check_vocabulary(russian.replace("encoder.letters", "any").replace("encoder.vectors", str(folder)))
+    assert "100 % of the words of the first sentences have no vector" in caplog.text
+
+
+def test_a_bad_sentence_is_the_streams_to_skip(words: Recipe, tmp_path: Path) -> None:
+    shard = tmp_path / "bad" / "text-000000.tar"
+    shard.parent.mkdir()
+    with tarfile.open(shard, "w") as tar:
+        for i in range(20):
+            add(tar, f"{i:04d}.txt", b"" if i == 5 else b"the dog runs to the old house")
+    bad = words.replace("streams.text.shards", str(shard.parent))
+    with pytest.raises(DecodeError, match="0005"):
+        train_recipe_vectors(bad)
+    train_recipe_vectors(bad.replace("streams.text.on_bad_sample", "skip"))
+    assert "dog" in open_vectors(Path(bad.run.output) / "vectors").words
 
 
 @pytest.mark.parametrize("eda", [False, True])

@@ -196,6 +196,39 @@ def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_pat
             assert torch.equal(other[name], ranks[0][name]), f"{name} differs between workers"
 
 
+def _average(number: int, world: int, folder: str) -> None:
+    """50 steps of MoCoUTRL under DDP on other sentences in each worker; the table before and after each step is saved."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=world)
+    method = MoCoUTRLConfig(momentum=0.9).build(tiny_encoder.encoder("mean")).train()
+    model = DistributedDataParallel(method, broadcast_buffers=False)
+    optimizer = torch.optim.AdamW(method.parameters(), lr=1e-2)
+    torch.manual_seed(number)  # of dropout and perturbation
+    tables = [method.table.weight.detach().clone()]
+    for step in range(50):
+        batch = tiny_encoder.text_batch(8, views=3, seed=step * world + number)
+        marks = torch.zeros_like(batch["input_ids"])
+        marks[:, :, 1:3] = 1
+        out = model({"text": batch.replace(word_mask=marks, candidate=marks[:, 0].any(-1))})
+        sum(method.loss_weights[key] * loss for key, loss in out.losses.items()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        method.after_step(step)
+        tables.append(method.table.weight.detach().clone())
+    save_file({"tables": torch.stack(tables), "dictionary": method.dictionary}, f"{folder}/{number}.safetensors")
+    dist.destroy_process_group()
+
+
+def test_the_dictionary_of_two_workers_is_an_exponential_moving_average(tmp_path: Path) -> None:
+    mp.spawn(_average, args=(2, str(tmp_path)), nprocs=2)
+    first, second = (load_file(tmp_path / f"{number}.safetensors") for number in range(2))
+    assert torch.equal(first["tables"], second["tables"]) and torch.equal(first["dictionary"], second["dictionary"])
+    start, *tables = first["tables"].double()
+    own = 0.9**50 * start + sum(0.1 * 0.9 ** (49 - step) * table for step, table in enumerate(tables))
+    assert len(tables) == 50 and (first["dictionary"] - own).abs().max() < 1e-6
+    assert (own - tables[-1]).abs().max() > 1e-3
+
+
 def test_one_process_needs_no_torch_distributed() -> None:
     x = torch.ones(2, 3, requires_grad=True)
     assert gather(x) is x

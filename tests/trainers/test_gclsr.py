@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import math
 from typing import Any
@@ -252,16 +253,40 @@ def test_sgd_equals_its_definition() -> None:
 
 
 def test_the_momentum_goes_on_after_a_resume() -> None:
-    config = SGDConfig(lr=0.1, momentum=0.9, momentum_after_warmup=0.8, warmup=2)
+    """The same steps as without: momentum buffers, its switch and the schedule go on."""
+    config = SGDConfig(lr=0.1, momentum=0.9, momentum_after_warmup=0.8, warmup=4)
     made, turn = optimizer(config)
-    for _ in range(3):
-        for p in made.parameters():
-            p.grad = torch.ones_like(p)
+    other, fresh = optimizer(config)
+    for step in range(6):
+        if step == 3:
+            other.load_state_dict(made.state_dict())
+            fresh.load_state_dict(copy.deepcopy(turn.state_dict()))
+        for each in (made, other):
+            torch.manual_seed(step)
+            for p in each.parameters():
+                p.grad = torch.randn_like(p)
         turn.step()
-    state = turn.state_dict()
-    _, fresh = optimizer(config)
-    fresh.load_state_dict(state)
-    assert fresh.optimizer.param_groups[0]["momentum"] == 0.8 and fresh.schedule.last_epoch == 3
+        if step >= 3:
+            fresh.step()
+    for a, b in zip(made.parameters(), other.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert fresh.optimizer.param_groups[0]["momentum"] == 0.8
+
+
+def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
+    """fp16: the scaler skips the step; torch's fused SGD would take what memory holds for the momentum of the next."""
+    made, turn = method(), None
+    turn = TurnOptimizer(made, "text", SGDConfig(lr=1.0, momentum=0.9, clip=None, schedule="constant"), 4, "fp16")
+    turn.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
+    before = [p.detach().clone() for p in made.parameters()]
+    for value in (math.inf, 1.0):
+        turn.scaler.scale(torch.zeros(()))  # makes the scale
+        for p in made.parameters():
+            p.grad = torch.full_like(p, value)
+        turn.step()
+        turn.scaler.update(1.0)
+    for old, p in zip(before, made.parameters(), strict=True):
+        assert torch.allclose(p, old - 1)
 
 
 def test_optimizers_are_told_apart_by_their_fields() -> None:
@@ -283,6 +308,7 @@ def test_optimizers_are_told_apart_by_their_fields() -> None:
         ({"method.group_size": 24}, r"method\.group_size=24 does not divide method\.width=4096"),
         ({"method.kinds": (0.0, 0.0, 0.0, 0.0)}, r"method\.kinds="),
         ({"method.kinds": (1.0, -1.0, 0.0, 0.0)}, r"method\.kinds="),
+        ({"method.kinds": (1.0, math.inf, 0.0, 0.0)}, r"method\.kinds="),
         ({"encoder.regions": (1, 65)}, r"encoder\.regions=\(1, 65\).*encoder\.max_words=64"),
         ({"encoder.vectors": "model.kv.missing"}, r"encoder\.vectors='model\.kv\.missing' is neither"),
         ({"encoder.vectors": "missing.bin"}, r"encoder\.vectors='missing\.bin' does not exist"),

@@ -100,6 +100,17 @@ def test_sentences_without_a_candidate_are_no_negatives() -> None:
         assert not torch.allclose(formula(z[:, 2], kept), formula(z[:, 2], None))
 
 
+@pytest.mark.parametrize("n", [1, 5])
+def test_eq_6_where_no_antonym_sentence_counts(n: int) -> None:
+    """The positives alone are left, with finite gradients."""
+    z, positives, negatives = (torch.randn(n, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    loss = losses.long_span(z, positives, negatives, 0.2, torch.zeros(n, dtype=torch.bool))
+    assert loss.item() == pytest.approx(-F.cosine_similarity(z, positives).mean().item() / 0.2)
+    loss.backward()
+    assert z.grad is not None and torch.isfinite(z.grad).all() and z.grad.abs().max() > 0
+    assert negatives.grad is not None and not negatives.grad.any()
+
+
 def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
     torch.manual_seed(0)
     table, start = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
@@ -114,18 +125,30 @@ def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
     assert torch.allclose(printed, -table, atol=1e-3)
 
 
-def test_the_printed_sign_runs_away_from_a_table_that_follows_it() -> None:
-    """With embeddings that are pulled to the dictionary's rows, as the token loss does, the right sign comes to rest."""
-    ends = {}
-    for printed in (False, True):
-        table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
-        sizes = []
-        for _ in range(400):
-            table += 0.5 * (dictionary - table) if not printed else 0.5 * (table - dictionary)
-            losses.move(dictionary, table, 0.9, printed)
-            sizes.append(float(dictionary.norm()))
-        ends[printed] = sizes[-1]
-    assert ends[False] < 8 and not ends[True] < 1e6
+def moved(printed: bool, drawn: float, held: float, steps: int = 400) -> tuple[Tensor, Tensor]:
+    """Table and dictionary (4, 3) after eq. 1 with a table that goes `drawn` of its way to the dictionary (negative: away
+    from it) and `held` of its way to 1 at every step; they start at 1 and 2."""
+    table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
+    for _ in range(steps):
+        table = table + drawn * (dictionary - table) + held * (1 - table)
+        losses.move(dictionary, table, 0.9, printed)
+    return table, dictionary
+
+
+def test_the_printed_sign_collapses_or_runs_away_where_the_right_one_rests() -> None:
+    """The same dynamics for both signs.
+
+    Drawn to the dictionary, as a token loss does, the table rests with the right sign and collapses to zero with the
+    printed one. Pushed away, as eq. 10 does with antonyms, and held by the other losses, it rests with the right sign and
+    diverges with the printed one. The right sign is no cure: nothing held, it diverges as well.
+    """
+    for table, dictionary in (moved(False, drawn=0.5, held=0), moved(False, drawn=-0.1, held=0.1)):
+        assert torch.allclose(table, dictionary, atol=1e-6) and 0.9 < float(dictionary.mean()) < 2
+    for collapsed in moved(True, drawn=0.5, held=0):
+        assert collapsed.abs().max() < 1e-12
+    for diverged in moved(True, drawn=-0.1, held=0.1):
+        assert diverged.abs().min() > 1e6
+    assert moved(False, drawn=-0.5, held=0)[1].abs().min() > 1e6
 
 
 def test_eq_10_has_no_lower_bound_and_the_triplet_has() -> None:
@@ -200,7 +223,8 @@ def test_views_are_embedded_by_the_dictionary() -> None:
 
 
 def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:
-    for settings in ({}, {"variant": "released"}, {"variant": "paper"}, {"balance": 0.0}, {"balance": 1.0}):
+    split_rows = {"variant": "released", "projectors": True}
+    for settings in ({}, {"variant": "released"}, split_rows, {"variant": "paper"}, {"balance": 0.0}, {"balance": 1.0}):
         made = method(**settings)
         out = made({"text": triplets()})
         sum(made.loss_weights[name] * value for name, value in out.losses.items()).backward()
@@ -368,3 +392,21 @@ def test_encoders_of_other_kinds(kind: str) -> None:
         z = made.encode("text", batch)["z"]
         ids = made.sentence_encoder.outputs(batch["input_ids"][:, 0], batch["attention_mask"][:, 0]).pooled
     assert torch.allclose(z[:, 0], ids, atol=1e-4) and not torch.allclose(z[:, 1], z[:, 2])
+
+
+def test_word_embeddings_that_do_more_than_look_up() -> None:
+    """Gemma multiplies its embeddings by the root of their size; the dictionary's views are multiplied alike."""
+    from transformers import AutoConfig
+
+    sizes = {"vocab_size": 40, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 2, "head_dim": 8}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "max_position_embeddings": 40, "pad_token_id": 0}
+    config = AutoConfig.for_model("gemma3_text", **sizes)
+    made, batch = MoCoUTRLConfig(projectors=False).build(tiny_encoder.encoder("mean", config)).train(), triplets()
+    fresh = made.encode("text", batch)["z"]
+    by_ids = made.sentence_encoder.outputs(batch["input_ids"].flatten(0, 1), batch["attention_mask"].flatten(0, 1)).pooled
+    assert torch.allclose(fresh.flatten(0, 1), by_ids, atol=1e-5)
+    with torch.no_grad():
+        made.dictionary.copy_(made.dictionary.flip(0))
+    assert not torch.allclose(made.encode("text", batch)["z"][:, 1:], fresh[:, 1:], atol=0.1)
+    made({"text": batch}).losses["long"].backward()
+    assert made.table.weight.grad is not None and not made.dictionary.requires_grad

@@ -13,16 +13,18 @@ import pytest
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from data.word_vectors import write_vectors
 from evaluation.models import load_model
+from evaluation.task import EvaluationError
 from evaluation.word_vectors import WordVectors
 from trainers.carried import carries_code
 from trainers.dual_export import ExportError
 from trainers.encoder_config import WordEncoderConfig
 from trainers.verify import verify
-from trainers.word_module import TextCNN, WordModel, hashed_vectors, split, word_hash
+from trainers.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
 from trainers.words import WordEncoder
 
 WORDS = ["a", "dog", "runs", "cat", "sleeps"]
@@ -106,7 +108,7 @@ def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
 
 
 def test_redrawn_words_differ_between_sentences_and_passes() -> None:
-    """[DISAGREE 5.1] As the released code, but repeatable: the sentence decides, in training the step's random numbers."""
+    """As the released code, but repeatable: the sentence decides, in training the step's random numbers."""
     made = model(unknown="redrawn")
     texts = ["a zebra runs", "a zebra sleeps", "zebra zebra"]
     ids = made.tokenize(texts)["input_ids"]
@@ -253,10 +255,39 @@ def test_an_export_holds_its_vectors_and_no_foreign_code_runs(tmp_path: Path) ->
 def test_vectors_are_mapped_not_copied(tmp_path: Path) -> None:
     made = encoder(tmp_path)
     found = np.load(tmp_path / "vectors" / "vectors.npy", mmap_mode="r")
-    assert np.array_equal(made.table.numpy(), found)
-    before = made.table.data_ptr()
     made.to("cpu")(made.tokenize(SENTENCES))
-    assert made.table.data_ptr() == before
+    assert np.array_equal(made.table.numpy(), found)
+    start = made.table.data_ptr()
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("vectors.npy")]
+    ranges = [tuple(int(part, 16) for part in line[0].split("-")) for line in lines]
+    assert any(low <= start < high for low, high in ranges)
+
+
+def test_a_word_may_hold_an_odd_line_end(tmp_path: Path) -> None:
+    folder = write_vectors(tmp_path / "vectors", ["a", "b\rc", "d\x85e"], np.eye(3, dtype=np.float32))
+    made = WordEncoder.from_config(WordEncoderConfig(regions=(1,), filters=4), folder).eval()
+    made.save(str(tmp_path / "export"))
+    assert load_words(tmp_path / "export").words == ["a", "b\rc", "d\x85e"]
+
+
+def test_as_a_user_of_sentence_transformers_has_it(tmp_path: Path) -> None:
+    """Other precisions, a shorter limit, an empty list."""
+    made = encoder(tmp_path)
+    made.save(str(tmp_path / "export"))
+    saved = SentenceTransformer(str(tmp_path / "export"), trust_remote_code=True, device="cpu")
+    want = saved.encode(SENTENCES)
+    saved.max_seq_length = 2
+    assert np.allclose(saved.encode(["a dog runs"]), saved.encode(["a dog"])) and saved.max_seq_length == 2
+    saved.max_seq_length = 12
+    assert np.allclose(saved.double().encode(SENTENCES), want, atol=1e-6)
+    assert np.allclose(saved.bfloat16().encode(SENTENCES, convert_to_tensor=True).float().numpy(), want, atol=0.1)
+    assert made.tokenize([])["input_ids"].shape == (0, 1)
+
+
+def test_an_export_has_no_pooling_to_replace(tmp_path: Path) -> None:
+    encoder(tmp_path).save(str(tmp_path / "export"))
+    with pytest.raises(EvaluationError, match=r"leave @mean out"):
+        load_model(f"{tmp_path / 'export'}@mean")
 
 
 def test_the_mean_of_a_folder_of_vectors_is_a_model_too(tmp_path: Path) -> None:

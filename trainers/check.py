@@ -276,10 +276,10 @@ def _check_inputs_fit(recipe: Recipe) -> None:
 def _check_padding(recipe: Recipe, method: MoCoUTRLConfig, config: PretrainedConfig | None = None) -> None:
     """A sentence, and with `config` the encoder too, has the positions that a mean with padding is taken over."""
     stream = recipe.streams["text"]
-    positions = getattr(config, "max_position_embeddings", None)
+    positions = getattr(config, "max_position_embeddings", None) or 10**9
     if config is not None and config.model_type in FROM_BEHIND_PADDING:
         positions -= (config.pad_token_id or 0) + 1
-    if method.choices.mean_with_padding and positions is not None and positions < PADDED:
+    if method.choices.mean_with_padding and positions < PADDED:
         assert isinstance(recipe.encoder, EncoderConfig)
         raise RecipeError(
             f"encoder.path={recipe.encoder.path!r} has {positions} positions, and method.mean_with_padding takes the mean "

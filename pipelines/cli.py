@@ -119,7 +119,7 @@ def report(summary: dict[str, Any]) -> str:
     from trainers.carried import carries_code
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
-    rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if _is_shown(name)]
+    rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if is_shown(name)]
     wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
     lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}"] if rows else []
     for task, metric in rows:
@@ -137,5 +137,6 @@ def report(summary: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _is_shown(metric: str) -> bool:
+def is_shown(metric: str) -> bool:
+    """Whether a metric is in the tables at the end of a run."""
     return any(fnmatch(metric, pattern) for pattern in SHOWN)

@@ -59,7 +59,11 @@ class Host(Protocol):
         ...
 
     def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        """Keep a checkpoint; called by every rank, with a folder on rank 0 only."""
+        """Keep a checkpoint; called by every rank, with a folder on rank 0 only.
+
+        metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
+        sign turned where lower is better.
+        """
         ...
 
 
@@ -132,7 +136,8 @@ def _scale(encoder: DualEncoder) -> float:
     return float(encoder.scale.detach())
 
 
-def _weights(method: nn.Module) -> dict[str, Tensor]:
+def weights_of(method: nn.Module) -> dict[str, Tensor]:
+    """Copies of all weights on the CPU, as safetensors takes them."""
     return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
 
 
@@ -207,6 +212,14 @@ class Engine:
             self._log_scores("before", self.before)
             self._evaluate()
         readers = self._readers()
+        try:
+            self._loop(readers)
+        finally:  # a trial that a sweep stops leaves its process to the next one
+            for reader in readers.values():
+                reader.close()
+        return self._finish()
+
+    def _loop(self, readers: dict[str, Reader]) -> None:
         began = time.perf_counter() - self.seconds
         window = _Window(readers, self.step)
         stop = self.step >= self.steps
@@ -231,9 +244,6 @@ class Engine:
             if stop or (evaluated if every is None else self.step % every == 0):
                 self._save(readers)
         self.seconds = time.perf_counter() - began  # the last evaluation and checkpoint included
-        for reader in readers.values():
-            reader.close()
-        return self._finish()
 
     def _one_step(self, readers: dict[str, Reader]) -> dict[str, float]:
         """All turns once. Its random numbers depend on (seed, rank, step) alone, so that a resumed run repeats them."""
@@ -318,7 +328,7 @@ class Engine:
         self.last_score = score
         if better:
             self.best_score, self.best_step = score, self.step
-            self.best = _weights(self.method) if config.keep == "best" else None
+            self.best = weights_of(self.method) if config.keep == "best" else None
         if config.patience_counts == "decreases":
             self.bad_rounds += lower
         else:
@@ -382,16 +392,14 @@ class Engine:
 
     def _save(self, readers: dict[str, Reader]) -> None:
         positions = _from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
-        metrics = {
-            "step": float(self.step),
-            "score": self.best_score if math.isfinite(self.best_score) else float(self.step),
-        }
+        scores = {"score": self.last_score, "best": self.best_score}
+        metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0:
             self.host.save(None, metrics)
             return
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            save_file(_weights(self.method), folder / "method.safetensors")
+            save_file(weights_of(self.method), folder / "method.safetensors")
             if self.best is not None:
                 save_file(self.best, folder / "best.safetensors")
             state = {

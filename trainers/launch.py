@@ -9,12 +9,13 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from data import upload
 from data.shards import absolute
 from evaluation import registry
 from trainers.check import check, describe_shards_of
@@ -126,6 +127,8 @@ def start_ray(recipe: Recipe) -> None:
 
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
     if ray.is_initialized():
         return
     verbose = recipe.run.verbose
@@ -137,11 +140,29 @@ def start_ray(recipe: Recipe) -> None:
     )
 
 
+AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
+"""Resources of a head node (cluster.yaml, rayjob.yaml): how many CPUs and GPUs the cluster may grow to.
+
+Ray's autoscaler does not say so itself, and a cluster that begins with its head alone has neither.
+"""
+
+
+def capacity() -> tuple[float, float, int]:
+    """CPUs, GPUs and nodes that the cluster has or, where it grows when asked, may have; then it has at least two nodes."""
+    import ray
+
+    now = ray.cluster_resources()
+    cpus, gpus = (max(now.get(kind, 0.0), now.get(most, 0.0)) for kind, most in AUTOSCALING.items())
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return cpus, gpus, max(2, nodes) if now.keys() & set(AUTOSCALING.values()) else nodes
+
+
 def resolve(recipe: Recipe) -> Recipe:
-    """Paths made absolute (workers run in other folders) and the tracking URI filled in."""
+    """Paths made absolute (workers run in other folders), tracking URI and storage filled in from the environment."""
     run = recipe.run
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
     recipe = recipe.replace("run.tracking_uri", uri).replace("run.output", str(Path(run.output).resolve()))
+    recipe = recipe.replace("run.storage", run.storage or os.environ.get("MULTICSE_STORAGE") or None)
     flat = recipe.flat()
     for path in ("evaluation.data", *(path for path in flat if path.endswith((".path", ".vectors")))):
         value = flat[path]
@@ -153,6 +174,27 @@ def resolve(recipe: Recipe) -> Recipe:
     for field in ("watch", "final"):
         recipe = recipe.replace(f"evaluation.{field}", tuple(registry.absolute(task) for task in getattr(evaluation, field)))
     return recipe.replace("evaluation.select", evaluation.select and registry.absolute(evaluation.select))
+
+
+def travelling(recipe: Recipe) -> Recipe:
+    """The recipe for workers on other nodes: small packed folders of this machine replaced by copies in the storage.
+
+    Only where `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
+    """
+    storage, evaluation = recipe.run.storage, recipe.evaluation
+    if storage is None or "://" not in storage:
+        return recipe
+    for name, stream in recipe.streams.items():
+        recipe = recipe.replace(f"streams.{name}.shards", upload.travelling(stream.shards, storage))
+
+    def task(name: str) -> str:
+        kind, colon, place = name.partition(":")
+        place, query, options = place.partition("?")
+        return f"{kind}:{upload.travelling(place, storage)}{query}{options}" if colon else name
+
+    for field in ("watch", "final"):
+        recipe = recipe.replace(f"evaluation.{field}", tuple(task(name) for name in getattr(evaluation, field)))
+    return recipe.replace("evaluation.select", evaluation.select and task(evaluation.select))
 
 
 def fit(recipe: Recipe) -> dict[str, Any]:
@@ -168,11 +210,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     output = Path(recipe.run.output)
     if recipe.run.workers:
         start_ray(recipe)
-        import ray
-
-        resources = ray.cluster_resources()
-        nodes = len([node for node in ray.nodes() if node["Alive"]])
-        check(recipe, resources.get("CPU", 0), resources.get("GPU", 0), nodes)
+        check(recipe, *capacity())
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.json").write_text(recipe.to_json())
     check_vocabulary(recipe)
@@ -187,9 +225,9 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     )
     status = "FAILED"
     try:
-        result, checkpoint = _train(recipe, handle, output)
+        result, checkpoint = train(recipe, handle, output)
         handle.drain(output / "journal.jsonl")
-        summary = _deliver(recipe, handle, result, checkpoint, output)
+        summary = deliver(recipe, handle, result, checkpoint, output)
         summary["seconds"] = time.time() - began
         (output / "summary.json").write_text(json.dumps(summary, indent=2))
         status = "FINISHED"
@@ -201,8 +239,11 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         handle.finish(status)
 
 
-def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, Any], Path]:
-    """Train; returns the loop's result and the folder of the last checkpoint."""
+def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[Any] = ()) -> tuple[dict[str, Any], Path]:
+    """Train; returns the loop's result and the folder of the last checkpoint.
+
+    callbacks: of Ray Train's run (with workers).
+    """
     run, journal = recipe.run, output / "journal.jsonl"
     if run.workers == 0:
         host = LocalHost(output)
@@ -222,7 +263,7 @@ def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, A
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
-            "recipe": recipe.to_json(),
+            "recipe": travelling(recipe).to_json(),
             "journal": str(journal),
             "uri": handle.uri,
             "run_id": handle.run_id,
@@ -239,6 +280,7 @@ def _train(recipe: Recipe, handle: RunHandle, output: Path) -> tuple[dict[str, A
             storage_path=run.storage or str(output / "ray"),
             failure_config=FailureConfig(max_failures=run.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
+            callbacks=[*callbacks],
         ),
     )
     try:
@@ -269,8 +311,13 @@ def _worker_error(error: Exception) -> Exception:
     return error
 
 
-def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path) -> dict[str, Any]:
-    """Export the chosen weights, write card and figures, log and register them."""
+def deliver(
+    recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path, alias: str | None = None
+) -> dict[str, Any]:
+    """Export the chosen weights, write card and figures, log and register them.
+
+    alias: of the registered version, for example ``champion``.
+    """
     from trainers.card import library_versions, model_card
     from trainers.verify import verify
 
@@ -297,7 +344,7 @@ def _deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoi
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
     if recipe.run.register_as:
-        handle.register(export, recipe.run.register_as)
+        handle.register(export, recipe.run.register_as, alias)
     return {
         "recipe": recipe.name,
         "identity": recipe.identity(),

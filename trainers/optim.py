@@ -89,6 +89,13 @@ class TurnOptimizer:
         return {name: part.state_dict() for name, part in parts.items()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Moments, the place in the schedule, the scaler. Rates and decays stay the config's, which a sweep may change."""
+        rates = list(self.schedule.base_lrs)
+        own = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
         self.optimizer.load_state_dict(state["optimizer"])
         self.schedule.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
+        self.schedule.base_lrs = rates
+        now = [rate * factor(self.schedule.last_epoch) for rate, factor in zip(rates, self.schedule.lr_lambdas, strict=True)]
+        for group, settings, rate in zip(self.optimizer.param_groups, own, now, strict=True):
+            group.update({**settings, "lr": rate})

@@ -425,14 +425,15 @@ class RunHandle:
         for first in range(0, len(values), BATCH):
             _client(self.uri).log_batch(self.run_id, metrics=values[first : first + BATCH])
 
-    def register(self, export: Path | str, name: str) -> None:
+    def register(self, export: Path | str, name: str, alias: str | None = None) -> None:
         """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.
 
-        ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it.
+        ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that
+        the alias was given to last.
         """
         if not (Path(export) / "modules.json").is_file():
             raise FileNotFoundError(f"{export} is no sentence-transformers folder: it has no modules.json")
-        self._do({"do": "register", "path": str(Path(export).resolve()), "name": name})
+        self._do({"do": "register", "path": str(Path(export).resolve()), "name": name, "alias": alias})
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
@@ -499,6 +500,41 @@ def open_run(
             "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
         ) from error
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
+
+
+@dataclass(frozen=True)
+class FoundRun:
+    """A run that `find_runs` found."""
+
+    run_id: str
+    status: str
+    """RUNNING, FINISHED, FAILED or KILLED."""
+    tags: Mapping[str, str]
+
+
+def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
+    """Active runs of an experiment that have all these tags, the newest first. Raises what MLflow raises."""
+    client = _client(uri)
+    found = client.get_experiment_by_name(experiment)
+    if found is None:
+        return []
+    conditions = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
+    runs, token = [], None
+    while True:
+        page = client.search_runs([found.experiment_id], conditions, max_results=1000, page_token=token)
+        runs += [FoundRun(run.info.run_id, run.info.status, dict(run.data.tags)) for run in page]
+        token = page.token
+        if not token:
+            return runs
+
+
+def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
+    """Give a run another name and more tags. Raises what MLflow raises."""
+    from mlflow.entities import RunTag
+
+    client = _client(uri)
+    client.update_run(run_id, name=name)
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
 
 
 def resolve_uri(uri: str | None = None) -> str:
@@ -623,12 +659,12 @@ def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
         upload = client.log_artifacts if Path(line["path"]).is_dir() else client.log_artifact
         upload(run_id, line["path"], line["folder"] or None)
     elif line["do"] == "register":
-        _register(uri, run_id, Path(line["path"]), line["name"])
+        _register(uri, run_id, Path(line["path"]), line["name"], line.get("alias"))
     else:
         raise TrackingError(f"a journal line asks for {line['do']!r}; known: artifacts, register, status")
 
 
-def _register(uri: str, run_id: str, export: Path, name: str) -> None:
+def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None) -> None:
     mlflow = _import_mlflow()
     from mlflow import sentence_transformers as flavor
     from sentence_transformers import SentenceTransformer
@@ -644,7 +680,7 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(uri)
     try:
-        flavor.log_model(
+        logged = flavor.log_model(
             # `carries_code` lets no other code through than this project's own.
             SentenceTransformer(str(export), device="cpu", trust_remote_code=carries_code(export)),
             name="model",
@@ -655,6 +691,8 @@ def _register(uri: str, run_id: str, export: Path, name: str) -> None:
         )
     finally:
         mlflow.set_tracking_uri(before)
+    if alias is not None:
+        client.set_registered_model_alias(name, alias, logged.registered_model_version)
 
 
 def _brief(error: Exception) -> str:

@@ -1,0 +1,340 @@
+"""Search loss weights, temperatures, learning rates: ``python pipelines/sweep.py visualcse --recipe demo --trials 16``."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import importlib
+import json
+import logging
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.errors import DataError
+from evaluation.figures_sweep import sweep_figures
+from evaluation.tables import layout, mean_sd
+from evaluation.trials import Trial, best_trial
+from pipelines.cli import is_shown, parse, prepare
+from trainers.recipe import Recipe, RecipeError
+from trainers.tracking import RunHandle, find_runs, open_run
+
+if TYPE_CHECKING:
+    from trainers.sweep import Room, Sweep
+    from trainers.sweep_log import Watch
+    from trainers.trial import Plan
+    from tune_spaces.space import SearchSpace
+
+Pipeline = Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "mocoutrl"]
+TRIALS = 32
+ALIAS = "champion"
+"""Of the registered model's version that the last sweep made: ``models:/NAME@champion``."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Train a recipe with many settings, stop the poor ones early, keep the best. Trial 0 is the recipe as it stands.
+
+    What varies is in tune_spaces/PIPELINE.py. Any setting of the recipe can follow and holds for all trials, as for the
+    pipeline itself (python pipelines/visualcse.py demo --help). Trials are compared by the recipe's development task;
+    held-out tasks are measured for the best one only.
+    """
+
+    pipelines: tyro.conf.Positional[tuple[Pipeline, ...]]
+    """What is trained; of several, each trial draws one."""
+    recipe: str = "demo"
+    """A recipe that these pipelines have."""
+    trials: int | None = None
+    """How many. Default: 32, or the whole grid."""
+    space: str | None = None
+    """A space of tune_spaces. Default: wide, with a grid paper."""
+    searcher: Literal["optuna", "random", "grid"] | None = None
+    """Optuna's TPE, independent draws, or every combination. Default: optuna, with PBT random."""
+    scheduler: Literal["asha", "pbt", "none"] = "asha"
+    """ASHA stops the worse two thirds at each rung; PBT has poor trials go on from good ones with changed settings."""
+    seeds: tuple[int, ...] | None = None
+    """Seeds of every configuration, whose scores are averaged. Default: the recipe's."""
+    concurrent: int | None = None
+    """Trials at a time. Default: as many as fit."""
+    retries: int = 1
+    """Times that a failed trial is tried again, from its last checkpoint."""
+    output: Path | None = None
+    """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, where the hash stands for all that decides the trials."""
+    resume: bool = False
+    """Go on with a sweep that was interrupted. Trials that ended are not run again."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
+    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    try:
+        return sweep(arguments, rest)
+    except (RecipeError, DataError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def sweep(arguments: Arguments, rest: list[str]) -> int:
+    """Check, run, report; the exit code."""
+    # Imported here: Ray takes seconds, and --help should not.
+    from pipelines.sweep_table import SweepTable
+    from trainers import sweep as engine
+    from trainers.launch import quiet, start_ray
+    from trainers.sweep_log import Watch
+
+    search = make_sweep(arguments, rest)
+    folder = (arguments.output or Path("runs") / search.name).resolve()
+    if not search.first.run.verbose:
+        quiet()
+    engine.check_sweep(search)
+    _check_begun(engine.exists(search, folder), arguments.resume, folder)
+    start_ray(search.first)
+    room = engine.room_on_cluster(search)
+    parent = _open(search, folder, arguments.resume)
+    print(describe(search, room, folder))
+    plan = engine.plan_of(search, folder, parent)
+    table = SweepTable(search.metric, engine.count(search))
+    watch = Watch(plan, parent, table.update)
+    status = "FAILED"
+    try:
+        results = engine.run(search, plan, room.at_once, watch, arguments.resume)
+        table.close()
+        code = conclude(search, plan, results, parent, watch)
+        status = {0: "FINISHED", 130: "KILLED"}.get(code, "FAILED")
+        return code
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        table.close()
+        parent.finish(status)
+
+
+def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
+    """The sweep that the command line asks for, its offline shards made and its recipes resolved.
+
+    Raises RecipeError for a recipe, setting or space that is not there, with the nearest ones.
+    """
+    from trainers.sweep import Sweep, prepared
+
+    names = tuple(dict.fromkeys(arguments.pipelines))
+    if not names:
+        raise RecipeError("name at least one pipeline: python pipelines/sweep.py visualcse --recipe demo --trials 16")
+    searcher = arguments.searcher or ("random" if arguments.scheduler == "pbt" else "optuna")
+    space = arguments.space or ("paper" if searcher == "grid" else "wide")
+    recipes: dict[str, Recipe] = {}
+    for name in names:
+        module = importlib.import_module(f"pipelines.{name}")
+        recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
+        prepare(recipe)
+        getattr(module, "make_start", lambda recipe: None)(recipe)
+        seed = recipe.run.seed if arguments.seeds is None or not arguments.seeds else arguments.seeds[0]
+        recipes[name] = prepared(recipe, arguments.scheduler, seed)
+    first = next(iter(recipes.values()))
+    return Sweep(
+        recipes=recipes,
+        spaces={name: _space(name, space) for name in names},
+        space=space,
+        trials=arguments.trials if arguments.trials is not None or searcher == "grid" else TRIALS,
+        searcher=searcher,
+        scheduler=arguments.scheduler,
+        seeds=(first.run.seed,) if arguments.seeds is None else arguments.seeds,
+        retries=arguments.retries,
+        concurrent=arguments.concurrent,
+    )
+
+
+def _space(pipeline: str, name: str) -> SearchSpace:
+    known = importlib.import_module(f"tune_spaces.{pipeline}").SPACES
+    if name not in known:
+        near = difflib.get_close_matches(name, known, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise RecipeError(
+            f"--space {name}: tune_spaces/{pipeline}.py has none of that name; {hint}It has: {', '.join(known)}"
+        )
+    found: SearchSpace = known[name]
+    return found
+
+
+def _check_begun(begun: bool, resume: bool, folder: Path) -> None:
+    if begun and not resume:
+        raise RecipeError(f"this sweep was begun already, in {folder}; go on with --resume, or give another --output")
+    if resume and not begun:
+        raise RecipeError(f"--resume: there is no sweep of these settings in {folder}; leave --resume out to begin it")
+
+
+def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
+    """The sweep's own MLflow run, the same one when it is resumed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    uri = search.first.run.tracking_uri or ""
+    tags = {"sweep": search.name, "sweep.identity": search.identity()}
+    found = [run for run in find_runs(uri, search.experiment, tags)] if resume else []
+    settings = {
+        "trials": search.trials,
+        "searcher": search.searcher,
+        "scheduler": search.scheduler,
+        "space": search.space,
+        "seeds": list(search.seeds),
+        "metric": search.metric,
+    }
+    params = {f"sweep.{name}": value for name, value in settings.items()} | search.first.flat()
+    return open_run(
+        uri,
+        search.experiment,
+        search.name,
+        params=params,
+        tags=tags,
+        run_id=found[0].run_id if found else None,
+        journal=folder / "journal.jsonl",
+    )
+
+
+def describe(search: Sweep, room: Room, folder: Path) -> str:
+    """What is about to be done, in a few lines."""
+    from trainers.sweep import count, rungs
+    from trainers.trial import steps_of
+
+    (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
+    stops = ", ".join(f"{share / 100 * steps:.0f}" for share in rungs(search))
+    how = {
+        "asha": f"asha, which stops the worse two thirds after {stops} of {steps} steps",
+        "pbt": f"pbt, every {rungs(search)[0] / 100 * steps:.0f} of {steps} steps",
+        "none": f"none: every trial makes its {steps} steps",
+    }[search.scheduler]
+    varied = dict.fromkeys(path for space in search.spaces.values() for path in space)
+    names = ", ".join(recipe.name for recipe in search.recipes.values())
+    lines = [
+        f"sweep      {search.name}: {count(search)} trials of {names}",
+        f"space      {search.space}: {', '.join(varied)}",
+        f"searcher   {search.searcher}, best {search.metric}"
+        + (f", mean of seeds {', '.join(map(str, search.seeds))}" if len(search.seeds) > 1 else ""),
+        f"scheduler  {how}",
+        f"room       {room}",
+        f"folder     {folder}",
+    ]
+    if search.scheduler != "none":
+        lines.insert(4, f"evaluated  every {first.evaluation.every} steps")
+    return "\n".join(lines)
+
+
+def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: Watch) -> int:
+    """Records, figures, the best trial's recipe and model, held-out scores; the exit code."""
+    from pipelines.sweep_table import final_table
+    from trainers.sweep import count, own_values
+    from trainers.sweep_best import records
+
+    folder, trials = Path(plan.folder), records(results, watch)
+    (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2, default=str) + "\n")
+    parent.log_artifact(folder / "trials.json")
+    watch.end_orphans(trials)
+    for trial in trials:
+        if trial.status == "failed":
+            print(f"{trial.label} failed, also when it was tried again: {trial.error}")
+    best = best_trial(trials)
+    print(final_table(trials, search.metric))
+    defaults = {name: own_values(search, name) for name in search.recipes}
+    figures, left_out = sweep_figures(trials, search.metric, defaults)
+    for name, figure in figures:
+        parent.log_figure(name, figure)
+    for reason in left_out:
+        print(f"figure left out: {reason}")
+    ended = sum(trial.ended for trial in trials)
+    if ended < count(search):
+        print(f"interrupted after {ended} of {count(search)} trials; the same command with --resume goes on")
+        return 130
+    if best is None:
+        print("no trial came to a score; see the errors above")
+        return 3
+    summary = _keep_best(search, plan, results, parent, trials, best)
+    (folder / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
+    parent.log_artifact(folder / "summary.json")
+    print(_last_words(summary))
+    return 0
+
+
+def _keep_best(
+    search: Sweep, plan: Plan, results: Any, parent: RunHandle, trials: Sequence[Trial], best: Trial
+) -> dict[str, Any]:
+    """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
+    from trainers.sweep import storage_of
+    from trainers.sweep_best import checkpoints, deliver_best, held_out, mean_scores
+
+    folder = Path(plan.folder)
+    storage = storage_of(search, folder)
+    result = results[best.number]
+    recipe = plan.recipe(result.config)
+    again = recipe.replace("run.output", f"runs/{recipe.name}-best")
+    (folder / "best.json").write_text(again.to_json() + "\n")
+    parent.log_artifact(folder / "best.json")
+    model = recipe.run.register_as or recipe.name.replace("/", "-")
+    recipe = recipe.replace("run.register_as", model)
+    delivered, scores = deliver_best(recipe, best, result, storage, parent, folder / "best", ALIAS)
+    plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
+    after = {"best": mean_scores(scores)}
+    if plain.scored:
+        with checkpoints(results[plain.number], storage) as folders:
+            after["as it stands"] = mean_scores(held_out(plan.recipe(results[plain.number].config), folders))
+    metrics = {
+        f"{name}/{task}/{metric}": value.mean
+        for name, of in after.items()
+        for task, values in of.items()
+        for metric, value in values.items()
+    }
+    with contextlib.suppress(Exception):  # they are in summary.json, whatever the server does
+        parent.log_metrics({name.replace(" ", "_"): value for name, value in metrics.items()})
+    counts = {status: sum(trial.status == status for trial in trials) for status in ("finished", "stopped", "failed")}
+    return {
+        "sweep": search.name,
+        "identity": search.identity(),
+        "metric": search.metric,
+        "trials": {"all": len(trials), **counts},
+        "best": {"trial": best.number, "pipeline": best.pipeline, "changes": best.changes, "score": best.best},
+        "as_it_stands": {"trial": plain.number, "score": plain.best},
+        "before": delivered["before"],
+        "held_out": after,
+        "recipe": str(folder / "best.json"),
+        "export": delivered["export"],
+        "model": f"models:/{model}@{ALIAS}",
+        "mlflow_run_id": parent.run_id,
+        "tracking_uri": parent.uri,
+    }
+
+
+def _last_words(summary: Mapping[str, Any]) -> str:
+    """Held-out scores and where everything is."""
+    sides = ("as it stands", "best")
+    held = [summary["held_out"].get(side, {}) for side in sides]
+    rows = [["held out", "metric", "before", *sides]]
+    for task, metrics in held[1].items():
+        for metric in metrics:
+            if not is_shown(metric):
+                continue
+            cells = [side.get(task, {}).get(metric) for side in held]
+            rows.append([task, metric, f"{summary['before'][task][metric]:.2f}", *(mean_sd(cell) for cell in cells)])
+    best, counts = summary["best"], summary["trials"]
+    return "\n".join(
+        [
+            "",
+            layout(rows) if len(rows) > 1 else "no held-out task: give some as --evaluation.final",
+            "",
+            f"trials  {counts['finished']} finished, {counts['stopped']} stopped early, {counts['failed']} failed",
+            f"best    trial {best['trial']}, {summary['metric']} {best['score']:.2f}; the recipe as it stands "
+            + ("failed" if summary["as_it_stands"]["score"] is None else f"{summary['as_it_stands']['score']:.2f}"),
+            f"recipe  {summary['recipe']}   (python pipelines/{best['pipeline']}.py --recipe {summary['recipe']})",
+            f"model   {summary['export']}   ({summary['model']})",
+            f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
+        ]
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,291 @@
+"""One trial of a sweep: a recipe with other settings, trained in this process or by Ray Train, that reports to Ray Tune.
+
+A trial with several seeds trains them one after the other. Its budget is all their steps together, so that a scheduler
+compares two trials after the same steps of the same seeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from ray import tune
+from ray.tune.integration.ray_train import TuneReportCallback
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data.shards import ShardSet
+from trainers.engine import Engine, weights_of
+from trainers.launch import RunLog, quiet, train
+from trainers.recipe import Recipe, WordEncoderConfig
+from trainers.tracking import Journal, RunHandle, Tracker, find_runs, open_run
+from trainers.words import train_recipe_vectors
+
+PERCENT = "percent"
+"""What schedulers count: how much of a trial is done, 0 to 100. Methods with more steps are not ahead by them."""
+SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
+"""In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
+
+Config = Mapping[str, Any]
+"""What Tune gives a trial: ``{"trial": {"pipeline": "visualcse", "changes": {"visualcse": {"optim.text.lr": 1e-5}}}}``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What all trials of a sweep share, and take along to their nodes."""
+
+    recipes: Mapping[str, str]
+    """The recipes as they stand, by pipeline, as JSON; paths absolute."""
+    folder: str
+    """The sweep's folder; trials write below it, on their own nodes."""
+    experiment: str
+    """Of MLflow."""
+    parent: str
+    """The MLflow run of the sweep."""
+    seeds: tuple[int, ...]
+    """At least one."""
+
+    def base(self, config: Config) -> Recipe:
+        """The recipe as it stands that a trial changes."""
+        return Recipe.from_json(self.recipes[config["trial"]["pipeline"]])
+
+    def recipe(self, config: Config) -> Recipe:
+        """The recipe of a trial, with the sweep's first seed."""
+        recipe = self.base(config)
+        for path, value in config["trial"]["changes"][config["trial"]["pipeline"]].items():
+            recipe = recipe.replace(path, value)
+        return recipe.replace("run.seed", self.seeds[0])
+
+    def trial_folder(self, trial_id: str) -> Path:
+        """Where a trial writes on its node: journals, vectors."""
+        return Path(self.folder) / "trials" / trial_id
+
+
+def in_process(recipe: Recipe) -> bool:
+    """Whether a trial is the loop in one process, and not Tune over Train."""
+    return recipe.run.workers <= 1
+
+
+def steps_of(recipe: Recipe) -> int:
+    """Steps of one run of a recipe, from its shards."""
+    return recipe.steps(ShardSet.open(recipe.streams[recipe.lead].shards).samples)
+
+
+def changes(base: Recipe, recipe: Recipe) -> dict[str, Any]:
+    """What a trial's recipe has differently, by dotted path; the seed apart, which a sweep sets."""
+    before = base.flat()
+    return {path: value for path, value in recipe.flat().items() if before.get(path, ...) != value and path != "run.seed"}
+
+
+def trial(config: Config, plan: Plan) -> dict[str, Any]:
+    """The function that Tune runs. Returns the last report, marked as finished."""
+    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first.
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "60"
+    trial_id = tune.get_context().get_trial_id()
+    base, recipe = plan.base(config), plan.recipe(config)
+    if not recipe.run.verbose:
+        quiet()
+    scratch = plan.trial_folder(trial_id)
+    scratch.mkdir(parents=True, exist_ok=True)
+    budget = Budget(scratch, plan.seeds, steps_of(recipe))
+    budget.restore()
+    for seed in plan.seeds:
+        if seed in budget.done:
+            continue
+        seeded = _placed(recipe, seed, scratch)
+        share_vectors(seeded, Path(plan.folder))
+        handle = _open(plan, seeded, trial_id, changes(base, recipe))
+        host = TrialHost(budget, seed, handle.run_id)
+        if in_process(recipe):
+            engine = _train_here(seeded, host, handle)
+            budget.finish(seed, engine.best_score, weights_of(engine.method), seeded)
+        else:
+            _, checkpoint = train(seeded, handle, Path(seeded.run.output), [host.forward()])
+            score = budget.report_end(seed, checkpoint, handle.run_id)
+            best = load_file(checkpoint / ("best.safetensors" if (checkpoint / "best.safetensors").exists() else METHOD))
+            budget.finish(seed, score, best, seeded)
+        handle.drain(Path(seeded.run.output) / "journal.jsonl")
+        handle.finish()
+    return {**budget.last, "finished": 1}
+
+
+def _placed(recipe: Recipe, seed: int, scratch: Path) -> Recipe:
+    """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
+    run = recipe.run
+    threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
+    settings = {
+        "run.seed": seed,
+        "run.output": str(scratch / f"seed-{seed}"),
+        "run.checkpoint_every": None,
+        "run.threads": threads,
+        "run.register_as": None,
+        "evaluation.final": (),
+    }
+    for path, value in settings.items():
+        recipe = recipe.replace(path, value)
+    return recipe
+
+
+def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any]) -> RunHandle:
+    """The MLflow run of a trial's seed: nested in the sweep's, its changes as tags; the same one after a restart."""
+    uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output) / "journal.jsonl"
+    own = {"sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
+    found = (Journal(journal).header() or {}).get("run_id")
+    if found is None:
+        runs = find_runs(uri, plan.experiment, {"mlflow.parentRunId": plan.parent, **own})
+        found = runs[0].run_id if runs else None
+    tags = {f"changed.{path}": str(value) for path, value in changed.items()}
+    return open_run(
+        uri,
+        plan.experiment,
+        f"trial {trial_id}",
+        params=recipe.flat(),
+        tags={"mlflow.parentRunId": plan.parent, "identity": recipe.identity(), **own, **tags},
+        run_id=found,
+        journal=journal,
+    )
+
+
+def share_vectors(recipe: Recipe, folder: Path) -> None:
+    """Word vectors that a recipe trains by itself are trained once for all trials that would get the same ones."""
+    encoder = recipe.encoder
+    if not isinstance(encoder, WordEncoderConfig) or encoder.vectors is not None:
+        return
+    key = f"{encoder.dim}-{encoder.epochs}-{encoder.letters}-{recipe.run.seed}-{recipe.name.split('/')[0]}"
+    place, own = folder / "vectors" / key, Path(recipe.run.output) / "vectors"
+    place.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if not (place / "done").exists():
+            train_recipe_vectors(recipe.replace("run.output", str(place)))
+            (place / "done").touch()
+    own.parent.mkdir(parents=True, exist_ok=True)
+    if not own.exists():
+        own.symlink_to(place / "vectors", target_is_directory=True)
+
+
+def _train_here(recipe: Recipe, host: TrialHost, handle: RunHandle) -> Engine:
+    """The engine, which ran in this process and has the best weights."""
+    run_log = RunLog(Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id), None)
+    try:
+        engine = Engine(recipe, host, run_log)
+        engine.run()
+    finally:
+        run_log.close()
+    return engine
+
+
+class Budget:
+    """Where a trial stands over its seeds, and what it keeps of those that are done.
+
+    Args:
+        scratch: the trial's folder on this node.
+        seeds: all seeds, in their order.
+        steps: of one seed.
+    """
+
+    def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int) -> None:
+        self.kept, self.seeds, self.steps = scratch / SEEDS, seeds, steps
+        self.done: dict[int, float] = {}
+        """Seed -> its best score."""
+        self.last: dict[str, Any] = {}
+        """The last report."""
+
+    def restore(self) -> None:
+        """Go on where Tune's checkpoint stands, if there is one."""
+        found = tune.get_checkpoint()
+        if found is None:
+            return
+        with found.as_directory() as place:
+            state = json.loads((Path(place) / STATE).read_text())
+            self.done = {int(seed): best for seed, best in state["done"].items()}
+            self.last = state["last"]
+            if (Path(place) / SEEDS).exists():
+                shutil.copytree(Path(place) / SEEDS, self.kept, dirs_exist_ok=True)
+
+    def report(self, seed: int, metrics: Mapping[str, float], run_id: str) -> dict[str, Any]:
+        """Metrics of one seed's run as the trial's: step and budget over all seeds, scores as means over those begun."""
+        scores = {
+            name: sum([*self.done.values(), metrics[name]]) / (len(self.done) + 1)
+            for name in ("score", "best")
+            if name in metrics
+        }
+        step, steps = len(self.done) * self.steps + int(metrics["step"]), len(self.seeds) * self.steps
+        place = {"step": step, "steps": steps, PERCENT: 100 * step / steps, "seeds": len(self.done) + 1, "seed": seed}
+        self.last = {**scores, **place, "mlflow_run_id": run_id}
+        return self.last
+
+    def write(self, folder: Path, seed: int) -> None:
+        """Make a run's checkpoint the trial's."""
+        state = {"seed": seed, "done": self.done, "last": self.last}
+        (folder / STATE).write_text(json.dumps(state))
+        if self.kept.exists():
+            shutil.copytree(self.kept, folder / SEEDS, dirs_exist_ok=True)
+
+    def finish(self, seed: int, best: float, weights: Mapping[str, Tensor], recipe: Recipe) -> None:
+        """A seed is done. Its chosen weights are kept for the checkpoints of the next ones."""
+        self.done[seed] = best
+        if seed == self.seeds[-1]:
+            return
+        place = self.kept / str(seed)
+        place.mkdir(parents=True, exist_ok=True)
+        save_file(dict(weights), place / METHOD)
+        (place / "recipe.json").write_text(recipe.to_json())
+
+    def report_end(self, seed: int, checkpoint: Path, run_id: str) -> float:
+        """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the seed's best score."""
+        state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+        best, _, _, last = state["best"]
+        report = self.report(seed, {"step": state["step"], "score": last, "best": best}, run_id)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "checkpoint"
+            shutil.copytree(checkpoint, folder)
+            self.write(folder, seed)
+            tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
+        return float(best)
+
+
+class TrialHost:
+    """Where the loop of a trial runs: in this process, with checkpoints that are Tune's."""
+
+    rank, world_size, inline = 0, 1, True
+
+    def __init__(self, budget: Budget, seed: int, run_id: str) -> None:
+        self.budget, self.seed, self.run_id = budget, seed, run_id
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[Path | None]:
+        """Tune's checkpoint when it is of this seed: after a restart, or another trial's that PBT goes on from."""
+        found = tune.get_checkpoint()
+        if found is None:
+            yield None
+            return
+        with found.as_directory() as place:
+            folder = Path(place)
+            of_this_seed = json.loads((folder / STATE).read_text())["seed"] == self.seed
+            yield folder if of_this_seed else None
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        assert folder is not None  # there is one rank
+        report = self.budget.report(self.seed, metrics, self.run_id)
+        self.budget.write(folder, self.seed)
+        tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    def forward(self) -> TuneReportCallback:
+        """For a run of Ray Train: its workers' reports, passed on as the trial's. Their checkpoints stay Train's."""
+        budget, seed, run_id = self.budget, self.seed, self.run_id
+
+        class Forward(TuneReportCallback):
+            def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+                super().after_report(run_context, [budget.report(seed, metrics[0], run_id)], checkpoint)
+
+        return Forward()

@@ -281,6 +281,7 @@ def learning_curves(curves: Mapping[str, Sequence[Sequence[tuple[int, float]]]])
         mean = np.mean([[score for _, score in points] for points in seeds], axis=0)
         axes.plot(steps[0], mean, color=COLOURS[i], marker=MARKERS[i], markersize=3, label=label)
     axes.set(xlabel="step", ylabel="Spearman x 100 on STS-B dev")
+    axes.margins(y=0.3)  # room for the legend
     legend(axes)
     return figure
 

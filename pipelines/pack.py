@@ -17,6 +17,7 @@ if __name__ == "__main__":
 from data.errors import DataError
 from data.pack import Output, Packed, pack_audio, pack_images, pack_table, pack_text
 from data.shards import read_manifest
+from data.upload import Uploaded, upload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,8 +147,21 @@ class Audio(_Files):
         return pack_audio(self.path, self.output(1_000), **self.options())
 
 
-def report(packed: Packed) -> str:
-    """What was packed, in one or two lines."""
+@dataclass(frozen=True)
+class Upload:
+    """Packed shards to a store that every node of a cluster can read, e.g. s3://bucket/shards/wiki."""
+
+    folder: tyro.conf.Positional[Path]
+    url: tyro.conf.Positional[str]
+
+    def run(self) -> Uploaded:
+        return upload(self.folder, self.url)
+
+
+def report(packed: Packed | Uploaded) -> str:
+    """What was packed or copied, in one or two lines."""
+    if isinstance(packed, Uploaded):
+        return f"{packed.url}: {packed.files} files, {packed.bytes / 1e6:.1f} MB"
     lines = [f"{packed.folder}: {packed.samples:,} samples in {packed.shards} shards, {packed.bytes / 1e6:.1f} MB"]
     if packed.dropped:
         lines.append(f"{packed.dropped:,} empty or missing samples dropped")
@@ -156,16 +170,23 @@ def report(packed: Packed) -> str:
     return "\n".join(lines)
 
 
-def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
-    arguments: Text | Table | Images | Audio = tyro.cli(
+def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Upload:
+    """What the command line asks for. A wrong one ends the program (tyro says why)."""
+    arguments: Text | Table | Images | Audio | Upload = tyro.cli(
         Annotated[Text, tyro.conf.subcommand("text")]
         | Annotated[Table, tyro.conf.subcommand("table")]
         | Annotated[Images, tyro.conf.subcommand("images")]
-        | Annotated[Audio, tyro.conf.subcommand("audio")],
+        | Annotated[Audio, tyro.conf.subcommand("audio")]
+        | Annotated[Upload, tyro.conf.subcommand("upload")],
         args=argv,
         description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
     )
+    return arguments
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad."""
+    arguments = parse(argv)
     try:
         print(report(arguments.run()))
     except ValueError as error:

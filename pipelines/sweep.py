@@ -232,7 +232,8 @@ def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: 
     from trainers.sweep import count, own_values
     from trainers.sweep_best import records
 
-    folder, trials = Path(plan.folder), records(results, watch)
+    folder = Path(plan.folder)
+    trials, found = records(results, watch)
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2, default=str) + "\n")
     parent.log_artifact(folder / "trials.json")
     watch.end_orphans(trials)
@@ -254,7 +255,7 @@ def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: 
     if best is None:
         print("no trial came to a score; see the errors above")
         return 3
-    summary = _keep_best(search, plan, results, parent, trials, best)
+    summary = _keep_best(search, plan, found, parent, trials, best)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
     parent.log_artifact(folder / "summary.json")
     print(_last_words(summary))
@@ -262,7 +263,7 @@ def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: 
 
 
 def _keep_best(
-    search: Sweep, plan: Plan, results: Any, parent: RunHandle, trials: Sequence[Trial], best: Trial
+    search: Sweep, plan: Plan, results: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
     from trainers.sweep import storage_of
@@ -270,7 +271,7 @@ def _keep_best(
 
     folder = Path(plan.folder)
     storage = storage_of(search, folder)
-    result = results[best.number]
+    result = results[best.trial_id]
     recipe = plan.recipe(result.config)
     again = recipe.replace("run.output", f"runs/{recipe.name}-best")
     (folder / "best.json").write_text(again.to_json() + "\n")
@@ -281,8 +282,8 @@ def _keep_best(
     plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
     after = {"best": mean_scores(scores)}
     if plain.scored:
-        with checkpoints(results[plain.number], storage) as folders:
-            after["as it stands"] = mean_scores(held_out(plan.recipe(results[plain.number].config), folders))
+        with checkpoints(results[plain.trial_id], storage) as folders:
+            after["as it stands"] = mean_scores(held_out(plan.recipe(results[plain.trial_id].config), folders))
     metrics = {
         f"{name}/{task}/{metric}": value.mean
         for name, of in after.items()

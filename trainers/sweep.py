@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
-from ray.tune.search import BasicVariantGenerator, SearchAlgorithm, Searcher
+from ray.tune.search import Searcher
 from ray.tune.search.sample import Domain, Float, Integer
 
 from trainers.check import check
-from trainers.launch import resolve
+from trainers.launch import capacity, resolve, travelling
 from trainers.recipe import Recipe, RecipeError
 from trainers.sweep_log import Watch
 from trainers.tracking import RunHandle
@@ -137,6 +137,8 @@ def check_sweep(sweep: Sweep) -> None:
     for pipeline, recipe in sweep.recipes.items():
         check(recipe)
         spaces.check(sweep.spaces[pipeline], recipe)
+        if sweep.searcher == "optuna" or sweep.scheduler == "pbt":
+            spaces.holding(sweep.spaces[pipeline], recipe)
     if sweep.searcher == "grid":
         assignments(sweep)
 
@@ -249,23 +251,10 @@ def room_on_cluster(sweep: Sweep) -> Room:
 
     Raises RecipeError where storage or tracking cannot be reached from its nodes.
     """
-    import ray
-
-    nodes = sum(node["Alive"] for node in ray.nodes())
+    cpus, gpus, nodes = capacity()
     for recipe in sweep.recipes.values():
         check(recipe, nodes=nodes)
-    return room(sweep, *capacity())
-
-
-def capacity() -> tuple[float, float]:
-    """CPUs and GPUs of the cluster, or of what an autoscaler may make of it."""
-    import ray
-    from ray._private.state import state
-
-    now = ray.cluster_resources()
-    most = state.get_max_resources_from_cluster_config() or {}
-    cpus, gpus = (max(now.get(kind, 0.0), float(most.get(kind, 0.0))) for kind in ("CPU", "GPU"))
-    return cpus, gpus
+    return room(sweep, cpus, gpus)
 
 
 def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
@@ -290,7 +279,7 @@ def exists(sweep: Sweep, folder: Path) -> bool:
 def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
     """What the trials take along."""
     return Plan(
-        recipes={name: recipe.to_json() for name, recipe in sweep.recipes.items()},
+        recipes={name: travelling(recipe).to_json() for name, recipe in sweep.recipes.items()},
         folder=str(folder),
         experiment=sweep.experiment,
         parent=parent.run_id,
@@ -317,7 +306,7 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
         param_space={"trial": tune.grid_search(assignments(sweep))} if listed else None,
         tune_config=tune.TuneConfig(
             num_samples=1 if listed else sweep.trials or 1,
-            search_alg=_searcher(sweep, at_once),
+            search_alg=_searcher(sweep),
             scheduler=_scheduler(sweep),
             max_concurrent_trials=at_once,
             reuse_actors=True,  # importing torch and transformers takes longer than a small trial
@@ -334,9 +323,9 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
     return tuner.fit()
 
 
-def _searcher(sweep: Sweep, at_once: int) -> SearchAlgorithm | Searcher | None:
+def _searcher(sweep: Sweep) -> Searcher | None:
     if sweep.searcher != "optuna":
-        return BasicVariantGenerator(max_concurrent=at_once)
+        return None  # the trials are listed
     import optuna
     from optuna.samplers import TPESampler
     from ray.tune.search.optuna import OptunaSearch

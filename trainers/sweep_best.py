@@ -29,13 +29,12 @@ from trainers.trial import SEEDS
 Scores = dict[str, dict[str, float]]
 
 
-def records(results: tune.ResultGrid, watch: Watch) -> list[Trial]:
-    """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored.
-
-    In the order of `results`, which is that in which they were made.
-    """
+def records(results: tune.ResultGrid, watch: Watch) -> tuple[list[Trial], dict[str, tune.Result]]:
+    """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored; and the results
+    by the trials' ids."""
     trials = results._experiment_analysis.trials  # a ResultGrid shows neither ids nor statuses
-    return [replace(record, curve=_curve(result)) for record, result in zip(watch.records(trials), results, strict=True)]
+    found = {trial.trial_id: result for trial, result in zip(trials, results, strict=True)}
+    return [replace(record, curve=_curve(found[record.trial_id])) for record in watch.records(trials)], found
 
 
 def _curve(result: tune.Result) -> tuple[tuple[int, float], ...]:

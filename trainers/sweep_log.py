@@ -6,6 +6,7 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +58,10 @@ class Watch(tune.Callback):
             self._curves.setdefault(trial.trial_id, {})[int(result["step"])] = float(result["score"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(trials, trial)
+        self._end(trials, trial, "TERMINATED")
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._end(trials, trial)
+        self._end(trials, trial, "ERROR")
 
     def on_step_end(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if time.monotonic() - self._shown >= EVERY:
@@ -71,7 +72,7 @@ class Watch(tune.Callback):
 
     def records(self, trials: Sequence[Any]) -> list[Trial]:
         """Tune's trials as records, in the order in which they were made."""
-        return [self._record(number, trial) for number, trial in enumerate(trials)]
+        return [self._record(number, trial) for number, trial in enumerate(sorted(trials, key=_made))]
 
     def _record(self, number: int, trial: Any) -> Trial:
         result = trial.last_result or {}
@@ -102,12 +103,16 @@ class Watch(tune.Callback):
 
     # --------------------------------------------------------------------------------------------------------- MLflow
 
-    def _end(self, trials: list[Any], trial: Any) -> None:
+    def _end(self, trials: Sequence[Any], trial: Any, status: str) -> None:
         self._ended[trial.trial_id] = time.time()
-        records = self.records(trials)
-        record = next(record for record in records if record.trial_id == trial.trial_id)
-        self.end_runs(record)
-        ended = sum(item.ended for item in records)
+        # Tune tells of the end before it sets the trial's status.
+        ended_as = status_of(status, trial.last_result or {})
+        records = [
+            replace(record, status=ended_as) if record.trial_id == trial.trial_id else record
+            for record in self.records(trials)
+        ]
+        self.end_runs(next(record for record in records if record.trial_id == trial.trial_id))
+        ended = sum(record.ended for record in records)
         if (best := best_trial(records)) is not None:
             with contextlib.suppress(Exception):  # the sweep does not depend on the server
                 self.parent.log_metrics({"sweep/best": best.score}, ended)
@@ -155,6 +160,11 @@ def current() -> Watch:
     """The watch of this process."""
     assert _watch is not None, "a sweep is restored by trainers.sweep.run"
     return _watch
+
+
+def _made(trial: Any) -> int:
+    """Where a trial is in the order in which they were made, which Tune's own list loses when it is restored."""
+    return int(trial.experiment_tag.partition("_")[0])
 
 
 def own(record: Trial) -> dict[str, str]:

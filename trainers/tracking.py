@@ -23,6 +23,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
+from urllib.parse import urlsplit
 
 from filelock import FileLock
 
@@ -34,6 +35,8 @@ BATCH = 1000
 """Metrics per request, MLflow's limit; it takes 100 parameters or tags."""
 SEND_EVERY = 1.0
 """Seconds between two requests while all goes well."""
+DATABASE_LOCK = 7161125
+"""Key of PostgreSQL's advisory lock under which a driver makes MLflow's tables; any number that all drivers share."""
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts while the server is away."""
 
@@ -546,6 +549,11 @@ def resolve_uri(uri: str | None = None) -> str:
             f"run.tracking_uri={uri!r} is no database or server (MLflow no longer keeps runs in plain folders). "
             "Allowed: sqlite:///FILE, http://HOST:PORT, https://…, postgresql://…, mysql://…"
         )
+    if urlsplit(uri).password:
+        raise TrackingError(
+            f"run.tracking_uri={scheme}://… holds a password, which would be in recipe.json, the journal and the run. "
+            "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
+        )
     if scheme == "sqlite":
         file = uri.partition(":///")[2]
         if not file or file.startswith(":memory:"):
@@ -608,7 +616,17 @@ def _client(uri: str) -> Any:
 
 @contextlib.contextmanager
 def _database_lock(uri: str) -> Iterator[None]:
-    """One driver at a time in a SQLite file: several that create its tables at once fail."""
+    """One driver at a time makes the tables of a database: several at once fail. A server makes its own."""
+    if uri.startswith("postgresql"):
+        from sqlalchemy import NullPool, create_engine, text
+
+        with create_engine(uri, poolclass=NullPool).connect() as connection:
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": DATABASE_LOCK})
+            try:
+                yield
+            finally:
+                connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": DATABASE_LOCK})
+        return
     if not uri.startswith("sqlite:///"):
         yield
         return

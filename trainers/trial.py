@@ -88,10 +88,11 @@ def changes(base: Recipe, recipe: Recipe) -> dict[str, Any]:
 
 def trial(config: Config, plan: Plan) -> dict[str, Any]:
     """The function that Tune runs. Returns the last report, marked as finished."""
-    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first.
-    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "60"
     trial_id = tune.get_context().get_trial_id()
     base, recipe = plan.base(config), plan.recipe(config)
+    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. A thread
+    # that waits for Ray Train does not end when it is told to; its actor goes with it.
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "60" if in_process(recipe) else "2"
     if not recipe.run.verbose:
         quiet()
     scratch = plan.trial_folder(trial_id)

@@ -91,15 +91,21 @@ def sampled(space: SearchSpace) -> dict[str, Domain]:
 def holding(space: SearchSpace, recipe: Recipe) -> dict[str, Domain]:
     """The space as `sampled`, widened where it has to be to hold the recipe's own values.
 
-    The first trial is the recipe as it stands, and what models the space (TPE, fANOVA) takes no point from outside.
+    The first trial is the recipe as it stands, and what models the space (TPE, fANOVA) takes no point from outside. Raises
+    RecipeError where that is no number and the domain is a range.
     """
-    return {path: _holding(domain, values_of(recipe, [path])[path]) for path, domain in sampled(space).items()}
+    return {path: _holding(path, domain, values_of(recipe, [path])[path]) for path, domain in sampled(space).items()}
 
 
-def _holding(domain: Domain, value: Any) -> Domain:
+def _holding(path: str, domain: Domain, value: Any) -> Domain:
     if isinstance(domain, Categorical):
         return domain if value in domain.categories else tune.choice([value, *domain.categories])
-    if not isinstance(value, (int, float)) or domain.lower <= value <= domain.upper:
+    if not isinstance(value, (int, float)):
+        raise RecipeError(
+            f"search space: {path} is {value!r} in the recipe, which a range cannot hold; give the recipe a number, use "
+            f"tune.choice([{value!r}, ...]) in the space, or --searcher random with --scheduler asha or none"
+        )
+    if domain.lower <= value <= domain.upper:
         return domain
     low, high = min(domain.lower, value), max(domain.upper, value)
     logarithmic = isinstance(domain.get_sampler(), LogUniform) and low > 0  # a rate of 0 has no logarithm

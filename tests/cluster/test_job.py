@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,44 +14,23 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.cluster.servers import RAY, RayHead
+
 ROOT = Path(__file__).resolve().parents[2]
-RAY = str(Path(sys.executable).with_name("ray"))
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
 @pytest.fixture
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+def head() -> Iterator[dict[str, str]]:
     """A head node of our own on loopback; stopped by its process ids, so that no other Ray of the machine is hurt."""
     pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
-    port, dashboard = free_port(), free_port()
-    env = {**os.environ, "RAY_AUTH_MODE": "disabled", "RAY_DISABLE_IMPORT_WARNING": "1"}
-    env.pop("RAY_ADDRESS", None)
-    before = set(psutil.pids())
-    command = [
-        RAY,
-        "start",
-        "--head",
-        "--node-ip-address=127.0.0.1",
-        f"--port={port}",
-        "--num-cpus=4",
-        "--disable-usage-stats",
-    ]
-    command += ["--dashboard-host=127.0.0.1", f"--dashboard-port={dashboard}"]
-    command += [f"--temp-dir={tmp_path_factory.mktemp('ray', numbered=True)}"]
-    subprocess.run(command, env=env, check=True, capture_output=True, timeout=120)
-    yield {**env, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{dashboard}", "RAY_ADDRESS_OF_TEST": f"127.0.0.1:{port}"}
-    for process in psutil.process_iter(["pid", "cmdline"]):
-        line = " ".join(process.info["cmdline"] or [])
-        ours = any(part in line for part in ("raylet", "gcs_server", "ray::", "/site-packages/ray/"))
-        if ours and process.info["pid"] not in before:
-            process.kill()
+    one = RayHead()
+    try:
+        one.start()
+        yield one.env_for_jobs
+    finally:
+        one.kill()
 
 
 def test_submitted_job_succeeds_with_its_run(head: dict[str, str], tmp_path: Path) -> None:

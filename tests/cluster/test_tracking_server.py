@@ -2,82 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
-import signal
-import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.cluster.servers import MLflowServer
 from trainers.tracking import Tracker, open_run
 
 pytestmark = pytest.mark.cluster
 
 
-class Server:
-    """`mlflow server` on loopback, in its own process group, with its database in a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.uri = f"http://127.0.0.1:{self.port}"
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        command = [
-            sys.executable,
-            "-m",
-            "mlflow",
-            "server",
-            "--host",
-            "127.0.0.1",
-            "--port",
-            str(self.port),
-            "--workers",
-            "1",
-        ]
-        command += ["--backend-store-uri", f"sqlite:///{self.folder / 'server.db'}"]
-        command += ["--artifacts-destination", str(self.folder / "artifacts")]
-        with open(self.folder / "server.log", "ab") as output:
-            self.process = subprocess.Popen(
-                command, cwd=self.folder, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and self.process.poll() is None:
-            try:
-                with urllib.request.urlopen(f"{self.uri}/health", timeout=2) as answer:
-                    if answer.status == 200:
-                        return
-            except OSError:
-                time.sleep(0.3)
-        text = (self.folder / "server.log").read_text()[-3000:]
-        self.kill()
-        pytest.fail(f"mlflow server did not start:\n{text}")
-
-    def kill(self) -> None:
-        if self.process is None:
-            return
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(30)
-        self.process = None
-        with pytest.raises((urllib.error.URLError, OSError)):
-            urllib.request.urlopen(f"{self.uri}/health", timeout=2)
-
-
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    one = Server(tmp_path)
+def server(tmp_path: Path) -> Iterator[MLflowServer]:
+    one = MLflowServer(tmp_path)
     one.start()
     try:
         yield one
@@ -95,7 +37,9 @@ def histories(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
     }
 
 
-def test_a_server_that_dies_mid_run_loses_nothing(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_dies_mid_run_loses_nothing(
+    server: MLflowServer, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Steps before, during and after its absence, a restart of the worker meanwhile, an upload and the run's end."""
     run = open_run(server.uri, "paper", "survivor", {f"p{i}": i for i in range(120)})
     path = tmp_path / "run" / "journal.jsonl"
@@ -144,7 +88,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(server: Server, tmp_path: Path
     assert Path(got).read_text() == "the result"
 
 
-def test_a_server_that_comes_back_is_noticed(server: Server, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_server_that_comes_back_is_noticed(server: MLflowServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The thread goes on by itself, and a loss that is not a number travels over HTTP too."""
     run = open_run(server.uri, "paper", "patient", {})
     caplog.set_level(logging.WARNING, "trainers.tracking")

@@ -10,12 +10,14 @@ from pipelines import clap as clap_pipeline
 from pipelines import cyclip as cyclip_pipeline
 from pipelines import gclsr as gclsr_pipeline
 from pipelines import mocoutrl as mocoutrl_pipeline
+from pipelines import nonlingcse as nonlingcse_pipeline
 from pipelines import sgbert as sgbert_pipeline
+from pipelines import simcse as simcse_pipeline
 from pipelines import visualcse as visualcse_pipeline
 from trainers.check import check_settings
 from trainers.recipe import Recipe, RecipeError
-from tune_spaces import audiocse, clap, cyclip, gclsr, mocoutrl, sgbert, visualcse
-from tune_spaces.space import SearchSpace, check, grid_size, values_to_try
+from tune_spaces import audiocse, clap, cyclip, gclsr, mocoutrl, nonlingcse, sgbert, simcse, visualcse
+from tune_spaces.space import SearchSpace, check, draws, grid, grid_size, holding, values_of, values_to_try
 
 PAIRS = [
     (space, make)
@@ -25,6 +27,8 @@ PAIRS = [
         (sgbert, sgbert_pipeline),
         (gclsr, gclsr_pipeline),
         (mocoutrl, mocoutrl_pipeline),
+        (simcse, simcse_pipeline),
+        (nonlingcse, nonlingcse_pipeline),
     )
     for space in spaces.SPACES.values()
     for make in pipeline.RECIPES.values()
@@ -122,3 +126,51 @@ def test_what_does_not_fit_is_named(space: SearchSpace, words: str) -> None:
 def test_a_range_has_no_grid() -> None:
     with pytest.raises(RecipeError, match="continuous"):
         grid_size(visualcse.SPACES["wide"])
+
+
+def test_spaces_of_simcse_and_of_all_three_streams() -> None:
+    """The grids hold the recipe's own point; together they are those of the images and of the sounds."""
+    sizes = {"paper": 12, "text": 9, "temperature": 5}
+    both = {"image": 48, "audio": 48, "text": 9, "paper": 48 * 48}
+    for module, pipeline, names in ((simcse, simcse_pipeline, sizes), (nonlingcse, nonlingcse_pipeline, both)):
+        assert {name: grid_size(module.SPACES[name]) for name in names} == names
+        ours = pipeline.bert_base().flat()
+        for name in names:
+            for path, domain in module.SPACES[name].items():
+                assert ours[path] in list(values_to_try(path, domain)), (name, path)
+
+
+def test_a_grid_is_the_product_of_its_values() -> None:
+    space = {"optim.text.lr": tune.grid_search([1, 2]), "method.image.weight": tune.choice([3, 4, 5])}
+    points = {(point["optim.text.lr"], point["method.image.weight"]) for point in grid(space)}
+    assert points == {(rate, weight) for rate in (1, 2) for weight in (3, 4, 5)} and len(grid(space)) == 6
+
+
+def test_draws_take_every_value_of_a_grid_and_stay_in_a_range() -> None:
+    space = {"optim.text.lr": tune.grid_search([1, 2, 3]), "method.image.weight": tune.loguniform(0.01, 100)}
+    drawn = draws(space, 300, seed=3)
+    assert drawn == draws(space, 300, seed=3)
+    counts = [sum(point["optim.text.lr"] == rate for point in drawn) for rate in (1, 2, 3)]
+    assert min(counts) > 70  # 100 expected, sd 8.2
+    weights = [point["method.image.weight"] for point in drawn]
+    assert min(weights) >= 0.01 and max(weights) <= 100 and 110 < sum(weight < 1 for weight in weights) < 190
+
+
+def test_what_models_a_space_is_given_one_that_holds_the_recipe() -> None:
+    recipe = visualcse_pipeline.demo()  # image weight 1.0, text rate 5e-4
+    space: SearchSpace = {
+        "method.image.weight": tune.loguniform(5, 10),
+        "optim.text.lr": tune.choice([1e-5]),
+        "streams.text.batch_size": tune.randint(100, 200),
+        "method.text.temperature": tune.uniform(0.1, 0.3),
+    }
+    held = holding(space, recipe)
+    found = {path: list(values_to_try(path, domain)) for path, domain in held.items()}
+    assert found["method.image.weight"] == [1.0, 10] and found["optim.text.lr"] == [5e-4, 1e-5]
+    assert (
+        found["streams.text.batch_size"] == [64, 199] and held["method.text.temperature"] is space["method.text.temperature"]
+    )
+    own = values_of(recipe, list(space))
+    assert own == {path: recipe.flat()[path] for path in space}
+    with pytest.raises(RecipeError, match="None in the recipe, which a range cannot hold"):
+        holding({"evaluation.patience": tune.randint(1, 5)}, recipe)

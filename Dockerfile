@@ -1,0 +1,12 @@
+# The image of rayjob.yaml: that of cluster.yaml, with the libraries and the code. See docs/cluster.md.
+FROM rayproject/ray:2.60.0-py311-cu128
+
+WORKDIR /home/ray/multicse
+COPY --chown=ray:users pyproject.toml constraints.txt README.md LICENSE ./
+COPY --chown=ray:users data data
+COPY --chown=ray:users trainers trainers
+COPY --chown=ray:users evaluation evaluation
+COPY --chown=ray:users pipelines pipelines
+COPY --chown=ray:users tune_spaces tune_spaces
+COPY --chown=ray:users models models
+RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt

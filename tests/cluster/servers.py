@@ -1,0 +1,228 @@
+"""Servers on loopback that the tests of this folder start and kill."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import psutil
+import pytest
+
+
+def free_port() -> int:
+    """A port of 127.0.0.1 that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+class Server:
+    """An HTTP server on loopback, in its own process group, with what it keeps and its `server.log` in a folder.
+
+    command: with ``{port}`` where the port stands. health: the path that answers 200 once it is up. env: on top of the
+    test's own environment.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        command: Sequence[str],
+        *,
+        health: str = "/",
+        env: Mapping[str, str] | None = None,
+        name: str = "server",
+    ) -> None:
+        self.folder, self.health, self.name = folder, health, name
+        self.port = free_port()
+        self.uri = f"http://127.0.0.1:{self.port}"
+        self.command = [part.replace("{port}", str(self.port)) for part in command]
+        self.env = {**os.environ, **(env or {})}
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self, timeout: float = 120) -> None:
+        """Start it and wait until it answers; the test fails with the end of its log when it does not in `timeout` s."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        log = self.folder / f"{self.name}.log"
+        with open(log, "ab") as output:
+            self.process = subprocess.Popen(
+                self.command, cwd=self.folder, env=self.env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        deadline = time.monotonic() + timeout
+        while time.monotonic() < deadline and self.process.poll() is None:
+            if self.answers():
+                return
+            time.sleep(0.3)
+        text = log.read_text()[-3000:]
+        self.kill()
+        pytest.fail(f"{self.name} did not start:\n{text}")
+
+    def answers(self) -> bool:
+        """Whether the health page answers now."""
+        try:
+            with urllib.request.urlopen(self.uri + self.health, timeout=2) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+    def kill(self) -> None:
+        """SIGKILL to its whole group; afterwards nothing answers."""
+        if self.process is None:
+            return
+        family: list[psutil.Process] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            # Servers like MLflow's put their workers into groups of their own.
+            family = psutil.Process(self.process.pid).children(recursive=True)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        for process in family:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        self.process.wait(30)
+        self.process = None
+        with pytest.raises((urllib.error.URLError, OSError)):
+            urllib.request.urlopen(self.uri + self.health, timeout=2)
+
+
+class MLflowServer(Server):
+    """``mlflow server`` with a proxied artifact store.
+
+    backend: the database's URI; none: SQLite in the folder. artifacts: a folder or a URL (``s3://…``); none: in the folder.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        backend: str | None = None,
+        artifacts: str | None = None,
+        workers: int = 1,
+        env: Mapping[str, str] | None = None,
+    ) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", "{port}"]
+        command += ["--workers", str(workers)]
+        command += ["--backend-store-uri", backend or f"sqlite:///{folder / 'server.db'}"]
+        command += ["--artifacts-destination", artifacts or str(folder / "artifacts")]
+        quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a dozen processes that nothing here needs
+        super().__init__(folder, command, health="/health", env={**quiet, **(env or {})}, name="mlflow-server")
+
+
+BUCKET = "multicse"
+
+
+class S3Server(Server):
+    """An S3-compatible store (moto's server), with one bucket, `BUCKET`."""
+
+    def __init__(self, folder: Path) -> None:
+        pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
+        command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", "{port}"]
+        super().__init__(folder, command, health="/moto-api/data.json", name="s3-server")
+
+    @property
+    def env_for_clients(self) -> dict[str, str]:
+        """What a user of another store than AWS's sets; the credentials are any, since this store asks for none."""
+        return {
+            "AWS_ENDPOINT_URL": self.uri,
+            "AWS_ACCESS_KEY_ID": "test",
+            "AWS_SECRET_ACCESS_KEY": "test",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }
+
+    def client(self) -> object:
+        """A boto3 client of this store."""
+        import boto3
+
+        return boto3.client(
+            "s3",
+            endpoint_url=self.uri,
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            region_name="us-east-1",
+        )
+
+    def start(self, timeout: float = 120) -> None:
+        super().start(timeout)
+        self.client().create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
+
+    def objects(self, prefix: str = "") -> dict[str, int]:
+        """Key -> size in bytes of the bucket's objects below a prefix."""
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)  # type: ignore[attr-defined]
+        return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
+
+
+RAY = str(Path(sys.executable).with_name("ray"))
+
+
+def plain_env() -> dict[str, str]:
+    """The environment without a cluster and a store; ``python`` is the one of the tests."""
+    own = {key: value for key, value in os.environ.items() if not key.startswith("AWS_") and key != "RAY_ADDRESS"}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{own['PATH']}"
+    return {**own, "PATH": path, "RAY_AUTH_MODE": "disabled", "RAY_DISABLE_IMPORT_WARNING": "1"}
+
+
+class RayHead:
+    """``ray start --head`` on loopback, with a dashboard that takes jobs; stopped by its process ids.
+
+    It is given no AWS settings: what a job needs travels with the job, as on a cluster of a user's own. arguments: further
+    ones of ``ray start``. env: what is set for it and for `env`.
+    """
+
+    def __init__(self, arguments: Sequence[str] = ("--num-cpus=4",), env: Mapping[str, str] | None = None) -> None:
+        self.arguments = list(arguments)
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))  # short: socket names end at 107 characters
+        self.port, self.dashboard, agent, client = (free_port() for _ in range(4))
+        self.ports = [f"--port={self.port}", f"--dashboard-port={self.dashboard}", f"--ray-client-server-port={client}"]
+        self.ports.append(f"--dashboard-agent-listen-port={agent}")
+        self.env = {**plain_env(), **(env or {})}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def env_for_jobs(self) -> dict[str, str]:
+        """For ``ray job submit``."""
+        return {**self.env, "RAY_API_SERVER_ADDRESS": f"http://127.0.0.1:{self.dashboard}"}
+
+    def start(self) -> None:
+        command = [RAY, "start", "--head", "--node-ip-address=127.0.0.1", "--dashboard-host=127.0.0.1", *self.ports]
+        command += ["--disable-usage-stats", f"--temp-dir={self.folder}", *self.arguments]
+        # A file, not a pipe: the head's processes inherit it, and a pipe is read until all of them have ended.
+        with open(self.folder / "start.log", "wb") as out:
+            done = subprocess.run(command, env=self.env, stdout=out, stderr=subprocess.STDOUT, timeout=180)
+        if done.returncode:
+            text = (self.folder / "start.log").read_text()[-3000:]
+            self.kill()
+            pytest.fail(f"ray start failed:\n{text}")
+
+    def processes(self) -> list[psutil.Process]:
+        """What belongs to this cluster: whatever names its folder or address, and all that those started."""
+        found: dict[int, psutil.Process] = {}
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):
+                line = " ".join(process.cmdline())
+                if str(self.folder) in line or f"={self.address}" in line:
+                    for one in (process, *process.children(recursive=True)):
+                        found[one.pid] = one
+        found.pop(os.getpid(), None)
+        return list(found.values())
+
+    def kill(self) -> None:
+        """SIGKILL to all of it, until nothing is left."""
+        for _ in range(10):
+            if not (left := self.processes()):
+                break
+            for process in left:
+                with contextlib.suppress(psutil.Error):
+                    process.kill()
+            psutil.wait_procs(left, timeout=5)
+        shutil.rmtree(self.folder, ignore_errors=True)

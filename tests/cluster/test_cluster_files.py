@@ -1,0 +1,381 @@
+"""cluster.yaml, cluster-aws.yaml and rayjob.yaml against Ray's own code, and AWS's side of them on an emulator.
+
+Nothing here reaches a cloud: moto answers as AWS does. What it cannot tell is whether AWS has spot instances today.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.cluster.servers import S3Server
+from trainers.launch import AUTOSCALING
+
+ROOT = Path(__file__).resolve().parents[2]
+VERSION = dict(
+    line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#"
+)
+
+
+@pytest.fixture
+def cluster() -> dict[str, Any]:
+    return dict(yaml.safe_load((ROOT / "cluster.yaml").read_text()))
+
+
+@pytest.fixture
+def rayjob() -> dict[str, Any]:
+    (job,) = [part for part in yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()) if part["kind"] == "RayJob"]
+    return dict(job)
+
+
+def prepared(config: dict[str, Any]) -> dict[str, Any]:
+    """As `ray up` prepares and validates it."""
+    from ray.autoscaler._private.util import prepare_config, validate_config
+
+    ready = prepare_config(copy.deepcopy(config))
+    validate_config(ready)
+    return dict(ready)
+
+
+def of_kubernetes(job: dict[str, Any]) -> dict[str, Any]:
+    """As KubeRay's autoscaler reads a cluster; it validates against the same schema."""
+    from ray.autoscaler._private.kuberay.autoscaling_config import _derive_autoscaling_config_from_ray_cr
+
+    resource = {"metadata": {"name": "multicse", "namespace": "default"}, "spec": job["spec"]["rayClusterSpec"]}
+    return dict(_derive_autoscaling_config_from_ray_cr(resource))
+
+
+# ------------------------------------------------------------------------------------------------------- cluster.yaml
+
+
+def test_ray_accepts_the_cluster(cluster: dict[str, Any]) -> None:
+    ready = prepared(cluster)
+    types = ready["available_node_types"]
+    head, gpu = types.pop(ready["head_node_type"]), types.pop("gpu")
+    assert not types, "a default of Ray's slipped in"
+    most = {most: gpu["resources"][kind] * ready["max_workers"] for kind, most in AUTOSCALING.items()}
+    assert head["resources"] == {"CPU": 0, **most}, "the checks of a run read what the cluster can grow to"
+    assert "InstanceMarketOptions" not in head["node_config"], "the head is on demand"
+    assert (gpu["min_workers"], gpu["max_workers"]) == (0, ready["max_workers"])
+    assert gpu["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
+    assert 0 < ready["idle_timeout_minutes"] <= 15
+    assert ready["provider"]["cache_stopped_nodes"] is False
+    assert all("0.0.0.0" not in line for line in ready["head_start_ray_commands"])
+    assert "ray up" not in " ".join(ready["setup_commands"]) and not ready["initialization_commands"]
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("max_worker",), 8, "Additional properties are not allowed"),
+        (("max_workers",), "eight", "'eight' is not of type 'integer'"),
+        (("idle_timeout_minutes",), -5, "-5 is less than the minimum"),
+        (("docker", "images"), "x", "Additional properties are not allowed"),
+        (("head_node_type",), "heads", "`head_node_type` must be one of `available_node_types`"),
+        (("available_node_types", "gpu", "min_workers"), 9, "`max_workers` is smaller than the sum of `min_workers`"),
+        (("available_node_types", "gpu", "resources"), {"GPU": -1}, "-1 is less than the minimum"),
+        (("available_node_types", "gpu", "resource"), {}, "Additional properties are not allowed"),
+    ],
+)
+def test_ray_refuses_a_broken_cluster(cluster: dict[str, Any], path: tuple[str, ...], value: object, said: str) -> None:
+    node: Any = cluster
+    for part in path[:-1]:
+        node = node[part]
+    node[path[-1]] = value
+    with pytest.raises(Exception, match=re.escape(said)):
+        prepared(cluster)
+
+
+def test_ray_start_understands_its_options(cluster: dict[str, Any]) -> None:
+    """With click's own parsing; one value of RAY_AUTH_MODE for all."""
+    from ray.scripts.scripts import start
+
+    found = []
+    for kind in ("head_start_ray_commands", "worker_start_ray_commands"):
+        (line,) = [command for command in cluster[kind] if "ray start" in command]
+        before, _, after = line.partition("ray start ")
+        assert "RAY_AUTH_MODE=disabled" in before
+        found.append(start.make_context("start", shlex.split(after)).params)
+    head, worker = found
+    assert head["head"] and head["dashboard_host"] == "127.0.0.1" and head["autoscaling_config"]
+    assert worker["address"] == f"$RAY_HEAD_IP:{head['port']}"
+
+
+def test_nothing_secret_is_in_the_files() -> None:
+    for name in ("cluster.yaml", "cluster-aws.yaml", "rayjob.yaml", "Dockerfile"):
+        text = (ROOT / name).read_text().lower()
+        assert not re.search(r"akia[0-9a-z]{16}|aws_secret\w*\s*[:=]|ssh_private_key|password\s*[:=]", text), name
+
+
+def test_the_setup_commands_find_what_they_install(cluster: dict[str, Any], tmp_path: Path) -> None:
+    """Run as written, in a home with the mounted files. All that they ask for is in this environment: nothing is fetched."""
+    home = tmp_path / "home"
+    for remote, local in cluster["file_mounts"].items():
+        target = home / Path(remote).relative_to("/home/ray")
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes((ROOT / local).read_bytes())
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    env = {**os.environ, "HOME": str(home), "PATH": path, "PIP_DRY_RUN": "1", "PIP_NO_INDEX": "1"}
+    for command in cluster["setup_commands"]:
+        done = subprocess.run(["bash", "-e", "-c", command], env=env, capture_output=True, text=True, timeout=200)
+        assert done.returncode == 0, done.stderr[-2000:]
+    wanted = (home / "multicse" / "requirements.txt").read_text().split()
+    for part in ("torch", "ray[data,train,tune]", "ray[default]", "s3fs", "boto3", "mlflow", "sentence-transformers"):
+        assert any(line.split(">")[0] == part for line in wanted), part
+
+
+# --------------------------------------------------------------------------------------------------------- rayjob.yaml
+
+
+def test_kuberay_reads_the_same_cluster(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    there, here = of_kubernetes(rayjob), prepared(cluster)
+    head, gpu = there["available_node_types"]["headgroup"], there["available_node_types"]["gpu"]
+    other = here["available_node_types"]
+    assert {name: count for name, count in head["resources"].items() if name != "memory"} == other["head"]["resources"]
+    assert {name: gpu["resources"][name] for name in ("CPU", "GPU")} == other["gpu"]["resources"]
+    assert (gpu["min_workers"], gpu["max_workers"]) == (other["gpu"]["min_workers"], other["gpu"]["max_workers"])
+    assert there["idle_timeout_minutes"] == here["idle_timeout_minutes"]
+    assert there["max_workers"] == here["max_workers"]
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda spec: spec["workerGroupSpecs"][0].pop("maxReplicas"), "maxReplicas"),
+        (lambda spec: spec["workerGroupSpecs"][0].pop("groupName"), "groupName"),
+        (lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": "none"}), "invalid literal for int"),
+        (lambda spec: spec["autoscalerOptions"].update(idleTimeoutSeconds="soon"), "unsupported operand"),
+        (
+            lambda spec: spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0].pop("resources"),
+            "Autoscaler failed to detect `CPU` resources for group gpu",
+        ),
+    ],
+)
+def test_kuberay_refuses_a_broken_job(rayjob: dict[str, Any], change: Any, said: str) -> None:
+    change(rayjob["spec"]["rayClusterSpec"])
+    with pytest.raises(Exception, match=re.escape(said)):
+        of_kubernetes(rayjob)
+
+
+FIELDS = {
+    "": "entrypoint shutdownAfterJobFinishes ttlSecondsAfterFinished activeDeadlineSeconds backoffLimit rayClusterSpec",
+    "rayClusterSpec": "rayVersion enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
+    "autoscalerOptions": "idleTimeoutSeconds upscalingMode",
+    "headGroupSpec": "rayStartParams template serviceType",
+    "workerGroupSpecs": "groupName replicas minReplicas maxReplicas rayStartParams template numOfHosts",
+}
+"""Fields of KubeRay's API (ray.io/v1) that are used here: Kubernetes drops a misspelt one without a word."""
+
+
+def test_no_field_of_the_job_is_misspelt(rayjob: dict[str, Any]) -> None:
+    spec = rayjob["spec"]
+    cluster = spec["rayClusterSpec"]
+    parts = [("", spec), ("rayClusterSpec", cluster), ("autoscalerOptions", cluster["autoscalerOptions"])]
+    parts += [("headGroupSpec", cluster["headGroupSpec"])]
+    parts += [("workerGroupSpecs", group) for group in cluster["workerGroupSpecs"]]
+    for name, part in parts:
+        assert set(part) <= set(FIELDS[name].split()), name
+    assert (rayjob["apiVersion"], rayjob["kind"]) == ("ray.io/v1", "RayJob")
+
+
+def test_ray_knows_what_it_is_started_with(rayjob: dict[str, Any]) -> None:
+    """KubeRay makes an option of `ray start` of every parameter."""
+    from ray.scripts.scripts import start
+
+    options = {name.removeprefix("--") for parameter in start.params for name in parameter.opts}
+    cluster = rayjob["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        assert set(group["rayStartParams"]) <= options
+
+
+def test_image_ray_and_python_agree_everywhere(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:
+    image = cluster["docker"]["image"]
+    name, tag = image.split(":")
+    assert name == "rayproject/ray"
+    version, python, cuda = tag.split("-")
+    assert version == VERSION["ray"] == rayjob["spec"]["rayClusterSpec"]["rayVersion"]
+    minimum = re.search(r'requires-python = ">=3\.(\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert minimum and python == f"py3{minimum[1]}" and re.fullmatch(r"cu\d+", cuda)
+    assert re.search(r"^FROM (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)[1] == image  # type: ignore[index]
+    spec = rayjob["spec"]["rayClusterSpec"]
+    groups = [spec["headGroupSpec"], *spec["workerGroupSpecs"]]
+    containers = [group["template"]["spec"]["containers"][0] for group in groups]
+    assert {container["image"] for container in containers} == {f"REGISTRY/multicse:{tag}"}
+    assert {container["workingDir"] for container in containers} == {"/home/ray/multicse"}
+
+
+def test_the_image_holds_every_package(cluster: dict[str, Any]) -> None:
+    text = (ROOT / "Dockerfile").read_text()
+    copied = set(re.findall(r"^COPY --chown=ray:users (\S+) \1$", text, re.MULTILINE))
+    packages = re.search(r"^packages = (\[.*\])$", (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
+    assert packages and set(json.loads(packages[1])) <= copied
+    for names in re.findall(r"^COPY --chown=ray:users (.+) \./$", text, re.MULTILINE):
+        assert all((ROOT / name).is_file() for name in names.split())
+
+
+def test_the_jobs_environment_is_that_of_our_settings(rayjob: dict[str, Any]) -> None:
+    (settings,) = [part for part in yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()) if part["kind"] == "ConfigMap"]
+    code = "".join(path.read_text() for path in (ROOT / "trainers").glob("*.py"))
+    for name in ("MULTICSE_STORAGE", "MLFLOW_TRACKING_URI"):
+        assert name in settings["data"] and f'"{name}"' in code
+    spec = rayjob["spec"]["rayClusterSpec"]
+    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"configMapRef": {"name": settings["metadata"]["name"]}} in container["envFrom"]
+
+
+def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
+    from pipelines import visualcse
+    from pipelines.cli import parse
+    from trainers.check import check_settings
+
+    words = rayjob["spec"]["entrypoint"].split()
+    assert words[:2] == ["python", "pipelines/visualcse.py"]
+    recipe = parse(visualcse.RECIPES, "", words[2:])
+    check_settings(recipe)
+    gpu = rayjob["spec"]["rayClusterSpec"]["workerGroupSpecs"][0]["template"]["spec"]["containers"][0]["resources"]["limits"]
+    assert 0 < recipe.run.gpus_per_worker <= int(gpu["nvidia.com/gpu"])
+    reading = sum(stream.cpus for stream in recipe.streams.values())
+    assert recipe.run.cpus_per_worker + reading <= int(gpu["cpu"])
+    assert recipe.run.max_failures > 0, "spot nodes go away"
+
+
+# ------------------------------------------------------------------------------------------------ AWS, on an emulator
+
+
+@pytest.fixture
+def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """All of AWS that the emulator has, and a home for the key pair that Ray makes."""
+    server = S3Server(tmp_path / "aws")
+    server.start()
+    for name, value in server.env_for_clients.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def stack(address: str) -> dict[str, str]:
+    """cluster-aws.yaml deployed, as docs/cluster.md says; its outputs."""
+    import boto3
+
+    client = boto3.client("cloudformation")
+    values = {"Address": address, "Bucket": "my-bucket"}
+    client.create_stack(
+        StackName="multicse",
+        TemplateBody=(ROOT / "cluster-aws.yaml").read_text(),
+        Capabilities=["CAPABILITY_NAMED_IAM"],
+        Parameters=[{"ParameterKey": key, "ParameterValue": value} for key, value in values.items()],
+    )
+    (found,) = client.describe_stacks(StackName="multicse")["Stacks"]
+    return {output["OutputKey"]: output["OutputValue"] for output in found["Outputs"]}
+
+
+def bootstrap(config: dict[str, Any]) -> dict[str, Any]:
+    """What `ray up` does with a validated file before it starts the first node."""
+    from ray.autoscaler._private.aws import config as aws_config
+    from ray.autoscaler._private.aws import utils
+
+    for cache in (aws_config._get_subnets_or_die, utils.resource_cache, utils.client_cache):
+        cache.cache_clear()
+    return dict(aws_config.bootstrap_aws(config))
+
+
+@pytest.mark.cluster
+def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws: S3Server) -> None:
+    """The stack is made, `ray up`'s own steps follow, both kinds of node are started: only SSH from one address."""
+    import boto3
+
+    group = stack("203.0.113.7/32")["SecurityGroup"]
+    text = (ROOT / "cluster.yaml").read_text().replace("sg-00000000000000000", group)
+    config = bootstrap(prepared(yaml.safe_load(text)))
+
+    ec2 = boto3.client("ec2")
+    (rules,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    from_outside = [rule for rule in rules["IpPermissions"] if rule["IpRanges"] or rule.get("Ipv6Ranges")]
+    assert [(rule["FromPort"], rule["ToPort"], rule["IpRanges"]) for rule in from_outside] == [
+        (22, 22, [{"CidrIp": "203.0.113.7/32"}])
+    ]
+    (inside,) = [rule for rule in rules["IpPermissions"] if rule["UserIdGroupPairs"]]
+    assert inside["IpProtocol"] == "-1" and [pair["GroupId"] for pair in inside["UserIdGroupPairs"]] == [group]
+
+    image = ec2.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]  # the emulator resolves no parameters
+    spot = {}
+    for name, kind in config["available_node_types"].items():
+        node = {**kind["node_config"], "ImageId": image}
+        assert node["SecurityGroupIds"] == [group]
+        node["SubnetId"] = node.pop("SubnetIds")[0]
+        (made,) = ec2.run_instances(MinCount=1, MaxCount=1, **node)["Instances"]
+        (found,) = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"]
+        assert [one["GroupId"] for one in found["SecurityGroups"]] == [group]
+        assert found["IamInstanceProfile"]["Arn"].endswith({"head": "multicse-head", "gpu": "multicse-worker"}[name])
+        spot[name] = found.get("InstanceLifecycle")
+    assert spot == {"head": None, "gpu": "spot"}
+    machine = ec2.describe_instance_types(InstanceTypes=["g5.2xlarge"])["InstanceTypes"][0]
+    claimed = cluster["available_node_types"]["gpu"]["resources"]
+    assert (machine["VCpuInfo"]["DefaultVCpus"], machine["GpuInfo"]["Gpus"][0]["Count"]) == (claimed["CPU"], claimed["GPU"])
+
+
+@pytest.mark.cluster
+def test_without_the_group_ray_would_open_ssh_to_everybody(cluster: dict[str, Any], aws: S3Server) -> None:
+    """Why cluster.yaml names a group: the reason given in it is true of this version of Ray."""
+    import boto3
+
+    for kind in cluster["available_node_types"].values():
+        del kind["node_config"]["SecurityGroupIds"]
+    config = bootstrap(prepared(cluster))
+    (group,) = config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"]
+    (rules,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
+    assert any(entry["CidrIp"] == "0.0.0.0/0" for rule in rules["IpPermissions"] for entry in rule["IpRanges"])
+
+
+@pytest.mark.cluster
+def test_a_group_that_is_not_there_stops_ray_up(cluster: dict[str, Any], aws: S3Server) -> None:
+    """The file as it is in the repository starts nothing."""
+    import boto3
+
+    with pytest.raises((Exception, SystemExit)):
+        bootstrap(prepared(cluster))
+    assert not boto3.client("ec2").describe_instances()["Reservations"]
+
+
+@pytest.mark.cluster
+def test_a_worker_may_only_use_the_bucket(aws: S3Server) -> None:
+    import boto3
+
+    stack("203.0.113.7/32")
+    iam = boto3.client("iam")
+    (role,) = iam.get_instance_profile(InstanceProfileName="multicse-worker")["InstanceProfile"]["Roles"]
+    assert iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"] == ["bucket"]
+    policy = iam.get_role_policy(RoleName=role["RoleName"], PolicyName="bucket")["PolicyDocument"]
+    policy = yaml.safe_load(policy) if isinstance(policy, str) else policy  # boto3 decodes what AWS sends
+    allowed = {one["Resource"] for one in policy["Statement"]}
+    assert allowed == {"arn:aws:s3:::my-bucket", "arn:aws:s3:::my-bucket/*"}
+    assert not iam.list_attached_role_policies(RoleName=role["RoleName"])["AttachedPolicies"]
+
+
+def test_the_stack_has_no_aliases() -> None:
+    """AWS refuses YAML aliases in a template; the emulator does not."""
+    tokens = yaml.scan((ROOT / "cluster-aws.yaml").read_text())
+    assert not [token for token in tokens if isinstance(token, (yaml.AliasToken, yaml.AnchorToken))]
+
+
+def test_the_address_cannot_be_everybody() -> None:
+    pattern = re.search(r'AllowedPattern: "(.+)"', (ROOT / "cluster-aws.yaml").read_text())
+    assert pattern
+    assert re.fullmatch(pattern[1], "203.0.113.7/32")
+    for open_to in ("0.0.0.0/0", "10.0.0.0/8", "everybody"):
+        assert not re.fullmatch(pattern[1], open_to)

@@ -1,0 +1,247 @@
+"""Several raylets on one machine stand for several nodes; one of them is killed while it trains."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cluster.servers import BUCKET, MLflowServer, RayHead, S3Server, free_port
+from trainers.launch import AUTOSCALING
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+class Nodes:
+    """A head that only drivers use, and raylets with CPUs, each with a loopback address of its own."""
+
+    def __init__(self, workers: int, cpus: float) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        arguments = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(self.folder)}
+        arguments |= {"gcs_server_port": free_port(), "dashboard_port": free_port()}
+        self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
+        self.workers = [self.cluster.add_node(num_cpus=cpus, node_ip_address=f"127.0.0.{2 + i}") for i in range(workers)]
+
+    def raylet(self, node: Any) -> psutil.Process:
+        (raylet,) = node.all_processes["raylet"]
+        return psutil.Process(raylet.process.pid)
+
+    def kill_the_one_that_trains(self) -> Any:
+        """SIGKILL to the raylet of the training worker and to all its processes at once, as when a machine disappears."""
+        for node in self.workers:
+            family = [self.raylet(node), *self.raylet(node).children(recursive=True)]
+            if any("TrainWorker" in " ".join(process.cmdline()) for process in family):
+                for process in family:
+                    with contextlib.suppress(psutil.NoSuchProcess):
+                        process.send_signal(signal.SIGKILL)
+                return node
+        raise AssertionError("no raylet has a training worker")
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):
+            self.cluster.shutdown()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@pytest.fixture
+def nodes(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    """Two raylets; they and their workers know the store by their environment, as nodes of a cluster do."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    for name, value in s3.env_for_clients.items():
+        monkeypatch.setenv(name, value)
+    one = Nodes(2, cpus=2)
+    monkeypatch.setenv("RAY_ADDRESS", one.cluster.address)
+    monkeypatch.setenv("MULTICSE_STORAGE", f"s3://{BUCKET}/runs")
+    try:
+        yield one
+    finally:
+        one.stop()
+
+
+def drive(output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A driver on the cluster that RAY_ADDRESS names."""
+    command = [sys.executable, "pipelines/visualcse.py", "smoke", "--run.output", str(output), "--run.tracking-uri", uri]
+    return subprocess.Popen(
+        [*command, *arguments],
+        cwd=ROOT,
+        env=dict(env or os.environ),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    return sorted((metric.step, metric.value) for metric in MlflowClient(uri).get_metric_history(run_id, key))
+
+
+def content(s3: S3Server, key: str) -> bytes:
+    client: Any = s3.client()
+    return bytes(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
+
+def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> None:
+    journal, deadline = output / "journal.jsonl", time.monotonic() + 300
+    while time.monotonic() < deadline and driver.poll() is None:
+        if journal.exists() and f'"step": {step},' in journal.read_text():
+            return
+        time.sleep(0.1)
+    driver.kill()
+    raise AssertionError(f"no step {step}:\n{driver.communicate()[0][-3000:]}")
+
+
+def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
+    """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
+    import torch
+
+    settings = ["--run.max-steps", "30", "--evaluation.every", "10", "--run.log-every", "1", "--run.threads", "1"]
+    broken, whole = tmp_path / "broken", tmp_path / "whole"
+
+    driver = drive(broken, tracking.uri, *settings, "--run.max-failures", "2")
+    try:
+        wait_for_step(driver, broken, 15)
+        dead = nodes.kill_the_one_that_trains()
+        for file in broken.glob("journal.jsonl*"):  # its disk is gone with it
+            file.unlink(missing_ok=True)
+        text, _ = driver.communicate(timeout=400)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, text[-3000:]
+    assert dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
+
+    undisturbed = drive(whole, tracking.uri, *settings, "--run.workers", "0")  # in one process, without Ray
+    text, _ = undisturbed.communicate(timeout=400)
+    assert undisturbed.returncode == 0, text[-3000:]
+
+    one, other = (json.loads((output / "summary.json").read_text()) for output in (broken, whole))
+    assert one["steps"] == other["steps"] == 30 and one["identity"] == other["identity"]
+    for key in ("train/text", "train/image", "train/lr/text"):
+        found = history(tracking.uri, one["mlflow_run_id"], key)
+        assert [step for step, _ in found] == list(range(1, 31)), key
+        assert found == history(tracking.uri, other["mlflow_run_id"], key)
+    key = "eval/lee-dev/spearman"
+    found = history(tracking.uri, one["mlflow_run_id"], key)
+    assert [step for step, _ in found] == [0, 10, 20, 30]
+    assert found == history(tracking.uri, other["mlflow_run_id"], key)
+
+    sent = {key.split("/")[3] for key in s3.objects("runs/shards/") if key.endswith("/dataset.json")}
+    assert sent == {"text", "image"}, "the offline shards of the driver's disk travel to the other nodes"
+
+    states = [key for key in s3.objects(f"runs/{one['mlflow_run_id']}/") if key.endswith("/state.pt")]
+    steps = [torch.load(io.BytesIO(content(s3, key)), weights_only=True)["step"] for key in states]
+    assert max(steps) == 30, "the last checkpoint is not in the store"
+    model = "export/model.safetensors"
+    assert (broken / model).read_bytes() == (whole / model).read_bytes()
+    (uploaded,) = [key for key in s3.objects("artifacts/") if one["mlflow_run_id"] in key and key.endswith(model)]
+    assert content(s3, uploaded) == (whole / model).read_bytes()
+
+
+def test_two_workers_lose_their_node(nodes: Nodes, tracking: MLflowServer, tmp_path: Path) -> None:
+    """Both start again together on the other node, and their parameters agree at the end (the engine compares them)."""
+    settings = ["--run.max-steps", "20", "--evaluation.every", "5", "--run.log-every", "1", "--run.max-failures", "2"]
+    settings += ["--run.workers", "2", "--run.cpus-per-worker", "0.5"]
+    driver = drive(tmp_path / "run", tracking.uri, *settings)
+    try:
+        wait_for_step(driver, tmp_path / "run", 8)
+        nodes.kill_the_one_that_trains()
+        text, _ = driver.communicate(timeout=400)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, text[-3000:]
+    run_id = json.loads((tmp_path / "run" / "summary.json").read_text())["mlflow_run_id"]
+    for key, steps in (
+        ("train/text", range(1, 21)),
+        ("train/image", range(1, 21)),
+        ("eval/lee-dev/spearman", range(0, 21, 5)),
+    ):
+        assert [step for step, _ in history(tracking.uri, run_id, key)] == list(steps), key
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ((), "run.tracking_uri='sqlite:///{folder}/mlflow.db' is a file of one node; start an MLflow server"),
+        (("--run.storage", "/somewhere"), "run.storage='/somewhere' is not reachable from several nodes"),
+    ],
+)
+def test_what_only_one_node_can_reach_is_refused_with_the_reason(
+    nodes: Nodes, tmp_path: Path, settings: tuple[str, ...], said: str
+) -> None:
+    driver = drive(tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db", *settings)
+    text, _ = driver.communicate(timeout=200)
+    assert driver.returncode == 1
+    assert said.format(folder=tmp_path) in text
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
+    """A head without CPUs, as in cluster.yaml, whose autoscaler (the one of `ray up`) makes nodes of 2 CPUs on demand."""
+    from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
+
+    most = {AUTOSCALING["CPU"]: 4}
+    config = tmp_path / "autoscaling.json"
+    variables = {"RAY_FAKE_CLUSTER": "1", "AUTOSCALER_UPDATE_INTERVAL_S": "1", "RAY_enable_autoscaler_v2": "1"}
+    variables |= {"RAY_CLOUD_INSTANCE_ID": FAKE_HEAD_NODE_ID, "RAY_OVERRIDE_NODE_ID_FOR_TESTING": FAKE_HEAD_NODE_ID}
+    variables |= {"RAY_NODE_TYPE_NAME": "ray.head.default"}
+    one = RayHead(
+        ["--num-cpus=0", f"--resources={json.dumps(most)}", f"--autoscaling-config={config}"],
+        {**s3.env_for_clients, **variables, "MULTICSE_STORAGE": f"s3://{BUCKET}/runs"},
+    )
+    module = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
+    provider = {"type": "external", "module": module, "gcs_address": one.address, "launch_multiple": True}
+    provider["head_node_id"] = FAKE_HEAD_NODE_ID
+    types = {
+        "ray.head.default": {"resources": {"CPU": 0, **most}, "node_config": {}, "max_workers": 0},
+        "cpu": {"resources": {"CPU": 2}, "node_config": {}, "min_workers": 0, "max_workers": 2},
+    }
+    settings = {"cluster_name": "growing", "max_workers": 2, "idle_timeout_minutes": 5, "upscaling_speed": 1, "docker": {}}
+    settings |= {"provider": provider, "available_node_types": types, "head_node_type": "ray.head.default", "auth": {}}
+    settings |= {name: [] for name in ("initialization_commands", "setup_commands", "cluster_synced_files", "rsync_exclude")}
+    settings |= {name: [] for name in ("rsync_filter", "head_setup_commands", "worker_setup_commands")}
+    settings |= {name: [] for name in ("head_start_ray_commands", "worker_start_ray_commands")}
+    config.write_text(json.dumps({**settings, "file_mounts": {}, "file_mounts_sync_continuously": False}))
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
+
+
+def test_a_cluster_that_begins_with_its_head_alone_grows(growing: RayHead, tracking: MLflowServer, tmp_path: Path) -> None:
+    """The run waits for the node that the autoscaler makes; what it may not have, or not all could reach, is refused."""
+    env = {**growing.env, "RAY_ADDRESS": growing.address}
+    for uri, settings, said in (
+        (f"sqlite:///{tmp_path}/mlflow.db", (), "is a file of one node"),
+        (tracking.uri, ("--run.cpus-per-worker", "4"), "the cluster has 4: the run would wait for ever"),
+    ):
+        driver = drive(tmp_path / "refused", uri, *settings, env=env)
+        text, _ = driver.communicate(timeout=200)
+        assert driver.returncode == 1 and said in text, text[-3000:]
+    driver = drive(tmp_path / "run", tracking.uri, env=env)
+    try:
+        text, _ = driver.communicate(timeout=400)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, text[-3000:]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 8

@@ -1,0 +1,109 @@
+"""A sweep whose driver is killed, and goes on: the same finished trials, none twice, the same best."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+def command(output: Path, uri: str, *more: str) -> list[str]:
+    """Six random trials of ten steps without early stopping, so that what each of them comes to is known beforehand."""
+    words = "visualcse --recipe smoke --trials 6 --searcher random --scheduler none --run.max_steps 10 --evaluation.every 2"
+    places = ["--output", str(output), "--run.tracking_uri", uri, "--run.log_every", "1"]
+    return [sys.executable, "pipelines/sweep.py", *words.split(), *places, *more]
+
+
+def start(arguments: list[str]) -> subprocess.Popen[str]:
+    env = {name: value for name, value in os.environ.items() if name != "RAY_ADDRESS"}
+    return subprocess.Popen(arguments, cwd=ROOT, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def runs_of(uri: str, parent: str) -> dict[str, Any]:
+    """Nested runs of a sweep, by trial id."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_run(parent).info.experiment_id
+    runs = client.search_runs([experiment], f"tags.`mlflow.parentRunId` = '{parent}'")
+    assert len({run.data.tags["sweep.trial"] for run in runs}) == len(runs), "a trial has two runs"
+    return {run.data.tags["sweep.trial"]: run for run in runs}
+
+
+def finished(uri: str) -> list[Any]:
+    """Runs of trials that ended, while the sweep goes on."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("visualcse")
+    if experiment is None:
+        return []
+    return list(client.search_runs([experiment.experiment_id], "tags.`sweep.status` = 'finished'"))
+
+
+def kill_everything(driver: subprocess.Popen[str]) -> None:
+    """SIGKILL to the driver, as a machine that goes away; its Ray ends by itself."""
+    family = psutil.Process(driver.pid).children(recursive=True)
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait(30)
+    for process in family:  # the next one should not share the cores with what is still ending
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
+
+
+def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+
+    whole_uri, uri = (f"sqlite:///{tmp_path / name}.db" for name in ("whole", "mlflow"))
+    whole = start(command(tmp_path / "whole", whole_uri))
+    text, _ = whole.communicate(timeout=600)
+    assert whole.returncode == 0, text[-3000:]
+
+    driver, deadline = start(command(tmp_path / "sweep", uri)), time.time() + 400
+    try:
+        while len(finished(uri)) < 2 and driver.poll() is None and time.time() < deadline:
+            time.sleep(0.2)
+        assert driver.poll() is None, driver.communicate()[0][-3000:]
+        ended = {run.data.tags["sweep.trial"]: run for run in finished(uri)}
+    finally:
+        kill_everything(driver)
+    assert 2 <= len(ended) < 6
+
+    again = start(command(tmp_path / "sweep", uri, "--resume"))
+    text, _ = again.communicate(timeout=600)
+    assert again.returncode == 0, text[-3000:]
+
+    summary, expected = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("sweep", "whole"))
+    runs = runs_of(uri, summary["mlflow_run_id"])
+    client = MlflowClient(uri)
+    assert client.get_run(summary["mlflow_run_id"]).info.status == "FINISHED"
+    for trial_id, run in ended.items():  # not touched again
+        assert runs[trial_id].info.run_id == run.info.run_id and runs[trial_id].info.end_time == run.info.end_time
+    known = [run for run in runs.values() if run.data.tags["sweep.status"] != "lost"]
+    assert [run.data.tags["sweep.status"] for run in known] == ["finished"] * 6
+    assert {run.info.status for run in known} == {"FINISHED"}
+    for run in known:  # every step once, also in trials that were cut off in the middle
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/text")]
+        assert sorted(steps) == list(range(1, 11))
+
+    trials, others = (json.loads((tmp_path / name / "trials.json").read_text()) for name in ("sweep", "whole"))
+    assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in others]
+    assert [trial["best"] for trial in trials] == pytest.approx([trial["best"] for trial in others], abs=1e-9)
+    assert [trial["curve"] for trial in trials] == [trial["curve"] for trial in others]
+    for key in ("trial", "changes", "score"):
+        assert summary["best"][key] == expected["best"][key]
+    assert summary["held_out"] == expected["held_out"]

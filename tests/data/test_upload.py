@@ -1,0 +1,116 @@
+"""What is uploaded is what was packed, and small folders travel by themselves, once."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from data.errors import DataError
+from data.pack import Output, pack_text
+from data.shards import ShardSet, read
+from data.upload import SMALL, travelling, upload
+
+
+@pytest.fixture
+def memory() -> Iterator[fsspec.AbstractFileSystem]:
+    """fsspec's file system in memory: another kind of place than a folder, with the same URLs as a store."""
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    fs.pseudo_dirs[:] = [""]
+    yield fs
+    fs.store.clear()
+
+
+def packed(folder: Path, sentences: int = 25) -> Path:
+    source = folder.parent / f"{folder.name}.txt"
+    source.write_text("".join(f"Sentence number {i} of {folder.name}.\n" for i in range(sentences)))
+    pack_text([source], Output(folder, folder.name, shard_size=10, licence="CC0"))
+    return folder
+
+
+def texts(url: str) -> list[bytes]:
+    shards = ShardSet.open(url).shards
+    return [sample.fields["txt"] for shard in shards for sample in read(shard, range(shard.samples))]  # type: ignore[union-attr]
+
+
+def test_the_copy_is_what_was_packed(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    folder = packed(tmp_path / "wiki")
+    done = upload(folder, "memory://bucket/shards/wiki/")
+    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+    assert {Path(name).name: memory.cat_file(name) for name in memory.find("/bucket/shards/wiki")} == files
+    assert (done.url, done.files, done.bytes) == ("memory://bucket/shards/wiki", 4, sum(map(len, files.values())))
+    there, here = ShardSet.open(done.url), ShardSet.open(str(folder))
+    assert (there.samples, there.name, there.licence, there.bytes) == (25, here.name, "CC0", here.bytes)
+    assert texts(done.url) == texts(str(folder))
+
+
+def test_the_description_comes_last(
+    tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy that was cut short is not taken for a whole one."""
+    folder = packed(tmp_path / "wiki")
+    put = type(memory).put_file
+
+    def full(self: fsspec.AbstractFileSystem, source: str, target: str, **more: object) -> None:
+        if "000001" in source:
+            raise OSError("no space left")
+        put(self, source, target, **more)
+
+    monkeypatch.setattr(type(memory), "put_file", full)
+    with pytest.raises(DataError, match="memory://b/wiki cannot be written: no space left"):
+        upload(folder, "memory://b/wiki")
+    assert memory.find("/b/wiki") and not memory.exists("/b/wiki/dataset.json")
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("bucket/wiki", "is no URL; give one such as s3://bucket/shards/wiki"),
+        ("/absolute", "is no URL"),
+        ("s3:///wiki", "is no URL"),
+        ("nothing://bucket/wiki", "cannot be written: Protocol not known: nothing"),
+    ],
+)
+def test_what_is_no_place_is_said(tmp_path: Path, url: str, said: str) -> None:
+    folder = packed(tmp_path / "wiki")
+    with pytest.raises(DataError, match=said):
+        upload(folder, url)
+
+
+def test_what_is_not_packed_is_said(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"has no dataset\.json; pack first"):
+        upload(tmp_path, "memory://b/x")
+    folder = packed(tmp_path / "wiki")
+    (folder / "wiki-train-000001.tar").unlink()
+    with pytest.raises(DataError, match=r"wiki-train-000001\.tar is listed in dataset\.json and not there"):
+        upload(folder, "memory://b/x")
+
+
+def test_small_folders_travel_once(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    one, other = packed(tmp_path / "one"), packed(tmp_path / "other")
+    shards = f"{one}::{other}::s3://elsewhere/{{000..002}}.tar::{one}/one-train-000000.tar"
+    first, second, *rest = travelling(shards, "memory://b/runs/").split("::")
+    assert rest == shards.split("::")[2:], "URLs and single files stay"
+    assert first.startswith("memory://b/runs/shards/") and first.endswith("/one") and second.endswith("/other")
+    assert texts(first) == texts(str(one)) and texts(second) == texts(str(other))
+
+    made = {name: memory.modified(name) for name in memory.find("/b")}
+    assert travelling(str(one), "memory://b/runs") == first
+    assert {name: memory.modified(name) for name in memory.find("/b")} == made, "it was copied again"
+
+    (one / "dataset.json").write_text(json.dumps({**json.loads((one / "dataset.json").read_text()), "licence": "CC BY"}))
+    assert travelling(str(one), "memory://b/runs") != first, "other content is another copy"
+
+
+def test_large_folders_and_strange_ones_stay(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
+    large = packed(tmp_path / "large")
+    with open(large / "large-train-000000.tar", "ab") as file:
+        file.truncate(int(SMALL) + 1)  # sparse
+    (tmp_path / "bare").mkdir()
+    for place in (str(large), str(tmp_path / "bare"), str(tmp_path / "absent"), "memory://b/x"):
+        assert travelling(place, "memory://b/runs") == place
+    assert not memory.find("/b")

@@ -1,0 +1,373 @@
+"""Sweeps on a real Ray Tune and a real MLflow: searchers, schedulers, seeds, failures, several workers, what is kept."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import tune
+
+from data.errors import DataError
+from evaluation.trials import Trial
+from pipelines import sweep as pipeline
+from trainers import sweep as engine
+from trainers.recipe import Recipe, RecipeError
+from trainers.sweep import Sweep, assignments, check_sweep, count, needs, prepared, room, rungs
+from trainers.sweep_best import records
+from trainers.sweep_log import Watch
+from trainers.tracking import open_run
+from trainers.trial import Plan
+from tune_spaces.space import SearchSpace
+
+pytestmark = pytest.mark.timeout(600)
+
+SPACE: SearchSpace = {
+    "optim.text.lr": tune.loguniform(1e-5, 1e-2),
+    "method.text.temperature": tune.uniform(0.05, 0.5),
+    "method.image.loss": tune.choice(["supcon", "simclr"]),
+}
+
+
+@pytest.fixture
+def small(recipe: Recipe) -> Recipe:
+    """The tiny recipe as a sweep takes it, evaluated every step."""
+    return prepared(recipe.replace("evaluation.every", 1).replace("run.cpus_per_worker", 0.5), "asha", 1)
+
+
+def made(recipe: Recipe, space: Mapping[str, Any] = SPACE, **settings: Any) -> Sweep:
+    defaults: dict[str, Any] = {"trials": 4, "searcher": "random", "seeds": (1,), "space": "test", "concurrent": 2}
+    return Sweep(recipes={"nonling": recipe}, spaces={"nonling": space}, **(defaults | settings))
+
+
+Carried = tuple[list[Trial], Plan, list[tune.Result], Any]
+
+
+def carried_out(search: Sweep, folder: Path, resume: bool = False) -> Carried:
+    """Run a sweep on the session's Ray; its records, plan, results in the same order, and MLflow run."""
+    parent = open_run(search.first.run.tracking_uri, search.experiment, search.name, {}, {"sweep": search.name})
+    plan = engine.plan_of(search, folder, parent)
+    watch = Watch(plan, parent, lambda trials: None)
+    results = engine.run(search, plan, room(search, 4, 0).at_once, watch, resume)
+    trials, found = records(results, watch)
+    return trials, plan, [found[trial.trial_id] for trial in trials], parent
+
+
+def nested(uri: str, parent: str) -> dict[str, Any]:
+    """The sweep's trials in MLflow, by number."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_run(parent).info.experiment_id], f"attributes.run_id = '{parent}'")
+    found = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+    return {f"{run.data.tags['sweep.number']}/{run.data.tags['sweep.seed']}": run for run in found}
+
+
+# ------------------------------------------------------------------------------------------------- what is decided before
+
+
+def test_random_draws_are_those_of_the_seed_and_begin_with_the_recipe(small: Recipe) -> None:
+    trials = assignments(made(small, trials=6))
+    assert trials == assignments(made(small, trials=6)) and trials != assignments(made(small, trials=6, seeds=(2,)))
+    own = {"optim.text.lr": 1e-3, "method.text.temperature": 0.05, "method.image.loss": "supcon"}
+    assert trials[0] == {"pipeline": "nonling", "changes": {"nonling": own}}
+    rates = np.log10([trial["changes"]["nonling"]["optim.text.lr"] for trial in assignments(made(small, trials=401))[1:]])
+    assert rates.min() > -5 and rates.max() < -2 and abs(rates.mean() + 3.5) < 0.15  # uniform in the logarithm
+
+
+def test_a_grid_is_every_combination_once(small: Recipe) -> None:
+    grid = {"optim.text.lr": tune.grid_search([1e-3, 1e-4]), "method.image.loss": tune.choice(["supcon", "simclr"])}
+    trials = assignments(made(small, grid, searcher="grid", trials=None))
+    values = [tuple(trial["changes"]["nonling"].values()) for trial in trials]
+    # The recipe as it stands is a point of the grid and is not run twice.
+    assert values[0] == (1e-3, "supcon")
+    assert sorted(values) == [(1e-4, "simclr"), (1e-4, "supcon"), (1e-3, "simclr"), (1e-3, "supcon")]
+    assert count(made(small, grid, searcher="grid", trials=None)) == 4
+    with pytest.raises(RecipeError, match="--trials 4"):
+        assignments(made(small, grid, searcher="grid", trials=3))
+
+
+def test_rungs_are_evaluations_and_hold_for_all_seeds(small: Recipe) -> None:
+    assert rungs(made(small)) == pytest.approx([100 / 6, 50.0])
+    assert rungs(made(small, seeds=(1, 2)))[0] == pytest.approx(100 / 12)  # the first evaluation of the first seed
+
+
+def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe) -> None:
+    seldom = recipe.replace("evaluation.every", 100).replace("run.max_steps", 160)
+    assert prepared(seldom, "asha", 1).evaluation.every == 20
+    assert prepared(seldom, "none", 1).evaluation.every == 100
+    assert prepared(recipe.replace("evaluation.every", 2).replace("run.max_steps", 160), "asha", 1).evaluation.every == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "words"),
+    [
+        ({}, {"seeds": (1, 1)}, "each once"),
+        ({}, {"trials": 0}, "less than the 1 recipes"),
+        ({}, {"trials": None}, "needs --trials"),
+        ({}, {"searcher": "grid", "trials": None}, "continuous"),
+        ({"run.workers": 2}, {"scheduler": "pbt"}, "run.workers=2.*Tune holds no checkpoints"),
+        ({}, {"scheduler": "pbt", "seeds": (1, 2)}, "one seed"),
+        ({}, {"scheduler": "pbt", "searcher": "optuna"}, "--searcher random"),
+        ({"streams.text.shards": "nowhere"}, {}, "nowhere"),
+    ],
+)
+def test_sweeps_that_cannot_run(small: Recipe, changes: dict[str, Any], settings: dict[str, Any], words: str) -> None:
+    for path, value in changes.items():
+        small = small.replace(path, value)
+    with pytest.raises((RecipeError, DataError), match=words):
+        check_sweep(made(small, **settings))
+
+
+def test_a_space_that_does_not_fit_is_refused_before_anything_starts(small: Recipe) -> None:
+    with pytest.raises(RecipeError, match=r"did you mean .*optim\.text\.lr"):
+        check_sweep(made(small, {"optim.text.learning_rate": tune.uniform(0, 1)}))
+
+
+def test_pbt_of_two_methods_is_refused(small: Recipe) -> None:
+    both = Sweep(
+        recipes={"a": small, "b": small},
+        spaces={"a": SPACE, "b": SPACE},
+        space="test",
+        trials=4,
+        seeds=(1,),
+        searcher="random",
+        scheduler="pbt",
+    )
+    with pytest.raises(RecipeError, match="two methods cannot"):
+        check_sweep(both)
+
+
+def test_the_arithmetic_of_resources(small: Recipe) -> None:
+    one = small.replace("run.cpus_per_worker", 1.0)
+    assert room(made(one, concurrent=None), 8, 0).at_once == 8
+    assert room(made(one, concurrent=3), 8, 0).at_once == 3
+    assert room(made(one.replace("run.gpus_per_worker", 1), concurrent=None), 8, 2).at_once == 2
+    # Two workers of one CPU, each with a reading task of every stream.
+    workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0)
+    reading = sum(stream.cpus for stream in small.streams.values())
+    assert needs(workers)[0] == pytest.approx(2 * (1 + reading) + 0.01)
+    assert room(made(workers, concurrent=None), 2 * needs(workers)[0], 0).at_once == 2
+    with pytest.raises(RecipeError, match="wait for ever"):
+        room(made(workers), 2, 0)
+    with pytest.raises(RecipeError, match=r"1 CPU and 1 GPU.*the cluster has 8 CPUs: 0 at a time"):
+        room(made(one.replace("run.gpus_per_worker", 1)), 8, 0)
+    assert "a trial takes 1 CPU, the cluster has 8 CPUs: 3 at a time" in str(room(made(one, concurrent=3), 8, 0))
+
+
+def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
+    name = made(small).name
+    assert name == made(small.replace("run.output", "/elsewhere").replace("run.cpus_per_worker", 2), concurrent=1).name
+    other = {**SPACE, "optim.text.lr": tune.loguniform(1e-5, 1e-3)}
+    others = [made(small, other), made(small, trials=5), made(small, seeds=(2,)), made(small.replace("run.max_steps", 5))]
+    assert len({name, *(sweep.name for sweep in others)}) == 5
+
+
+# ----------------------------------------------------------------------------------------------------------------- on Ray
+
+
+def test_trials_are_nested_runs_with_what_they_changed(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    search = made(small, trials=5)
+    trials, plan, _, parent = carried_out(search, tmp_path / "sweep")
+    assert [trial.number for trial in trials] == list(range(5)) and not trials[0].changes
+    assert trials[0].status == "finished" and trials[0].step == trials[0].steps == 6  # never stopped early
+    assert all(trial.status in ("finished", "stopped") and trial.step >= 1 for trial in trials)
+    for trial, config in zip(trials, assignments(search), strict=True):
+        expected = {k: v for k, v in config["changes"]["nonling"].items() if small.flat()[k] != v}
+        assert trial.changes == expected
+        assert trial.best == pytest.approx(max([*dict(trial.curve).values(), trial.best or 0]))
+    runs = nested(search.first.run.tracking_uri or "", parent.run_id)
+    assert len(runs) == 5
+    for trial in trials:
+        run = runs[f"{trial.number}/1"]
+        assert run.info.run_id == trial.run_id and run.info.status == "FINISHED"
+        changed = {
+            name.removeprefix("changed."): text for name, text in run.data.tags.items() if name.startswith("changed.")
+        }
+        assert changed == {path: str(value) for path, value in trial.changes.items()}
+        assert run.data.tags["sweep.status"] == trial.status and f"trial {trial.number}" in run.info.run_name
+        assert run.data.params["optim.text.lr"] == str(
+            plan.recipe({"trial": config_of(search, trial)}).flat()["optim.text.lr"]
+        )
+        assert run.data.metrics["eval/lee-dev/spearman"] == pytest.approx(trial.curve[-1][1], abs=1e-6)
+
+
+def config_of(search: Sweep, trial: Trial) -> dict[str, Any]:
+    return assignments(search)[trial.number]
+
+
+def test_a_trial_is_the_run_of_its_recipe(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    """Same scores at the same steps as the recipe run by itself: sharing processes changes nothing."""
+    from trainers.launch import fit
+
+    search = made(small, trials=3, scheduler="none")
+    trials, plan, _, _ = carried_out(search, tmp_path / "sweep")
+    alone = plan.recipe({"trial": config_of(search, trials[2])}).replace("run.output", str(tmp_path / "alone"))
+    fit(alone.replace("run.checkpoint_every", None))
+    lines = [json.loads(line) for line in (tmp_path / "alone" / "journal.jsonl").read_text().splitlines()]
+    expected = {
+        line["step"]: line["metrics"]["eval/lee-dev/spearman"]
+        for line in lines
+        if line.get("step") and "eval/lee-dev/spearman" in line.get("metrics", {})
+    }
+    assert dict(trials[2].curve) == pytest.approx(expected, abs=1e-9)
+
+
+def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    single = {
+        seed: carried_out(made(small, trials=2, scheduler="none", seeds=(seed,)), tmp_path / f"s{seed}")[0]
+        for seed in (1, 2)
+    }
+    search = made(small, trials=2, scheduler="none", seeds=(1, 2))
+    trials, plan, results, parent = carried_out(search, tmp_path / "both")
+    both = trials[0]
+    assert both.seeds == 2 and both.step == both.steps == 12
+    assert both.best == pytest.approx(np.mean([single[seed][0].best for seed in (1, 2)]))
+    assert set(nested(plan_uri(search), parent.run_id)) == {"0/1", "0/2", "1/1", "1/2"}
+    from trainers.engine import load_method
+    from trainers.sweep_best import checkpoints, held_out, mean_scores
+
+    with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
+        assert list(folders) == [1, 2]
+        weights = [load_method(folder).state_dict() for folder in folders.values()]
+        name = next(name for name, tensor in weights[0].items() if tensor.is_floating_point())
+        assert not weights[0][name].equal(weights[1][name])
+        scores = held_out(plan.recipe({"trial": config_of(search, both)}), folders)
+    assert mean_scores(scores)["lee"]["spearman"].n == 2
+
+
+def plan_uri(search: Sweep) -> str:
+    return search.first.run.tracking_uri or ""
+
+
+def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    """A poor trial goes on with the weights of a good one and another loss weight, from the good one's step."""
+    space = {"method.image.weight": tune.loguniform(1e-3, 1e3), "optim.text.lr": tune.loguniform(1e-5, 1e-2)}
+    long = small.replace("run.max_steps", 16).replace("evaluation.every", 2)
+    search = made(long, space, trials=4, scheduler="pbt")
+    trials, _, results, parent = carried_out(search, tmp_path / "sweep")
+    assert all(trial.status == "finished" and trial.step == 16 for trial in trials)
+    before = [config["changes"]["nonling"] for config in assignments(search)]
+    after = [dict(result.config["trial"]["changes"]["nonling"]) for result in results]
+    moved = [number for number in range(4) if before[number] != after[number]]
+    assert moved, "no trial was changed"
+    for number in moved:
+        assert 1e-3 <= after[number]["method.image.weight"] <= 1e3
+        assert trials[number].changes["method.image.weight"] == after[number]["method.image.weight"]
+    from mlflow import MlflowClient
+
+    client = MlflowClient(plan_uri(search))
+    for run in nested(plan_uri(search), parent.run_id).values():
+        steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/text")]
+        assert sorted(steps) == sorted(set(steps)) and max(steps) == 16
+
+
+def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    """A learning rate at which the loss is not finite; the other trials go on."""
+    space = {"optim.text.lr": tune.grid_search([1e30, 1e-4])}
+    search = made(small, space, searcher="grid", trials=None, scheduler="none", retries=1)
+    trials, _, results, parent = carried_out(search, tmp_path / "sweep")
+    failed = [trial for trial in trials if trial.status == "failed"]
+    assert [trial.changes for trial in failed] == [{"optim.text.lr": 1e30}]
+    assert "diverged" in (failed[0].error or "")  # the first evaluation finds it
+    assert {trial.status for trial in trials if trial not in failed} == {"finished"}
+    run = nested(plan_uri(search), parent.run_id)[f"{failed[0].number}/1"]
+    assert run.info.status == "FAILED" and "diverged" in run.data.tags["sweep.error"]
+    assert results[failed[0].number].error is not None
+
+
+def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
+    """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
+    from trainers.sweep_best import checkpoints, held_out
+
+    workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 0.5)
+    for name in workers.streams:
+        workers = workers.replace(f"streams.{name}.cpus", 0.1)
+    search = made(workers, trials=3, concurrent=None)
+    assert room(search, 4, 0).at_once == 2
+    trials, plan, results, parent = carried_out(search, tmp_path / "sweep")
+    assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 3
+    assert trials[0].status == "finished" and trials[0].best is not None
+    with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
+        assert held_out(plan.recipe({"trial": config_of(search, trials[0])}), folders)[0]["lee"]["spearman"] is not None
+    assert all(run.info.status == "FINISHED" for run in nested(plan_uri(search), parent.run_id).values())
+
+
+# --------------------------------------------------------------------------------------------------------- the whole command
+
+
+def test_two_methods_at_once_from_the_command_line(
+    local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Search, figures, the best recipe and model, held-out scores; the best recipe runs by itself."""
+    from mlflow import MlflowClient, sentence_transformers
+
+    monkeypatch.chdir(tmp_path)
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    command = ["visualcse", "simcse", "--recipe", "smoke", "--trials", "9", "--searcher", "optuna", "--output", "out"]
+    command += ["--run.tracking_uri", uri, "--run.cpus_per_worker", "1", "--run.max_steps", "3"]
+    assert pipeline.main(command) == 0
+    printed = capsys.readouterr().out
+    assert "2 at a time" in printed or "4 at a time" in printed
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    trials = json.loads((tmp_path / "out" / "trials.json").read_text())
+    assert len(trials) == 9 and {trial["pipeline"] for trial in trials} == {"visualcse", "simcse"}
+    assert [trial["changes"] for trial in trials[:2]] == [{}, {}]
+    best, plain = summary["best"], summary["as_it_stands"]
+    assert best["score"] == max(trial["best"] for trial in trials) >= plain["score"]
+    assert set(summary["held_out"]) == {"best", "as it stands"} and "lee" in summary["held_out"]["best"]
+    client = MlflowClient(uri)
+    folders = [file.path for file in client.list_artifacts(summary["mlflow_run_id"])]
+    assert {"figures", "best.json", "trials.json", "summary.json", "export"} <= set(folders)
+    figures = {file.path for file in client.list_artifacts(summary["mlflow_run_id"], "figures")}
+    assert {"figures/best_so_far.png", "figures/learning_curves.png"} <= figures
+    name, alias = summary["model"].removeprefix("models:/").split("@")
+    version = client.get_model_version_by_alias(name, alias)
+    assert version.run_id == summary["mlflow_run_id"]
+    import mlflow
+
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    try:
+        assert sentence_transformers.load_model(summary["model"]).encode(["a sentence"]).shape[0] == 1
+    finally:
+        mlflow.set_tracking_uri(before)
+
+    from pipelines import simcse, visualcse
+    from pipelines.cli import parse
+    from trainers.launch import fit
+
+    recipes = {"visualcse": visualcse, "simcse": simcse}[best["pipeline"]].RECIPES
+    again = fit(
+        parse(
+            recipes, "", ["--recipe", summary["recipe"], "--run.output", "again", "--run.workers", "0", "--run.threads", "1"]
+        )
+    )
+    assert again["best_score"] == pytest.approx(best["score"], abs=1e-6)
+    assert again["after"]["lee"]["spearman"] == pytest.approx(summary["held_out"]["best"]["lee"]["spearman"][0], abs=1e-6)
+
+    assert pipeline.main(command) == 2 and "--resume" in capsys.readouterr().err
+    assert pipeline.main([*command, "--resume"]) == 0  # all are there: nothing is run again
+    resumed = json.loads((tmp_path / "out" / "trials.json").read_text())
+    assert [trial["run_id"] for trial in resumed] == [trial["run_id"] for trial in trials]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["visualcse", "--recipe", "dmo"], "did you mean 'demo'"),
+        (["visualcse", "--space", "wiede"], "did you mean 'wide'"),
+        (["visualcse", "--resume"], "no sweep of these settings"),
+        (["visualcse", "--evaluation.select", "None"], "evaluation.select is none"),
+        (["visualcse", "--evaluation.select", "stsb-test"], "test set"),
+    ],
+)
+def test_bad_command_lines(
+    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert pipeline.main(arguments) == 2
+    assert words in capsys.readouterr().err

@@ -290,8 +290,8 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
 def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> tune.ResultGrid:
     """Run the trials, or go on with them; the results of all, in the order in which they were made."""
     storage = storage_of(sweep, Path(plan.folder))
-    # A trial that ended is on disk a second later: what a killed driver leaves is what it had.
-    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "10" if "://" in storage else "1")
+    # What a killed driver leaves is what it had so long before.
+    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "10" if "://" in storage else "0.2")
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # its banner, which verbose=0 does not silence
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
     function = tune.with_resources(

@@ -132,7 +132,7 @@ class Watch(tune.Callback):
                 )
                 if journal.exists():
                     drain(journal, self.parent.uri, run.run_id, timeout=30)
-                tags = {"sweep.number": str(record.number), "sweep.status": record.status}
+                tags = {"sweep.number": str(record.number), "sweep.status": record.status, "sweep.step": str(record.step)}
                 if record.error:
                     tags["sweep.error"] = record.error[:500]
                 if record.best is not None:

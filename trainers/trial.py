@@ -99,6 +99,9 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
     scratch.mkdir(parents=True, exist_ok=True)
     budget = Budget(scratch, plan.seeds, steps_of(recipe))
     budget.restore()
+    if budget.last and (ended := _ended_as(plan, recipe, trial_id)) and ended["step"] == str(budget.last["step"]):
+        # The driver was killed after this trial's end and before Tune wrote it down.
+        return {**budget.last, "finished": int(ended["status"] == "finished")}
     for seed in plan.seeds:
         if seed in budget.done:
             continue
@@ -154,6 +157,15 @@ def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any])
         run_id=found,
         journal=journal,
     )
+
+
+def _ended_as(plan: Plan, recipe: Recipe, trial_id: str) -> dict[str, str] | None:
+    """Status and step with which the driver ended this trial's runs, if it did."""
+    tags = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id}
+    for run in find_runs(recipe.run.tracking_uri or "", plan.experiment, tags):
+        if run.tags.get("sweep.status") in ("finished", "stopped"):
+            return {"status": run.tags["sweep.status"], "step": run.tags["sweep.step"]}
+    return None
 
 
 def share_vectors(recipe: Recipe, folder: Path) -> None:

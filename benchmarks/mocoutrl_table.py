@@ -318,13 +318,14 @@ def steps(runs: Mapping[str, Sequence[Record]], a: Arguments) -> str:
 
 
 def figures(records: Sequence[Record], a: Arguments) -> list[Path]:
-    """Alignment against uniformity of every row (means over its seeds), and the paper's Figure 2 of the first seed's
-    vectors of TREC's questions; the files written."""
+    """Alignment against uniformity of the rows (means over their seeds; those without perturbation, which lie on the ones
+    with it, are left out), and the paper's Figure 2 of the first seed's vectors of TREC's questions; the files written."""
     folder, runs, written = a.work / "figures", grouped(records), list[Path]()
-    places = {LABELS[name]: _place(found) for name, found in runs.items()}
+    drawn = {name: found for name, found in runs.items() if not name.endswith("-plain")}
+    places = {LABELS[name]: _place(found) for name, found in drawn.items()}
     scores = {
         LABELS[name]: float(np.mean([_shown(run["after"])[MEAN]["spearman"] for run in found]))
-        for name, found in runs.items()
+        for name, found in drawn.items()
     }
     if places:
         figure = alignment_uniformity_scatter(places, scores, "mean of STS12, 13, 14 and STS-B test")

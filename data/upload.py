@@ -76,7 +76,8 @@ def _travelling(place: str, storage: str) -> str:
     if sum((folder / name).stat().st_size for name in manifest.shards if (folder / name).is_file()) > SMALL:
         return place
     digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the digests of the shards
-    url = f"{storage}/shards/{digest}/{folder.name}"
+    base, question, options = storage.partition("?")
+    url = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
     if read_manifest(url) is None:
         upload(folder, url)
     return url

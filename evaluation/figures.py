@@ -61,7 +61,11 @@ def alignment_uniformity_scatter(
     for name, (align, uniform) in zip(models, places, strict=True):
         side: Literal["left", "right"] = "right" if uniform > middle else "left"  # names stay inside
         shift = -6 if side == "right" else 6
-        text = axes.annotate(name, (uniform, align), textcoords="offset points", xytext=(shift, 6), parse_math=False)
+        near = places[(places[:, 1] != uniform) & (abs(places[:, 1] - uniform) < 0.1 * np.ptp(places[:, 1]))]
+        below = any(align < other for other in near[:, 0])  # of two neighbours one name above, one below
+        text = axes.annotate(
+            name, (uniform, align), textcoords="offset points", xytext=(shift, -14 if below else 6), parse_math=False
+        )
         text.set_horizontalalignment(side)
     axes.set(xlabel=UNIFORMITY, ylabel=ALIGNMENT)
     axes.margins(0.2)

@@ -96,7 +96,10 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     if not search.first.run.verbose:
         quiet()
     engine.check_sweep(search)
-    _check_begun(engine.exists(search, folder), arguments.resume, folder)
+    _check_begun(engine.exists(search, folder), arguments.resume, engine.storage_of(search, folder))
+    if arguments.resume and (folder / "summary.json").exists():
+        print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
+        return 0
     start_ray(search.first)
     room = engine.room_on_cluster(search)
     parent = _open(search, folder, arguments.resume)
@@ -142,7 +145,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     first = next(iter(recipes.values()))
     return Sweep(
         recipes=recipes,
-        spaces={name: _space(name, space) for name in names},
+        spaces={name: _space(name, space, arguments.scheduler) for name in names},
         space=space,
         trials=arguments.trials if arguments.trials is not None or searcher == "grid" else TRIALS,
         searcher=searcher,
@@ -153,7 +156,10 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     )
 
 
-def _space(pipeline: str, name: str) -> SearchSpace:
+def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
+    """A space by its name; for PBT what of it may change within a run."""
+    from tune_spaces.space import within_a_run
+
     known = importlib.import_module(f"tune_spaces.{pipeline}").SPACES
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)
@@ -162,14 +168,23 @@ def _space(pipeline: str, name: str) -> SearchSpace:
             f"--space {name}: tune_spaces/{pipeline}.py has none of that name; {hint}It has: {', '.join(known)}"
         )
     found: SearchSpace = known[name]
-    return found
+    if scheduler != "pbt":
+        return found
+    moving = {path: domain for path, domain in found.items() if within_a_run(path, domain)}
+    if not moving:
+        raise RecipeError(
+            f"--scheduler pbt: nothing of the space {name!r} can change within a run; it takes ranges of numbers below "
+            "method. and optim., as rates, weights and temperatures are"
+        )
+    return moving
 
 
-def _check_begun(begun: bool, resume: bool, folder: Path) -> None:
+def _check_begun(begun: bool, resume: bool, storage: str) -> None:
     if begun and not resume:
-        raise RecipeError(f"this sweep was begun already, in {folder}; go on with --resume, or give another --output")
+        other = "run.storage" if "://" in storage else "--output"
+        raise RecipeError(f"this sweep was begun already, in {storage}; go on with --resume, or give another {other}")
     if resume and not begun:
-        raise RecipeError(f"--resume: there is no sweep of these settings in {folder}; leave --resume out to begin it")
+        raise RecipeError(f"--resume: there is no sweep of these settings in {storage}; leave --resume out to begin it")
 
 
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
@@ -177,7 +192,10 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     folder.mkdir(parents=True, exist_ok=True)
     uri = search.first.run.tracking_uri or ""
     tags = {"sweep": search.name, "sweep.identity": search.identity()}
-    found = [run for run in find_runs(uri, search.experiment, tags)] if resume else []
+    note = folder / "sweep.json"
+    known = json.loads(note.read_text())["mlflow_run_id"] if resume and note.exists() else None
+    if resume and known is None:  # another head than the one that began it
+        known = next((run.run_id for run in find_runs(uri, search.experiment, tags)), None)
     settings = {
         "trials": search.trials,
         "searcher": search.searcher,
@@ -187,15 +205,10 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
         "metric": search.metric,
     }
     params = {f"sweep.{name}": value for name, value in settings.items()} | search.first.flat()
-    return open_run(
-        uri,
-        search.experiment,
-        search.name,
-        params=params,
-        tags=tags,
-        run_id=found[0].run_id if found else None,
-        journal=folder / "journal.jsonl",
-    )
+    journal = folder / "journal.jsonl"
+    handle = open_run(uri, search.experiment, search.name, params, tags, run_id=known, journal=journal)
+    note.write_text(json.dumps({"sweep": search.name, "mlflow_run_id": handle.run_id}) + "\n")
+    return handle
 
 
 def describe(search: Sweep, room: Room, folder: Path) -> str:
@@ -236,7 +249,7 @@ def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: 
     trials, found = records(results, watch)
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2, default=str) + "\n")
     parent.log_artifact(folder / "trials.json")
-    watch.end_orphans(trials)
+    watch.conclude(trials)
     for trial in trials:
         if trial.status == "failed":
             print(f"{trial.label} failed, also when it was tried again: {trial.error}")
@@ -268,6 +281,7 @@ def _keep_best(
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
     from trainers.sweep import storage_of
     from trainers.sweep_best import checkpoints, deliver_best, held_out, mean_scores
+    from trainers.trial import run_folder
 
     folder = Path(plan.folder)
     storage = storage_of(search, folder)
@@ -277,13 +291,14 @@ def _keep_best(
     (folder / "best.json").write_text(again.to_json() + "\n")
     parent.log_artifact(folder / "best.json")
     model = recipe.run.register_as or recipe.name.replace("/", "-")
-    recipe = recipe.replace("run.register_as", model)
-    delivered, scores = deliver_best(recipe, best, result, storage, parent, folder / "best", ALIAS)
+    delivered, scores = deliver_best(plan, best, result, storage, parent, folder / "best", model, ALIAS)
     plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
     after = {"best": mean_scores(scores)}
     if plain.scored:
+        base = plan.recipe(results[plain.trial_id].config)
+        base = base.replace("run.output", str(run_folder(plan, plain.trial_id, base.run.seed)))
         with checkpoints(results[plain.trial_id], storage) as folders:
-            after["as it stands"] = mean_scores(held_out(plan.recipe(results[plain.trial_id].config), folders))
+            after["as it stands"] = mean_scores(held_out(base, folders))
     metrics = {
         f"{name}/{task}/{metric}": value.mean
         for name, of in after.items()

@@ -101,12 +101,15 @@ def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     return config.build(encoder)
 
 
-def load_method(checkpoint: Path | str) -> Method:
-    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint."""
+def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
+    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint.
+
+    recipe: none: the checkpoint's own, whose paths are those of the machine that wrote it.
+    """
     folder = Path(checkpoint)
     if not (folder / "recipe.json").is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
-    method = build_method(Recipe.from_json((folder / "recipe.json").read_text()), folder)
+    method = build_method(recipe or Recipe.from_json((folder / "recipe.json").read_text()), folder)
     best = folder / "best.safetensors"
     _load_weights(method, best if best.exists() else folder / "method.safetensors")
     return method.eval()

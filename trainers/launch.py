@@ -154,7 +154,14 @@ def capacity() -> tuple[float, float, int]:
     now = ray.cluster_resources()
     cpus, gpus = (max(now.get(kind, 0.0), now.get(most, 0.0)) for kind, most in AUTOSCALING.items())
     nodes = sum(node["Alive"] for node in ray.nodes())
-    return cpus, gpus, max(2, nodes) if now.keys() & set(AUTOSCALING.values()) else nodes
+    return cpus, gpus, max(2, nodes) if grows() else nodes
+
+
+def grows() -> bool:
+    """Whether the cluster gets nodes when it is asked for more than it has."""
+    import ray
+
+    return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
 
 
 def resolve(recipe: Recipe) -> Recipe:

@@ -97,5 +97,6 @@ class TurnOptimizer:
         self.scaler.load_state_dict(state["scaler"])
         self.schedule.base_lrs = rates
         now = [rate * factor(self.schedule.last_epoch) for rate, factor in zip(rates, self.schedule.lr_lambdas, strict=True)]
+        self.schedule._last_lr = now
         for group, settings, rate in zip(self.optimizer.param_groups, own, now, strict=True):
             group.update({**settings, "lr": rate})

@@ -15,12 +15,12 @@ from typing import Any, Literal
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search import Searcher
-from ray.tune.search.sample import Domain, Float, Integer
+from ray.tune.search.sample import Float
 
 from trainers.check import check
-from trainers.launch import capacity, resolve, travelling
+from trainers.launch import capacity, grows, resolve, travelling
 from trainers.recipe import Recipe, RecipeError
-from trainers.sweep_log import Watch
+from trainers.sweep_log import Watch, current
 from trainers.tracking import RunHandle
 from trainers.trial import PERCENT, Plan, in_process, steps_of, trial
 from tune_spaces import space as spaces
@@ -30,6 +30,8 @@ log = logging.getLogger(__name__)
 
 LEAST_EVALUATIONS = 8
 """Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""
+LAST = 99.99
+"""Percent of a trial above which it has made its last step; no rung lies there."""
 REDUCTION = 3
 """ASHA goes on with the best third at each rung."""
 
@@ -139,6 +141,9 @@ def check_sweep(sweep: Sweep) -> None:
         spaces.check(sweep.spaces[pipeline], recipe)
         if sweep.searcher == "optuna" or sweep.scheduler == "pbt":
             spaces.holding(sweep.spaces[pipeline], recipe)
+        for path, domain in sweep.spaces[pipeline].items():  # what the shards have to do with
+            for value in spaces.values_to_try(path, domain) if path.startswith("streams.") else ():
+                check(recipe.replace(path, value))
     if sweep.searcher == "grid":
         assignments(sweep)
 
@@ -155,6 +160,12 @@ def _check_pbt(sweep: Sweep) -> None:
         )
     if len(sweep.seeds) > 1:
         raise RecipeError("--scheduler pbt changes a run while it goes on, which has one seed; give one of --seeds")
+    for path, domain in next(iter(sweep.spaces.values())).items():
+        if not spaces.within_a_run(path, domain):
+            raise RecipeError(
+                f"--scheduler pbt cannot change {path} within a run; it takes ranges of numbers below method. and optim., "
+                "as rates, weights and temperatures are"
+            )
     if sweep.searcher != "random":
         raise RecipeError(f"--searcher {sweep.searcher} with --scheduler pbt: PBT searches by itself; use --searcher random")
 
@@ -249,12 +260,27 @@ def room(sweep: Sweep, cpus: float, gpus: float) -> Room:
 def room_on_cluster(sweep: Sweep) -> Room:
     """`room` on the cluster that this process has joined, and the checks of the recipes that need to know it.
 
-    Raises RecipeError where storage or tracking cannot be reached from its nodes.
+    Raises RecipeError where storage or tracking cannot be reached from its nodes, and for a process that fits on none.
     """
+    import ray
+
     cpus, gpus, nodes = capacity()
     for recipe in sweep.recipes.values():
         check(recipe, nodes=nodes)
-    return room(sweep, cpus, gpus)
+    found = room(sweep, cpus, gpus)
+    if grows():
+        return found
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for recipe in sweep.recipes.values():
+        run = recipe.run
+        if not any(
+            node.get("CPU", 0) >= run.cpus_per_worker and node.get("GPU", 0) >= run.gpus_per_worker for node in there
+        ):
+            raise RecipeError(
+                f"run.cpus_per_worker={run.cpus_per_worker:g} and run.gpus_per_worker={run.gpus_per_worker:g} are of one "
+                "node, and none has so much: the sweep would wait for ever. Lower them"
+            )
+    return found
 
 
 def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
@@ -357,19 +383,21 @@ def _scheduler(sweep: Sweep) -> TrialScheduler | None:
     if sweep.scheduler == "none":
         return None
     first = first_rung(sweep)
+    spared = [_config(sweep, pipeline, own_values(sweep, pipeline)) for pipeline in sweep.recipes]
     if sweep.scheduler == "asha":
         return Halving(
-            [_config(sweep, pipeline, own_values(sweep, pipeline)) for pipeline in sweep.recipes],
+            spared,
             time_attr=PERCENT,
             metric="score",
             mode="max",
-            max_t=101,  # a trial at 100 ends by itself
+            max_t=LAST,
             grace_period=first,
             reduction_factor=REDUCTION,
         )
     ((pipeline, space),) = sweep.spaces.items()
     domains = spaces.sampled(space)
-    return PopulationBasedTraining(
+    return Population(
+        spared,
         time_attr=PERCENT,
         metric="score",
         mode="max",
@@ -379,28 +407,59 @@ def _scheduler(sweep: Sweep) -> TrialScheduler | None:
     )
 
 
-def _within(pipeline: str, domains: Mapping[str, Domain], config: dict[str, Any]) -> dict[str, Any]:
+def _within(pipeline: str, domains: Mapping[str, Float], config: dict[str, Any]) -> dict[str, Any]:
     """PBT multiplies numbers by 0.8 or 1.2; what leaves its range by that is put back to the range's end."""
     values = config["trial"]["changes"][pipeline]
     for path, domain in domains.items():
-        if isinstance(domain, Float):
-            values[path] = min(max(values[path], domain.lower), domain.upper)
-        elif isinstance(domain, Integer):
-            values[path] = min(max(int(values[path]), domain.lower), domain.upper - 1)
+        values[path] = min(max(values[path], domain.lower), domain.upper)
     return config
 
 
 class Halving(AsyncHyperBandScheduler):
-    """ASHA (Li et al., 2020) that lets the recipes as they stand run to their end: all others are compared with them."""
+    """ASHA (Li et al., 2020) that lets the recipes as they stand run to their end, as all others are compared with them,
+    and whose rungs survive the driver: Tune does not keep a scheduler's state, but that of its callbacks."""
 
     def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
         super().__init__(**settings)
         self.spared = spared
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        self._remember()
+        if result[PERCENT] > LAST:
+            return str(self.CONTINUE)  # it ends by itself
         decision: str = super().on_trial_result(tune_controller, trial, result)
-        own = trial.config["trial"]
-        return self.CONTINUE if any(_same(own, config) for config in self.spared) else decision
+        self._remember()
+        return str(self.CONTINUE) if _is_spared(trial, self.spared) else decision
+
+    def _remember(self) -> None:
+        """Rungs that the watch brings from before a restart are taken over; what they are now is left with it."""
+        watch = current()
+        if watch.rungs is not None:
+            for bracket, rungs in zip(self._brackets, watch.rungs, strict=True):
+                for (_, recorded), known in zip(bracket._rungs, rungs, strict=True):
+                    recorded.update({**known, **recorded})
+        watch.rungs = [[dict(recorded) for _, recorded in bracket._rungs] for bracket in self._brackets]
+
+
+class Population(PopulationBasedTraining):
+    """PBT (Jaderberg et al., 2017) in which the recipe as it stands keeps its settings, and nobody changes at the end."""
+
+    def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.spared = spared
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result[PERCENT] > LAST:
+            return str(self.CONTINUE)
+        return str(super().on_trial_result(tune_controller, trial, result))
+
+    def _checkpoint_or_exploit(self, trial: Any, controller: Any, upper: list[Any], lower: list[Any]) -> None:
+        poor = [one for one in lower if not _is_spared(one, self.spared)]
+        super()._checkpoint_or_exploit(trial, controller, upper, poor)
+
+
+def _is_spared(trial: Any, spared: Sequence[Mapping[str, Any]]) -> bool:
+    return any(_same(trial.config["trial"], config) for config in spared)
 
 
 def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
@@ -411,13 +470,13 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 def first_rung(sweep: Sweep) -> float:
     """The share of a trial, in percent, after which a scheduler looks at it first: one evaluation of the first seed."""
     shares = [recipe.evaluation.every / steps_of(recipe) for recipe in sweep.recipes.values()]
-    return 100 * max(shares) / len(sweep.seeds)
+    return 100 * max(shares) / len(sweep.seeds) * (1 - 1e-9)  # not above what trials report by a rounding error
 
 
 def rungs(sweep: Sweep) -> list[float]:
     """Shares of a trial, in percent, at which ASHA stops the worse two thirds."""
     found, share = [], first_rung(sweep)
-    while share < 100:
+    while share < LAST:
         found.append(share)
         share *= REDUCTION
     return found

@@ -24,7 +24,7 @@ from trainers.method import Method
 from trainers.recipe import Recipe
 from trainers.sweep_log import Watch
 from trainers.tracking import RunHandle
-from trainers.trial import SEEDS
+from trainers.trial import SEEDS, Plan, run_folder
 
 Scores = dict[str, dict[str, float]]
 
@@ -65,8 +65,11 @@ def _checkpoint(result: tune.Result, storage: str) -> tune.Checkpoint:
 
 
 def held_out(recipe: Recipe, folders: Mapping[int, Path]) -> list[Scores]:
-    """The final tasks of a recipe, once for the weights of every seed."""
-    return [_final_scores(recipe, load_method(folder)) for folder in folders.values()]
+    """The final tasks of a recipe, once for the weights of every seed.
+
+    recipe: of now. That in a checkpoint names places of the node that wrote it.
+    """
+    return [_final_scores(recipe, load_method(folder, recipe)) for folder in folders.values()]
 
 
 def _final_scores(recipe: Recipe, method: Method) -> Scores:
@@ -88,7 +91,7 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summ
 
 
 def deliver_best(
-    recipe: Recipe, trial: Trial, result: tune.Result, storage: str, parent: RunHandle, output: Path, alias: str
+    plan: Plan, trial: Trial, result: tune.Result, storage: str, parent: RunHandle, output: Path, model: str, alias: str
 ) -> tuple[dict[str, Any], list[Scores]]:
     """Export, card, figures and registered version of the best trial's model (of several seeds the first's), and its
     held-out scores of every seed. Returns what `trainers.launch.deliver` does."""
@@ -96,12 +99,13 @@ def deliver_best(
     with checkpoints(result, storage) as folders:
         seed, folder = next(iter(folders.items()))
         shutil.copytree(folder, output / "checkpoint")
-        recipe = recipe.replace("run.seed", seed).replace("run.output", str(output))
-        # Word vectors that the sweep trained are where the trial's own recipe says.
-        vectors = Path(json.loads((folder / "recipe.json").read_text())["run"]["output"]) / "vectors"
-        if vectors.exists():
-            shutil.copytree(vectors, output / "vectors")
-        (output / "recipe.json").write_text(recipe.to_json())
+        trained = run_folder(plan, trial.trial_id, seed)
+        recipe = plan.recipe(result.config or {}).replace("run.seed", seed).replace("run.output", str(output))
+        recipe = recipe.replace("run.register_as", model)
+        if (trained / "vectors").exists():  # word vectors that the sweep trained
+            shutil.copytree(trained / "vectors", output / "vectors")
+        for place in (output, output / "checkpoint"):
+            (place / "recipe.json").write_text(recipe.to_json())
         if (folder / "journal.jsonl").exists():
             shutil.copy(folder / "journal.jsonl", output)
         after = held_out(recipe, folders)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -13,8 +14,8 @@ from typing import Any
 from ray import tune
 
 from evaluation.trials import Status, Trial, best_trial
-from trainers.tracking import RunHandle, drain, find_runs, rename
-from trainers.trial import Plan, changes
+from trainers.tracking import FoundRun, Journal, RunHandle, drain, find_runs, rename
+from trainers.trial import Plan, changes, run_folder
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,11 @@ class Watch(tune.Callback):
         self._curves: dict[str, dict[int, float]] = {}
         self._changes: dict[str, tuple[str, dict[str, Any]]] = {}
         self._ended: dict[str, float] = {}
+        """Trial id -> when its end was seen, in seconds since 1970."""
+        self._restored = False
         self._shown = 0.0
+        self.rungs: list[list[dict[str, float]]] | None = None
+        """ASHA's: bracket -> rung -> trial id -> score; kept here because Tune keeps the state of callbacks only."""
 
     def begin(self) -> None:
         """Make this the watch of this process: Tune pickles its callbacks, and a restored sweep gets this one."""
@@ -52,6 +57,13 @@ class Watch(tune.Callback):
         return current, ()
 
     # ------------------------------------------------------------------------------------------------------ from Tune
+
+    def get_state(self) -> dict[str, Any]:
+        return {"ended": self._ended, "rungs": self.rungs}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._ended, self.rungs = state["ended"], state["rungs"]
+        self._restored = True
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         if "score" in result:
@@ -81,7 +93,7 @@ class Watch(tune.Callback):
             number=number,
             pipeline=pipeline,
             changes=changed,
-            status=status_of(trial.status, result),
+            status=self._status(trial, result),
             best=result.get("best"),
             step=int(result.get("step", 0)),
             steps=int(result.get("steps", 0)),
@@ -92,6 +104,11 @@ class Watch(tune.Callback):
             run_id=result.get("mlflow_run_id"),
             ended_at=self._ended.get(trial.trial_id) or result.get("timestamp"),
         )
+
+    def _status(self, trial: Any, result: Mapping[str, Any]) -> Status:
+        # An interrupted sweep leaves its running trials TERMINATED as well, without having told of their end.
+        cut = trial.status == "TERMINATED" and trial.trial_id not in self._ended
+        return "waiting" if cut else status_of(trial.status, result)
 
     def _changed(self, trial_id: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         # PBT changes the config of a trial that goes on.
@@ -111,49 +128,73 @@ class Watch(tune.Callback):
             replace(record, status=ended_as) if record.trial_id == trial.trial_id else record
             for record in self.records(trials)
         ]
-        self.end_runs(next(record for record in records if record.trial_id == trial.trial_id))
+        self.end_runs(next(record for record in records if record.trial_id == trial.trial_id), trial.checkpoint)
         ended = sum(record.ended for record in records)
         if (best := best_trial(records)) is not None:
             with contextlib.suppress(Exception):  # the sweep does not depend on the server
                 self.parent.log_metrics({"sweep/best": best.score}, ended)
 
-    def end_runs(self, record: Trial) -> None:
-        """End the MLflow runs of a trial that ended, whatever became of its process. Raises nothing."""
+    def end_runs(self, record: Trial, checkpoint: tune.Checkpoint | None = None) -> None:
+        """End the MLflow runs of a trial that ended, whatever became of its process. Raises nothing.
+
+        checkpoint: the trial's last one, which holds the journal of a trial on another node.
+        """
         try:
-            for run in find_runs(
-                self.parent.uri, self.plan.experiment, {"mlflow.parentRunId": self.parent.run_id} | own(record)
-            ):
-                journal = (
-                    Path(self.plan.folder)
-                    / "trials"
-                    / record.trial_id
-                    / f"seed-{run.tags.get('sweep.seed')}"
-                    / "journal.jsonl"
-                )
-                if journal.exists():
-                    drain(journal, self.parent.uri, run.run_id, timeout=30)
-                tags = {"sweep.number": str(record.number), "sweep.status": record.status, "sweep.step": str(record.step)}
+            for run in self._runs(record):
+                self._drain(record, run, checkpoint)
+                tags = {f"changed.{path}": str(value) for path, value in record.changes.items()}
+                tags |= {"sweep.number": str(record.number), "sweep.status": record.status, "sweep.step": str(record.step)}
                 if record.error:
                     tags["sweep.error"] = record.error[:500]
                 if record.best is not None:
                     tags["sweep.best"] = f"{record.best:.2f}"
                 rename(self.parent.uri, run.run_id, title(record), tags)
-                if run.status == "RUNNING" or record.status == "failed":
-                    handle = RunHandle(run.run_id, self.parent.uri, "", "")
-                    handle.finish("FAILED" if record.status == "failed" else "FINISHED")
+                if run.status == "RUNNING":
+                    self._handle(run).finish("FAILED" if record.status == "failed" else "FINISHED")
         except Exception as error:
             log.warning("the MLflow runs of %s could not be ended: %s", record.label, error)
 
-    def end_orphans(self, records: Sequence[Trial]) -> int:
-        """End runs of trials that nobody knows of: the driver was killed before they were recorded. Returns how many."""
-        known = {record.trial_id for record in records}
-        runs = find_runs(self.parent.uri, self.plan.experiment, {"mlflow.parentRunId": self.parent.run_id})
-        lost = [run for run in runs if run.tags.get("sweep.trial") not in known]
-        for run in lost:
-            rename(self.parent.uri, run.run_id, f"lost trial {run.tags.get('sweep.trial')}", {"sweep.status": "lost"})
-            if run.status == "RUNNING":
-                RunHandle(run.run_id, self.parent.uri, "", "").finish("KILLED")
-        return len(lost)
+    def _drain(self, record: Trial, run: FoundRun, checkpoint: tune.Checkpoint | None) -> None:
+        """Send what the trial's process could not: from its journal here, or from the copy in its last checkpoint."""
+        journal = run_folder(self.plan, record.trial_id, run.tags.get("sweep.seed", "")) / "journal.jsonl"
+        if journal.exists():
+            drain(journal, self.parent.uri, run.run_id, timeout=5)
+        elif checkpoint is not None:
+            with contextlib.suppress(OSError), tempfile.TemporaryDirectory() as place:
+                copy = Path(place) / "journal.jsonl"
+                with checkpoint.filesystem.open_input_stream(f"{checkpoint.path}/journal.jsonl") as source:
+                    copy.write_bytes(source.read())
+                if (Journal(copy).header() or {}).get("run_id") == run.run_id:
+                    drain(copy, self.parent.uri, run.run_id, timeout=5)
+
+    def conclude(self, records: Sequence[Trial]) -> None:
+        """End what is still RUNNING in MLflow: runs of trials whose end the server did not hear of, those of interrupted
+        trials (KILLED, they go on after `--resume`), and those of trials that nobody knows of, because the driver was
+        killed before they were written down (KILLED). Raises nothing.
+        """
+        known = {record.trial_id: record for record in records}
+        try:
+            every = find_runs(self.parent.uri, self.plan.experiment, {"mlflow.parentRunId": self.parent.run_id})
+        except Exception as error:
+            log.warning("the MLflow runs of the trials could not be looked through: %s", error)
+            return
+        for run in every:
+            record = known.get(run.tags.get("sweep.trial", ""))
+            if record is not None and record.ended:
+                if run.status == "RUNNING" or run.tags.get("sweep.status") != record.status:
+                    self.end_runs(record)
+            elif run.status == "RUNNING":
+                with contextlib.suppress(Exception):
+                    if record is None:
+                        rename(self.parent.uri, run.run_id, f"lost {run.tags['sweep.trial']}", {"sweep.status": "lost"})
+                    self._handle(run).finish("KILLED")
+
+    def _runs(self, record: Trial) -> list[FoundRun]:
+        tags = {"mlflow.parentRunId": self.parent.run_id, "sweep.trial": record.trial_id}
+        return find_runs(self.parent.uri, self.plan.experiment, tags)
+
+    def _handle(self, run: FoundRun) -> RunHandle:
+        return RunHandle(run.run_id, self.parent.uri, "", "")
 
 
 def current() -> Watch:
@@ -165,11 +206,6 @@ def current() -> Watch:
 def _made(trial: Any) -> int:
     """Where a trial is in the order in which they were made, which Tune's own list loses when it is restored."""
     return int(trial.experiment_tag.partition("_")[0])
-
-
-def own(record: Trial) -> dict[str, str]:
-    """The tag that names a trial's runs."""
-    return {"sweep.trial": record.trial_id}
 
 
 def status_of(status: str, result: Mapping[str, Any]) -> Status:
@@ -196,7 +232,7 @@ def _short(path: str) -> str:
 
 
 def _last_line(trial: Any) -> str | None:
-    if not trial.error_file and trial.status != "ERROR":
+    if trial.status != "ERROR":
         return None
     with contextlib.suppress(Exception):
         error = trial.get_error()

@@ -35,6 +35,8 @@ BATCH = 1000
 """Metrics per request, MLflow's limit; it takes 100 parameters or tags."""
 SEND_EVERY = 1.0
 """Seconds between two requests while all goes well."""
+KIND = "custom_model_development"
+"""MLflow's word for experiments that train models."""
 DATABASE_LOCK = 7161125
 """Key of PostgreSQL's advisory lock under which a driver makes MLflow's tables; any number that all drivers share."""
 LONGEST_PAUSE = 30.0
@@ -643,7 +645,8 @@ def _experiment(client: Any, uri: str, name: str) -> str:
             folder = re.sub(r"[^\w\-.]", "_", name)
             place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / folder).as_uri()
         try:
-            return client.create_experiment(name, artifact_location=place)
+            # The kind is what the page shows: training runs and their metrics, not traces and prompts.
+            return client.create_experiment(name, artifact_location=place, tags={"mlflow.experimentKind": KIND})
         except Exception:
             found = client.get_experiment_by_name(name)  # another driver was faster
             if found is None:

@@ -7,10 +7,14 @@ compares two trials after the same steps of the same seeds.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
+import logging
+import math
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,14 +28,19 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.shards import ShardSet
+from trainers.check import check
 from trainers.engine import Engine, weights_of
 from trainers.launch import RunLog, quiet, train
 from trainers.recipe import Recipe, WordEncoderConfig
 from trainers.tracking import Journal, RunHandle, Tracker, find_runs, open_run
 from trainers.words import train_recipe_vectors
 
+log = logging.getLogger(__name__)
+
 PERCENT = "percent"
 """What schedulers count: how much of a trial is done, 0 to 100. Methods with more steps are not ahead by them."""
+PATIENCE = 900.0
+"""Seconds that a trial waits for a tracking server before it fails."""
 SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
 """In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
 
@@ -70,6 +79,11 @@ class Plan:
         return Path(self.folder) / "trials" / trial_id
 
 
+def run_folder(plan: Plan, trial_id: str, seed: int | str) -> Path:
+    """The output folder of one seed of a trial, on its node."""
+    return plan.trial_folder(trial_id) / f"seed-{seed}"
+
+
 def in_process(recipe: Recipe) -> bool:
     """Whether a trial is the loop in one process, and not Tune over Train."""
     return recipe.run.workers <= 1
@@ -95,6 +109,7 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
     os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "60" if in_process(recipe) else "2"
     if not recipe.run.verbose:
         quiet()
+    check(recipe)
     scratch = plan.trial_folder(trial_id)
     scratch.mkdir(parents=True, exist_ok=True)
     budget = Budget(scratch, plan.seeds, steps_of(recipe))
@@ -105,10 +120,10 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
     for seed in plan.seeds:
         if seed in budget.done:
             continue
-        seeded = _placed(recipe, seed, scratch)
+        seeded = placed(recipe, seed, run_folder(plan, trial_id, seed))
         share_vectors(seeded, Path(plan.folder))
         handle = _open(plan, seeded, trial_id, changes(base, recipe))
-        host = TrialHost(budget, seed, handle.run_id)
+        host = TrialHost(budget, seeded, handle.run_id)
         if in_process(recipe):
             engine = _train_here(seeded, host, handle)
             budget.finish(seed, engine.best_score, weights_of(engine.method), seeded)
@@ -122,13 +137,13 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
     return {**budget.last, "finished": 1}
 
 
-def _placed(recipe: Recipe, seed: int, scratch: Path) -> Recipe:
+def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
     """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
     run = recipe.run
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
     settings = {
         "run.seed": seed,
-        "run.output": str(scratch / f"seed-{seed}"),
+        "run.output": str(folder),
         "run.checkpoint_every": None,
         "run.threads": threads,
         "run.register_as": None,
@@ -140,23 +155,29 @@ def _placed(recipe: Recipe, seed: int, scratch: Path) -> Recipe:
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any]) -> RunHandle:
-    """The MLflow run of a trial's seed: nested in the sweep's, its changes as tags; the same one after a restart."""
+    """The MLflow run of a trial's seed: nested in the sweep's, its changes as tags; the same one after a restart.
+
+    A server that is away is waited for, up to `PATIENCE`: a sweep does not use up its trials meanwhile.
+    """
     uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output) / "journal.jsonl"
-    own = {"sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
-    found = (Journal(journal).header() or {}).get("run_id")
-    if found is None:
-        runs = find_runs(uri, plan.experiment, {"mlflow.parentRunId": plan.parent, **own})
-        found = runs[0].run_id if runs else None
+    own = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
     tags = {f"changed.{path}": str(value) for path, value in changed.items()}
-    return open_run(
-        uri,
-        plan.experiment,
-        f"trial {trial_id}",
-        params=recipe.flat(),
-        tags={"mlflow.parentRunId": plan.parent, "identity": recipe.identity(), **own, **tags},
-        run_id=found,
-        journal=journal,
-    )
+    end, pause = time.monotonic() + PATIENCE, 1.0
+    while True:
+        try:
+            found = (Journal(journal).header() or {}).get("run_id")
+            if found is None:
+                runs = find_runs(uri, plan.experiment, own)
+                found = runs[0].run_id if runs else None
+            everything = {**own, "identity": recipe.identity(), **tags}
+            name = f"trial {trial_id}"
+            return open_run(uri, plan.experiment, name, recipe.flat(), everything, run_id=found, journal=journal)
+        except Exception as error:
+            if time.monotonic() > end:
+                raise
+            log.warning("the tracking server %s does not answer (%s); trial %s waits for it", uri, error, trial_id)
+            time.sleep(pause)
+            pause = min(30.0, 2 * pause)
 
 
 def _ended_as(plan: Plan, recipe: Recipe, trial_id: str) -> dict[str, str] | None:
@@ -173,8 +194,9 @@ def share_vectors(recipe: Recipe, folder: Path) -> None:
     encoder = recipe.encoder
     if not isinstance(encoder, WordEncoderConfig) or encoder.vectors is not None:
         return
-    key = f"{encoder.dim}-{encoder.epochs}-{encoder.letters}-{recipe.run.seed}-{recipe.name.split('/')[0]}"
-    place, own = folder / "vectors" / key, Path(recipe.run.output) / "vectors"
+    texts = {name: [stream.shards, getattr(stream, "columns", None)] for name, stream in recipe.streams.items()}
+    parts = json.dumps([encoder.model_dump(mode="json"), texts, recipe.run.seed], sort_keys=True)
+    place, own = folder / "vectors" / hashlib.sha256(parts.encode()).hexdigest()[:12], Path(recipe.run.output) / "vectors"
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{place}.lock"):
         if not (place / "done").exists():
@@ -271,24 +293,31 @@ class TrialHost:
 
     rank, world_size, inline = 0, 1, True
 
-    def __init__(self, budget: Budget, seed: int, run_id: str) -> None:
-        self.budget, self.seed, self.run_id = budget, seed, run_id
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    def __init__(self, budget: Budget, recipe: Recipe, run_id: str) -> None:
+        self.budget, self.seed, self.run_id = budget, recipe.run.seed, run_id
+        self.keeps_last = recipe.evaluation.keep == "last"
+        self.device = torch.device("cuda" if recipe.run.gpus_per_worker and torch.cuda.is_available() else "cpu")
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
-        """Tune's checkpoint when it is of this seed: after a restart, or another trial's that PBT goes on from."""
+        """Tune's checkpoint when it is of this seed: this trial's own after a restart, or with PBT another trial's."""
         found = tune.get_checkpoint()
         if found is None:
             yield None
             return
-        with found.as_directory() as place:
-            folder = Path(place)
-            of_this_seed = json.loads((folder / STATE).read_text())["seed"] == self.seed
-            yield folder if of_this_seed else None
+        with found.as_directory() as place, tempfile.TemporaryDirectory() as fresh:
+            state = json.loads((Path(place) / STATE).read_text())
+            if state["seed"] != self.seed:
+                yield None
+            elif state["last"]["mlflow_run_id"] == self.run_id:
+                yield Path(place)
+            else:
+                yield _adopted(Path(place), Path(fresh))
 
     def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
         assert folder is not None  # there is one rank
+        if self.keeps_last and "score" in metrics:  # what is delivered is what counts
+            metrics = {**metrics, "best": metrics["score"]}
         report = self.budget.report(self.seed, metrics, self.run_id)
         self.budget.write(folder, self.seed)
         tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
@@ -302,3 +331,13 @@ class TrialHost:
                 super().after_report(run_context, [budget.report(seed, metrics[0], run_id)], checkpoint)
 
         return Forward()
+
+
+def _adopted(checkpoint: Path, folder: Path) -> Path:
+    """Another trial's checkpoint as a start: its weights, optimizers and step, but not its best score nor its journal."""
+    shutil.copy(checkpoint / METHOD, folder)
+    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    _, _, _, score = state["best"]
+    state["best"] = [-math.inf, state["step"], 0, score]
+    torch.save(state, folder / "state.pt")
+    return folder

@@ -114,6 +114,12 @@ def _holding(path: str, domain: Domain, value: Any) -> Domain:
     return (tune.loguniform if logarithmic else tune.uniform)(low, high)
 
 
+def within_a_run(path: str, domain: Any) -> bool:
+    """Whether a value may change while a run goes on: numbers of the method and of optimizers; not what shapes weights,
+    streams or the number of steps."""
+    return isinstance(domain, Float) and path.startswith(("method.", "optim."))
+
+
 def values_of(recipe: Recipe, paths: list[str]) -> Assignment:
     """The recipe's own values at dotted paths."""
     out = {}

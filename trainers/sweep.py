@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
-from ray.tune.search import Searcher
+from ray.tune.search import BasicVariantGenerator, Searcher
 from ray.tune.search.sample import Float
 
 from trainers.check import check
@@ -317,7 +317,7 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
     """Run the trials, or go on with them; the results of all, in the order in which they were made."""
     storage = storage_of(sweep, Path(plan.folder))
     # What a killed driver leaves is what it had so long before.
-    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "10" if "://" in storage else "0.2")
+    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "2" if "://" in storage else "0.2")
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # its banner, which verbose=0 does not silence
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
     function = tune.with_resources(
@@ -332,21 +332,49 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
         param_space={"trial": tune.grid_search(assignments(sweep))} if listed else None,
         tune_config=tune.TuneConfig(
             num_samples=1 if listed else sweep.trials or 1,
-            search_alg=_searcher(sweep),
+            search_alg=Listed(max_concurrent=at_once) if listed else _searcher(sweep),
             scheduler=_scheduler(sweep),
-            max_concurrent_trials=at_once,
+            max_concurrent_trials=None if listed else at_once,
             reuse_actors=True,  # importing torch and transformers takes longer than a small trial
         ),
         run_config=tune.RunConfig(
             name=sweep.name,
             storage_path=storage,
             failure_config=tune.FailureConfig(max_failures=sweep.retries),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=4 if sweep.scheduler == "pbt" else 2),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=4),  # what is stored may name one of a moment ago
             callbacks=[watch],
             verbose=0,
         ),
     )
     return tuner.fit()
+
+
+class Listed(BasicVariantGenerator):
+    """Listed trials, each made once whatever a killed driver leaves.
+
+    Tune writes its trials and what is still to be made as two files. When it is killed between them, or while it sends them
+    to a store, they are of different moments: trials would be made twice or never, or ended ones waited for.
+    """
+
+    _begun: frozenset[str] = frozenset()
+
+    def restore_from_dir(self, dirpath: str) -> None:
+        super().restore_from_dir(dirpath)
+        newest = max(Path(dirpath).glob("experiment_state-*.json"))
+        trials = [json.loads(trial) for trial, _ in json.loads(newest.read_text())["trial_data"]]
+        self._begun = frozenset(trial["trial_id"] for trial in trials)
+        self._live_trials = {trial["trial_id"] for trial in trials if trial["status"] != "TERMINATED"}
+        self._finished = False
+        for iterator in self._iterators:  # from the beginning; `next_trial` leaves out what there is
+            iterator.variants, iterator.counter, iterator.num_samples_left = None, 0, iterator.num_samples
+
+    def next_trial(self) -> Any:
+        while True:
+            live = set(self._live_trials)
+            trial = super().next_trial()
+            if trial is None or trial.trial_id not in self._begun:
+                return trial
+            self._live_trials = live
 
 
 def _searcher(sweep: Sweep) -> Searcher | None:

@@ -107,7 +107,8 @@ class Watch(tune.Callback):
 
     def _status(self, trial: Any, result: Mapping[str, Any]) -> Status:
         # An interrupted sweep leaves its running trials TERMINATED as well, without having told of their end.
-        cut = trial.status == "TERMINATED" and trial.trial_id not in self._ended
+        # Tune marks the last result of what did end; what this callback knows may be older than the trials after a kill.
+        cut = trial.status == "TERMINATED" and trial.trial_id not in self._ended and not result.get("done")
         return "waiting" if cut else status_of(trial.status, result)
 
     def _changed(self, trial_id: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:

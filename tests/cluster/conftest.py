@@ -30,3 +30,12 @@ def tracking(tmp_path: Path, s3: S3Server) -> Iterator[MLflowServer]:
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture
+def knows_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Raylets that are started from here, and their workers, know the store by their environment, as nodes do."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    for name, value in s3.env_for_clients.items():
+        monkeypatch.setenv(name, value)

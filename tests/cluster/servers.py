@@ -15,6 +15,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -226,3 +227,79 @@ class RayHead:
                     process.kill()
             psutil.wait_procs(left, timeout=5)
         shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class Nodes:
+    """A head that only drivers use, and raylets with CPUs, each with a loopback address of its own.
+
+    They and their workers have the environment that the test has when this is made, as nodes of a cluster have theirs.
+    """
+
+    def __init__(self, workers: int, cpus: float) -> None:
+        from ray.cluster_utils import Cluster
+
+        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
+        arguments = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(self.folder)}
+        arguments |= {"gcs_server_port": free_port(), "dashboard_port": free_port()}
+        self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
+        self.workers: list[Any] = []
+        try:
+            for i in range(workers):
+                self.workers.append(self.cluster.add_node(num_cpus=cpus, node_ip_address=f"127.0.0.{2 + i}"))
+        except BaseException:  # a busy machine may take longer to start one than Ray waits
+            self.stop()
+            raise
+
+    @property
+    def address(self) -> str:
+        """What RAY_ADDRESS is for a driver on this cluster."""
+        return str(self.cluster.address)
+
+    def family(self, node: Any) -> list[psutil.Process]:
+        """The processes of a raylet: itself and the workers that it started."""
+        (raylet,) = node.all_processes["raylet"]
+        one = psutil.Process(raylet.process.pid)
+        return [one, *one.children(recursive=True)]
+
+    def kill(self, node: Any) -> None:
+        """SIGKILL to a raylet and to all its processes at once, as when a machine disappears."""
+        (raylet,) = node.all_processes["raylet"]
+        kill_families([raylet.process.pid])
+        raylet.process.wait(30)
+
+    def kill_all(self) -> None:
+        """SIGKILL to every process of every node, the head's included."""
+        parents = [
+            process.process.pid
+            for node in (self.cluster.head_node, *self.workers)
+            for processes in node.all_processes.values()
+            for process in processes
+        ]
+        kill_families(parents)
+
+    def stop(self) -> None:
+        with contextlib.suppress(Exception):
+            self.cluster.shutdown()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def kill_families(pids: Sequence[int]) -> None:
+    """SIGKILL to processes and all that they started; returns when none of them runs any more."""
+    found: dict[int, psutil.Process] = {}
+    for pid in pids:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one = psutil.Process(pid)
+            found |= {process.pid: process for process in (one, *one.children(recursive=True))}
+    for process in found.values():
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+    deadline = time.monotonic() + 30
+    while any(_runs(process) for process in found.values()):  # not psutil's wait, which would take a child's exit code
+        assert time.monotonic() < deadline, "a killed process goes on"
+        time.sleep(0.05)
+
+
+def _runs(process: psutil.Process) -> bool:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    return False

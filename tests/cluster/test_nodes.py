@@ -2,78 +2,47 @@
 
 from __future__ import annotations
 
-import contextlib
 import io
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-import psutil
 import pytest
 
-from tests.cluster.servers import BUCKET, MLflowServer, RayHead, S3Server, free_port
+from tests.cluster.servers import BUCKET, MLflowServer, Nodes, RayHead, S3Server
 from trainers.launch import AUTOSCALING
+from trainers.tracking import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-class Nodes:
-    """A head that only drivers use, and raylets with CPUs, each with a loopback address of its own."""
-
-    def __init__(self, workers: int, cpus: float) -> None:
-        from ray.cluster_utils import Cluster
-
-        self.folder = Path(tempfile.mkdtemp(prefix="ray-"))
-        arguments = {"num_cpus": 0, "include_dashboard": False, "temp_dir": str(self.folder)}
-        arguments |= {"gcs_server_port": free_port(), "dashboard_port": free_port()}
-        self.cluster = Cluster(initialize_head=True, head_node_args=arguments)
-        self.workers = [self.cluster.add_node(num_cpus=cpus, node_ip_address=f"127.0.0.{2 + i}") for i in range(workers)]
-
-    def raylet(self, node: Any) -> psutil.Process:
-        (raylet,) = node.all_processes["raylet"]
-        return psutil.Process(raylet.process.pid)
-
-    def kill_the_one_that_trains(self) -> Any:
-        """SIGKILL to the raylet of the training worker and to all its processes at once, as when a machine disappears."""
-        for node in self.workers:
-            family = [self.raylet(node), *self.raylet(node).children(recursive=True)]
-            if any("TrainWorker" in " ".join(process.cmdline()) for process in family):
-                for process in family:
-                    with contextlib.suppress(psutil.NoSuchProcess):
-                        process.send_signal(signal.SIGKILL)
-                return node
-        raise AssertionError("no raylet has a training worker")
-
-    def stop(self) -> None:
-        with contextlib.suppress(Exception):
-            self.cluster.shutdown()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
 @pytest.fixture
-def nodes(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    """Two raylets; they and their workers know the store by their environment, as nodes of a cluster do."""
-    monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    for name, value in s3.env_for_clients.items():
-        monkeypatch.setenv(name, value)
+def nodes(knows_the_store: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
+    """Two raylets, and the environment of a driver on their cluster."""
     one = Nodes(2, cpus=2)
-    monkeypatch.setenv("RAY_ADDRESS", one.cluster.address)
+    monkeypatch.setenv("RAY_ADDRESS", one.address)
     monkeypatch.setenv("MULTICSE_STORAGE", f"s3://{BUCKET}/runs")
     try:
         yield one
     finally:
         one.stop()
+
+
+def kill_the_one_that_trains(nodes: Nodes) -> Any:
+    """The raylet of the training worker disappears with all its processes; returns it."""
+    for node in nodes.workers:
+        if any("TrainWorker" in " ".join(process.cmdline()) for process in nodes.family(node)):
+            nodes.kill(node)
+            return node
+    raise AssertionError("no raylet has a training worker")
 
 
 def drive(output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -100,6 +69,11 @@ def content(s3: S3Server, key: str) -> bytes:
     return bytes(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
 
 
+def last_step(output: Path) -> int:
+    """The last step that a run's journal has."""
+    return max((line["step"] for _, line in Journal(output / "journal.jsonl").lines() if "step" in line), default=0)
+
+
 def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> None:
     journal, deadline = output / "journal.jsonl", time.monotonic() + 300
     while time.monotonic() < deadline and driver.poll() is None:
@@ -120,7 +94,8 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
     driver = drive(broken, tracking.uri, *settings, "--run.max-failures", "2")
     try:
         wait_for_step(driver, broken, 15)
-        dead = nodes.kill_the_one_that_trains()
+        dead = kill_the_one_that_trains(nodes)
+        assert 15 <= last_step(broken) < 30, "it was not interrupted"
         for file in broken.glob("journal.jsonl*"):  # its disk is gone with it
             file.unlink(missing_ok=True)
         text, _ = driver.communicate(timeout=400)
@@ -163,7 +138,8 @@ def test_two_workers_lose_their_node(nodes: Nodes, tracking: MLflowServer, tmp_p
     driver = drive(tmp_path / "run", tracking.uri, *settings)
     try:
         wait_for_step(driver, tmp_path / "run", 8)
-        nodes.kill_the_one_that_trains()
+        kill_the_one_that_trains(nodes)
+        assert 8 <= last_step(tmp_path / "run") < 20, "it was not interrupted"
         text, _ = driver.communicate(timeout=400)
     finally:
         driver.kill()

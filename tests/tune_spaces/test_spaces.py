@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import get_args
+
 import pytest
 from ray import tune
 
@@ -14,10 +17,11 @@ from pipelines import nonlingcse as nonlingcse_pipeline
 from pipelines import sgbert as sgbert_pipeline
 from pipelines import simcse as simcse_pipeline
 from pipelines import visualcse as visualcse_pipeline
+from pipelines.sweep import Pipeline
 from trainers.check import check_settings
 from trainers.recipe import Recipe, RecipeError
 from tune_spaces import audiocse, clap, cyclip, gclsr, mocoutrl, nonlingcse, sgbert, simcse, visualcse
-from tune_spaces.space import SearchSpace, check, draws, grid, grid_size, holding, values_of, values_to_try
+from tune_spaces.space import SearchSpace, check, draws, grid, grid_size, holding, values_of, values_to_try, within_a_run
 
 PAIRS = [
     (space, make)
@@ -174,3 +178,14 @@ def test_what_models_a_space_is_given_one_that_holds_the_recipe() -> None:
     assert own == {path: recipe.flat()[path] for path in space}
     with pytest.raises(RecipeError, match="None in the recipe, which a range cannot hold"):
         holding({"evaluation.patience": tune.randint(1, 5)}, recipe)
+
+
+@pytest.mark.parametrize("name", get_args(Pipeline))
+def test_the_command_of_every_pipeline_has_spaces(name: str) -> None:
+    """Those that `pipelines/sweep.py NAME` takes by default: for Optuna, for PBT, and as a grid."""
+    module, recipes = importlib.import_module(f"tune_spaces.{name}"), importlib.import_module(f"pipelines.{name}").RECIPES
+    recipe, wide = recipes["demo"](), module.SPACES["wide"]
+    check(wide, recipe)
+    assert set(holding(wide, recipe)) == set(wide)
+    assert any(within_a_run(path, domain) for path, domain in wide.items())
+    assert "paper" in module.SPACES or name == "gclsr"  # whose tables are a grid each

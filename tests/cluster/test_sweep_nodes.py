@@ -1,0 +1,263 @@
+"""A sweep on several raylets, one of which disappears; and one whose whole cluster does, and that goes on on another."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
+from tests.cluster.test_nodes import content
+from tests.cluster.test_sweep_resume import history, runs_of
+from trainers.tracking import Journal
+
+ROOT = Path(__file__).resolve().parents[2]
+TRIALS, STEPS = 5, 10
+RUNGS = (1, 3, 9)
+"""Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+
+@dataclass
+class Sweep:
+    """A sweep of five trials, and what it leaves. Trial 0, the recipe as it stands, hardly learns: it is not the best."""
+
+    output: Path
+    uri: str
+    env: Mapping[str, str]
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        words = f"visualcse --recipe smoke --trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6"
+        words += f" --run.max_steps {STEPS} --evaluation.every 1 --run.log_every 1 --run.threads 1"
+        command = [sys.executable, "pipelines/sweep.py", *words.split(), *arguments]
+        command += ["--output", str(self.output), "--run.tracking_uri", self.uri]
+        with open(self.log, "ab") as log:  # not a pipe, which Ray's processes would hold open
+            return subprocess.Popen(command, cwd=ROOT, env=dict(self.env), stdout=log, stderr=subprocess.STDOUT)
+
+    def end(self, driver: subprocess.Popen[bytes]) -> None:
+        try:
+            driver.wait(400)
+        except subprocess.TimeoutExpired:
+            kill_families([driver.pid])
+            driver.wait(30)
+        assert driver.returncode == 0, self.said()
+
+    @property
+    def log(self) -> Path:
+        return self.output.with_name(f"{self.output.name}.log")
+
+    def said(self) -> str:
+        return self.log.read_text()[-4000:]
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        return dict(json.loads((self.output / "summary.json").read_text()))
+
+    @property
+    def trials(self) -> list[dict[str, Any]]:
+        return list(json.loads((self.output / "trials.json").read_text()))
+
+    def losses(self) -> list[list[tuple[int, float]]]:
+        """Step and loss of every trial, in the order of the trials."""
+        runs = runs_of(self.uri, self.summary["mlflow_run_id"])
+        found = [history(self.uri, runs[trial["trial_id"]].info.run_id) for trial in self.trials]
+        return [[(step, value) for step, _, value in one] for one in found]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
+    """The same trials on this machine, undisturbed and all to their end."""
+    folder = tmp_path_factory.mktemp("whole")
+    env = {name: value for name, value in plain_env().items() if name != "MULTICSE_STORAGE"}
+    sweep = Sweep(folder / "sweep", f"sqlite:///{folder / 'mlflow.db'}", env)
+    sweep.end(sweep.start("--scheduler", "none"))
+    return sweep
+
+
+def on(nodes: Nodes) -> dict[str, str]:
+    """The environment of a driver on a cluster."""
+    return {**os.environ, "RAY_ADDRESS": nodes.address, "MULTICSE_STORAGE": f"s3://{BUCKET}/runs"}
+
+
+def journals(processes: list[psutil.Process]) -> dict[Path, int]:
+    """Journals that these processes write, and the last step in each."""
+    found = set()
+    for process in processes:
+        try:
+            found |= {Path(file.path) for file in process.open_files() if file.path.endswith("/journal.jsonl")}
+        except psutil.Error:
+            continue
+    return {path: last_step(path) for path in found}
+
+
+def last_step(journal: Path) -> int:
+    return max((line["step"] for _, line in Journal(journal).lines() if "step" in line), default=0)
+
+
+def wait_for_progress(sweep: Sweep, driver: subprocess.Popen[bytes], nodes: Nodes) -> tuple[Any, list[Path]]:
+    """The node, and the journals on it, of the first trial that is in its middle."""
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline and driver.poll() is None:
+        for node in nodes.workers:
+            steps = journals(nodes.family(node))
+            if any(STEPS * 0.3 <= step <= STEPS * 0.6 for step in steps.values()):
+                return node, list(steps)
+        time.sleep(0.02)
+    raise AssertionError(f"no trial was seen in its middle:\n{sweep.said()}")
+
+
+def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
+    """The best trial's model is that of the undisturbed sweep: exported, among the artifacts, registered."""
+    from mlflow import MlflowClient
+
+    summary, expected = sweep.summary, whole.summary
+    for key in ("trial", "changes", "score"):
+        assert summary["best"][key] == expected["best"][key]
+    assert summary["best"]["trial"] != 0 and summary["held_out"] == expected["held_out"]
+    model = "export/model.safetensors"
+    weights = (Path(expected["export"]) / "model.safetensors").read_bytes()
+    assert (Path(summary["export"]) / "model.safetensors").read_bytes() == weights
+    (uploaded,) = [key for key in s3.objects("artifacts/") if summary["mlflow_run_id"] in key and key.endswith(model)]
+    assert content(s3, uploaded) == weights
+    client = MlflowClient(sweep.uri)
+    assert client.get_run(summary["mlflow_run_id"]).info.status == "FINISHED"
+    name = summary["model"].removeprefix("models:/").removesuffix("@champion")
+    assert client.get_model_version_by_alias(name, "champion").run_id == summary["mlflow_run_id"]
+
+
+def test_a_node_dies_and_its_trial_goes_on_on_another(
+    whole: Sweep, knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
+) -> None:
+    """All trials end; none is lost or has a step twice; all numbers are those of the undisturbed sweep."""
+    nodes = Nodes(2, cpus=1)
+    try:
+        sweep = Sweep(tmp_path / "sweep", tracking.uri, on(nodes))
+        driver = sweep.start("--scheduler", "none")
+        try:
+            dead, cut_off = wait_for_progress(sweep, driver, nodes)
+            nodes.kill(dead)
+            assert driver.poll() is None and dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
+            begun = {Journal(path).header()["run_id"]: last_step(path) for path in cut_off}  # type: ignore[index]
+            assert all(0 < step < STEPS for step in begun.values()), "it was not interrupted"
+            for path in cut_off:  # its disk is gone with it
+                shutil.rmtree(path.parent)
+            sweep.end(driver)
+        finally:
+            if driver.poll() is None:
+                kill_families([driver.pid])
+    finally:
+        nodes.stop()
+
+    trials = sweep.trials
+    assert [trial["status"] for trial in trials] == ["finished"] * TRIALS
+    keys = ("number", "changes", "best", "step", "curve")
+    assert [[trial[key] for key in keys] for trial in trials] == [[trial[key] for key in keys] for trial in whole.trials]
+
+    runs = runs_of(sweep.uri, sweep.summary["mlflow_run_id"])
+    assert sorted(runs) == sorted(trial["trial_id"] for trial in trials), "a trial has no run, or a run no trial"
+    assert {(run.info.status, run.data.tags["sweep.status"]) for run in runs.values()} == {("FINISHED", "finished")}
+    assert begun and begun.keys() <= {run.info.run_id for run in runs.values()}, "the second attempt has another run"
+    losses = sweep.losses()
+    assert [[step for step, _ in one] for one in losses] == [list(range(1, STEPS + 1))] * TRIALS
+    assert losses == whole.losses()
+    check_best(sweep, whole, s3)
+
+
+def ended(uri: str) -> dict[str, tuple[str, str, str]]:
+    """Run, status and last step of the trials that ended, by trial, while the sweep goes on."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("visualcse")
+    runs = client.search_runs([experiment.experiment_id], "tags.`sweep.trial` LIKE '%'") if experiment else []
+    found = [(run.info.run_id, run.data.tags) for run in runs if "sweep.status" in run.data.tags]
+    return {tags["sweep.trial"]: (run_id, tags["sweep.status"], tags["sweep.step"]) for run_id, tags in found}
+
+
+def kept(s3: S3Server) -> set[str]:
+    """Trials whose end Tune has written down in the store."""
+    states = [key for key in s3.objects("runs/") if re.search(r"/experiment_state-[^/]*\.json$", key)]
+    trials = [json.loads(one) for key in states for one, _ in json.loads(content(s3, key))["trial_data"]]
+    return {trial["trial_id"] for trial in trials if trial["status"] == "TERMINATED"}
+
+
+def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:
+    """When each file of a trial's checkpoints was written."""
+    client: Any = s3.client()
+    keys = [key for key in s3.objects("runs/") if f"/trial_{trial_id}_" in key and "/checkpoint_" in key]
+    return {key: client.head_object(Bucket=BUCKET, Key=key)["LastModified"] for key in keys}
+
+
+def test_a_cluster_dies_and_its_sweep_goes_on_on_another(
+    whole: Sweep, knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
+) -> None:
+    """With ASHA, and nothing left but the store and the tracking server."""
+    nodes = Nodes(2, cpus=1)
+    try:
+        # Tune writes down its state every second: a trial that ended after the last time would make its last steps again.
+        sweep = Sweep(tmp_path / "sweep", tracking.uri, {**on(nodes), "TUNE_GLOBAL_CHECKPOINT_S": "1"})
+        driver, deadline = sweep.start(), time.monotonic() + 300
+        try:
+            while not kept(s3) and driver.poll() is None and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert driver.poll() is None, sweep.said()
+        finally:
+            if driver.poll() is None:
+                kill_families([driver.pid])
+            nodes.kill_all()
+    finally:
+        nodes.stop()
+    shutil.rmtree(sweep.output)
+    before = ended(tracking.uri)
+    assert 1 <= len(before) < TRIALS and {status for _, status, _ in before.values()} <= {"finished", "stopped"}
+    stored = {trial_id: checkpoints(s3, trial_id) for trial_id in kept(s3)}
+    assert stored and stored.keys() <= before.keys()
+    known = {trial_id: history(tracking.uri, run_id) for trial_id, (run_id, _, _) in before.items()}
+    assert all(stored.values()) and all(known.values())
+
+    nodes = Nodes(2, cpus=1)
+    try:
+        sweep.env = on(nodes)
+        sweep.end(sweep.start("--resume"))
+    finally:
+        nodes.stop()
+
+    # Not trained again: the same runs, the same values of the same times, the same files of the same times.
+    after = ended(tracking.uri)
+    assert {trial_id: after[trial_id] for trial_id in before} == before
+    assert {trial_id: history(tracking.uri, run_id) for trial_id, (run_id, _, _) in before.items()} == known
+    assert {trial_id: checkpoints(s3, trial_id) for trial_id in stored} == stored
+
+    trials, expected = sweep.trials, whole.trials
+    runs = runs_of(sweep.uri, sweep.summary["mlflow_run_id"])
+    assert {trial_id for trial_id, run in runs.items() if run.data.tags["sweep.status"] != "lost"} == {
+        trial["trial_id"] for trial in trials
+    }
+    assert "RUNNING" not in {run.info.status for run in runs.values()}
+    assert before.keys() <= {trial["trial_id"] for trial in trials}
+    assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in expected]
+    for trial, other, losses, others in zip(trials, expected, sweep.losses(), whole.losses(), strict=True):
+        # What ASHA stopped has the beginning of what it would have become; its loss may be a step ahead of its score.
+        assert trial["curve"] == other["curve"][: trial["step"]]
+        assert losses == others[: len(losses)] and trial["step"] <= len(losses) <= STEPS
+        assert trial["step"] == STEPS if trial["status"] == "finished" else trial["step"] in RUNGS
+    # Trial 0 is spared, and trial 1 ahead at every rung. The others come after these two have passed the first rungs, and
+    # end at one of them, whatever their order, if the rungs outlive the driver.
+    scores = [dict(trial["curve"]) for trial in expected]
+    assert all(scores[1][rung] == max(one[rung] for one in scores) for rung in RUNGS)
+    assert [trial["status"] for trial in trials] == ["finished"] * 2 + ["stopped"] * 3
+    assert all(trial["step"] <= RUNGS[1] for trial in trials[2:])
+    check_best(sweep, whole, s3)

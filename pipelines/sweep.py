@@ -213,14 +213,14 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
 
 def describe(search: Sweep, room: Room, folder: Path) -> str:
     """What is about to be done, in a few lines."""
-    from trainers.sweep import count, rungs
+    from trainers.sweep import count, interval, rungs
     from trainers.trial import steps_of
 
     (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
     stops = ", ".join(f"{share / 100 * steps:.0f}" for share in rungs(search))
     how = {
         "asha": f"asha, which stops the worse two thirds after {stops} of {steps} steps",
-        "pbt": f"pbt, every {rungs(search)[0] / 100 * steps:.0f} of {steps} steps",
+        "pbt": f"pbt, every {interval(search) / 100 * steps:.0f} of {steps} steps",
         "none": f"none: every trial makes its {steps} steps",
     }[search.scheduler]
     varied = dict.fromkeys(path for space in search.spaces.values() for path in space)

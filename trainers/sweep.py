@@ -28,8 +28,10 @@ from tune_spaces.space import SearchSpace
 
 log = logging.getLogger(__name__)
 
-LEAST_EVALUATIONS = 8
+LEAST_EVALUATIONS = 10
 """Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""
+GRACE = 2
+"""Evaluations before ASHA's first rung: within the warm-up a high learning rate looks worse than none."""
 LAST = 99.99
 """Percent of a trial above which it has made its last step; no rung lies there."""
 REDUCTION = 3
@@ -410,7 +412,7 @@ def _point(sweep: Sweep, pipeline: str) -> dict[str, Any]:
 def _scheduler(sweep: Sweep) -> TrialScheduler | None:
     if sweep.scheduler == "none":
         return None
-    first = first_rung(sweep)
+    first = interval(sweep)
     spared = [_config(sweep, pipeline, own_values(sweep, pipeline)) for pipeline in sweep.recipes]
     if sweep.scheduler == "asha":
         return Halving(
@@ -419,7 +421,7 @@ def _scheduler(sweep: Sweep) -> TrialScheduler | None:
             metric="score",
             mode="max",
             max_t=LAST,
-            grace_period=first,
+            grace_period=GRACE * first,
             reduction_factor=REDUCTION,
         )
     ((pipeline, space),) = sweep.spaces.items()
@@ -495,15 +497,15 @@ def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return bool(pipeline == other["pipeline"] and one["changes"][pipeline] == other["changes"][pipeline])
 
 
-def first_rung(sweep: Sweep) -> float:
-    """The share of a trial, in percent, after which a scheduler looks at it first: one evaluation of the first seed."""
+def interval(sweep: Sweep) -> float:
+    """The share of a trial, in percent, from one evaluation to the next: how often a scheduler hears of it."""
     shares = [recipe.evaluation.every / steps_of(recipe) for recipe in sweep.recipes.values()]
     return 100 * max(shares) / len(sweep.seeds) * (1 - 1e-9)  # not above what trials report by a rounding error
 
 
 def rungs(sweep: Sweep) -> list[float]:
     """Shares of a trial, in percent, at which ASHA stops the worse two thirds."""
-    found, share = [], first_rung(sweep)
+    found, share = [], GRACE * interval(sweep)
     while share < LAST:
         found.append(share)
         share *= REDUCTION

@@ -93,7 +93,7 @@ def test_a_grid_is_every_combination_once(small: Recipe) -> None:
         assignments(made(small, grid, searcher="grid", trials=3))
 
 
-@pytest.mark.parametrize(("every", "steps", "seeds"), [(7, 100, (1,)), (37, 300, (1, 2, 3)), (1, 9, (1,)), (1, 27, (1,))])
+@pytest.mark.parametrize(("every", "steps", "seeds"), [(7, 100, (1,)), (37, 300, (1, 2, 3)), (1, 6, (1,)), (1, 18, (1,))])
 def test_a_trial_is_judged_at_the_evaluation_of_its_rung(
     small: Recipe, every: int, steps: int, seeds: tuple[int, ...]
 ) -> None:
@@ -102,7 +102,7 @@ def test_a_trial_is_judged_at_the_evaluation_of_its_rung(
     places = [100 * step / (steps * len(seeds)) for step in range(1, steps * len(seeds) + 1) if step % every == 0]
     for number, share in enumerate(rungs(search)):
         first = next(place for place in places if place >= share)
-        assert first == pytest.approx(100 * every * 3**number / (steps * len(seeds)), abs=1e-6) and share < 99.9
+        assert first == pytest.approx(100 * 2 * every * 3**number / (steps * len(seeds)), abs=1e-6) and share < 99.9
 
 
 def test_a_node_must_hold_a_process(local_ray: None, small: Recipe) -> None:
@@ -112,13 +112,13 @@ def test_a_node_must_hold_a_process(local_ray: None, small: Recipe) -> None:
 
 
 def test_rungs_are_evaluations_and_hold_for_all_seeds(small: Recipe) -> None:
-    assert rungs(made(small)) == pytest.approx([100 / 6, 50.0])
-    assert rungs(made(small, seeds=(1, 2)))[0] == pytest.approx(100 / 12)  # the first evaluation of the first seed
+    assert rungs(made(small)) == pytest.approx([100 / 3])
+    assert rungs(made(small, seeds=(1, 2))) == pytest.approx([100 / 6, 50.0])  # the second evaluation of the first seed
 
 
 def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe) -> None:
     seldom = recipe.replace("evaluation.every", 100).replace("run.max_steps", 160)
-    assert prepared(seldom, "asha", 1).evaluation.every == 20
+    assert prepared(seldom, "asha", 1).evaluation.every == 16
     assert prepared(seldom, "none", 1).evaluation.every == 100
     assert prepared(recipe.replace("evaluation.every", 2).replace("run.max_steps", 160), "asha", 1).evaluation.every == 2
 

@@ -29,7 +29,8 @@ def listed() -> Listed:
 def stored(folder: Path, made: int, known: int, ended: int) -> list[str]:
     """Tune's files when the generator was written after `made` trials, and the trials when there were `known`, of which
     `ended` had ended. Ids of all trials."""
-    first, trials = listed(), []
+    first = listed()
+    trials: list[Any] = []
     while len(trials) < made:
         trials.append(first.next_trial())
         if len(first._live_trials) == 2 and len(trials) < made:

@@ -410,7 +410,7 @@ def _legend(figure: Figure, handles: Sequence[Line2D], trials: Sequence[Trial]) 
     if not any(trial.as_it_stands for trial in trials):
         absent.add(AS_IT_STANDS)
     kept = [handle for handle in handles if handle.get_label() not in absent]
-    columns = max(2, int(figure.get_figwidth() / 1.3))
+    columns = max(2, int(figure.get_figwidth() / 1.6))  # inches that the longest name takes
     box = figure.legend(handles=kept, loc="outside upper center", ncols=min(len(kept), columns), frameon=False, fontsize=9)
     for text in box.get_texts():
         text.set_parse_math(False)

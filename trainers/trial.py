@@ -195,7 +195,7 @@ def share_vectors(recipe: Recipe, folder: Path) -> None:
     if not isinstance(encoder, WordEncoderConfig) or encoder.vectors is not None:
         return
     texts = {name: [stream.shards, getattr(stream, "columns", None)] for name, stream in recipe.streams.items()}
-    parts = json.dumps([encoder.model_dump(mode="json"), texts, recipe.run.seed], sort_keys=True)
+    parts = json.dumps([encoder.dim, encoder.epochs, encoder.letters, texts, recipe.run.seed])
     place, own = folder / "vectors" / hashlib.sha256(parts.encode()).hexdigest()[:12], Path(recipe.run.output) / "vectors"
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{place}.lock"):

@@ -193,6 +193,28 @@ def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
     assert len({name, *(sweep.name for sweep in others)}) == 5
 
 
+def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from data.word_vectors import is_word_vectors
+    from pipelines import gclsr
+    from pipelines.cli import prepare
+    from trainers.launch import resolve
+    from trainers.trial import share_vectors
+
+    monkeypatch.chdir(tmp_path)
+    recipe = gclsr.smoke()
+    prepare(recipe)
+    places = []
+    for number, (path, value) in enumerate(
+        [("run.seed", 1), ("encoder.regions", (1, 2)), ("encoder.dim", 10), ("run.seed", 2)]
+    ):
+        share_vectors(resolve(recipe.replace(path, value).replace("run.output", f"trial-{number}")), tmp_path)
+        assert is_word_vectors(tmp_path / f"trial-{number}" / "vectors")
+        places.append((tmp_path / f"trial-{number}" / "vectors").resolve())
+    assert places[0] == places[1] and len(set(places)) == 3
+
+
 # ----------------------------------------------------------------------------------------------------------------- on Ray
 
 

@@ -99,6 +99,8 @@ class Arguments:
     """Folder of WordNet's database files; none: where packages put WordNet."""
     only: tuple[str, ...] = ()
     """Some of untrained, simcse, both, both-plain, long, token, token-plain; none: all."""
+    evaluations: int = 10
+    """Times that STS-B dev is measured in training; one costs a large encoder as much as ten steps."""
     threads: int = 1
     """Of torch."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
@@ -189,7 +191,7 @@ def recipe_of(row: str, seed: int, shards: Path, a: Arguments) -> Recipe:
         encoder=EncoderConfig(path=str(a.encoder), pooling="mean"),
         streams={"text": TextStream(**common) if simcse else TripletTextStream(**common, lexicon=a.lexicon)},
         optim={"text": OptimConfig(lr=a.lr, warmup=0.1, schedule="cosine")},
-        evaluation=EvaluationConfig(data=str(a.data / "sts"), select=SELECT, every=max(1, a.steps // 10)),
+        evaluation=EvaluationConfig(data=str(a.data / "sts"), select=SELECT, every=max(1, a.steps // a.evaluations)),
         run=RunConfig(
             output=str(output_of(row, seed, a)),
             tracking_uri=f"sqlite:///{a.work.resolve()}/mlflow.db",

@@ -120,7 +120,7 @@ class Arguments:
     @property
     def key(self) -> Record:
         """What runs of one table have in common."""
-        names = ("steps", "batch", "lr", "temperature", "balance", "max_length", "precision")
+        names = ("steps", "batch", "lr", "temperature", "balance", "max_length", "precision", "evaluations")
         return {**{name: getattr(self, name) for name in names}, "encoder": self.encoder.name}
 
     @cached_property

@@ -12,14 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import optuna
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
-from ray.tune.search import BasicVariantGenerator, Searcher
+from ray.tune.search.optuna import OptunaSearch
 from ray.tune.search.sample import Float
 
 from trainers.check import check
 from trainers.launch import capacity, grows, resolve, travelling
 from trainers.recipe import Recipe, RecipeError
+from trainers.searchers import Listed, SeededTPE, Studied
 from trainers.sweep_log import Watch, current
 from trainers.tracking import RunHandle
 from trainers.trial import PERCENT, Plan, in_process, steps_of, trial
@@ -334,9 +336,8 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
         param_space={"trial": tune.grid_search(assignments(sweep))} if listed else None,
         tune_config=tune.TuneConfig(
             num_samples=1 if listed else sweep.trials or 1,
-            search_alg=Listed(max_concurrent=at_once) if listed else _searcher(sweep),
+            search_alg=Listed(max_concurrent=at_once) if listed else Studied(partial(_study, sweep), at_once),
             scheduler=_scheduler(sweep),
-            max_concurrent_trials=None if listed else at_once,
             reuse_actors=True,  # importing torch and transformers takes longer than a small trial
         ),
         run_config=tune.RunConfig(
@@ -351,41 +352,8 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
     return tuner.fit()
 
 
-class Listed(BasicVariantGenerator):
-    """Listed trials, each made once whatever a killed driver leaves.
-
-    Tune writes its trials and what is still to be made as two files. When it is killed between them, or while it sends them
-    to a store, they are of different moments: trials would be made twice or never, or ended ones waited for.
-    """
-
-    _begun: frozenset[str] = frozenset()
-
-    def restore_from_dir(self, dirpath: str) -> None:
-        super().restore_from_dir(dirpath)
-        newest = max(Path(dirpath).glob("experiment_state-*.json"))
-        trials = [json.loads(trial) for trial, _ in json.loads(newest.read_text())["trial_data"]]
-        self._begun = frozenset(trial["trial_id"] for trial in trials)
-        self._live_trials = {trial["trial_id"] for trial in trials if trial["status"] != "TERMINATED"}
-        self._finished = False
-        for iterator in self._iterators:  # from the beginning; `next_trial` leaves out what there is
-            iterator.variants, iterator.counter, iterator.num_samples_left = None, 0, iterator.num_samples
-
-    def next_trial(self) -> Any:
-        while True:
-            live = set(self._live_trials)
-            trial = super().next_trial()
-            if trial is None or trial.trial_id not in self._begun:
-                return trial
-            self._live_trials = live
-
-
-def _searcher(sweep: Sweep) -> Searcher | None:
-    if sweep.searcher != "optuna":
-        return None  # the trials are listed
-    import optuna
-    from optuna.samplers import TPESampler
-    from ray.tune.search.optuna import OptunaSearch
-
+def _study(sweep: Sweep) -> OptunaSearch:
+    """Optuna with the space and, before anything is drawn, the recipes as they stand."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     held = {name: spaces.holding(space, sweep.recipes[name]) for name, space in sweep.spaces.items()}
     pipelines = list(sweep.recipes)
@@ -394,8 +362,8 @@ def _searcher(sweep: Sweep) -> Searcher | None:
         metric="best",
         mode="max",
         points_to_evaluate=[_point(sweep, pipeline) for pipeline in pipelines],
-        sampler=TPESampler(
-            seed=sweep.seeds[0],
+        sampler=SeededTPE(
+            sweep.seeds[0],
             n_startup_trials=min(10, max(4, (sweep.trials or 0) // 4)),
             constant_liar=True,  # trials at the same time are not all sent to one place
         ),

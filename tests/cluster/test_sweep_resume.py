@@ -1,4 +1,4 @@
-"""A sweep whose driver is killed, and goes on: the same finished trials, none twice, the same best."""
+"""A sweep that is killed or interrupted, and goes on: the same finished trials, none twice, the same best."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,9 +21,16 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
+Searcher = tuple[str, ...]
+"""Options of the command."""
+RANDOM = ("--searcher", "random")
+OPTUNA = ("--searcher", "optuna", "--concurrent", "1")
+"""One at a time, so that what it proposes does not depend on which of two trials was faster."""
+
+
 def command(output: Path, uri: str, *more: str) -> list[str]:
-    """Six random trials of ten steps without early stopping, so that what each of them comes to is known beforehand."""
-    words = "visualcse --recipe smoke --trials 6 --searcher random --scheduler none --run.max_steps 10 --evaluation.every 2"
+    """Six trials of ten steps without early stopping, so that what each of them comes to is known beforehand."""
+    words = "visualcse --recipe smoke --trials 6 --scheduler none --run.max_steps 10 --evaluation.every 2"
     places = ["--output", str(output), "--run.tracking_uri", uri, "--run.log_every", "1"]
     return [sys.executable, "pipelines/sweep.py", *words.split(), *places, *more]
 
@@ -73,29 +82,59 @@ def kill_everything(driver: subprocess.Popen[str]) -> None:
             continue
 
 
-def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
+def interrupt(driver: subprocess.Popen[str]) -> None:
+    """Ctrl-C."""
+    driver.send_signal(signal.SIGINT)
+    text, _ = driver.communicate(timeout=120)
+    assert driver.returncode == 130 and "--resume goes on" in text, text[-3000:]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Searcher], Path]:
+    """The folder of a sweep that ran to its end, once for every searcher."""
+
+    @cache
+    def made(searcher: Searcher) -> Path:
+        folder = tmp_path_factory.mktemp("whole")
+        driver = start(command(folder, f"sqlite:///{folder}.db", *searcher))
+        text, _ = driver.communicate(timeout=600)
+        assert driver.returncode == 0, text[-3000:]
+        return folder
+
+    return made
+
+
+@pytest.mark.parametrize(
+    ("searcher", "stop"),
+    [
+        pytest.param(RANDOM, kill_everything, id="random-killed"),
+        pytest.param(OPTUNA, kill_everything, id="optuna-killed"),
+        pytest.param(OPTUNA, interrupt, id="optuna-interrupted"),
+    ],
+)
+def test_a_sweep_goes_on(
+    searcher: Searcher, stop: Callable[[subprocess.Popen[str]], None], whole: Callable[[Searcher], Path], tmp_path: Path
+) -> None:
     from mlflow import MlflowClient
 
-    whole_uri, uri = (f"sqlite:///{tmp_path / name}.db" for name in ("whole", "mlflow"))
-    whole = start(command(tmp_path / "whole", whole_uri))
-    text, _ = whole.communicate(timeout=600)
-    assert whole.returncode == 0, text[-3000:]
-
-    driver, deadline = start(command(tmp_path / "sweep", uri)), time.time() + 400
+    uninterrupted, uri = whole(searcher), f"sqlite:///{tmp_path / 'mlflow'}.db"
+    driver, deadline = start(command(tmp_path / "sweep", uri, *searcher)), time.time() + 400
     try:
         while len(finished(uri)) < 2 and driver.poll() is None and time.time() < deadline:
             time.sleep(0.2)
         assert driver.poll() is None, driver.communicate()[0][-3000:]
         ended = {run.data.tags["sweep.trial"]: (run.info.run_id, history(uri, run.info.run_id)) for run in finished(uri)}
+        stop(driver)
     finally:
-        kill_everything(driver)
+        if driver.poll() is None:
+            kill_everything(driver)
     assert 2 <= len(ended) < 6
 
-    again = start(command(tmp_path / "sweep", uri, "--resume"))
+    again = start(command(tmp_path / "sweep", uri, *searcher, "--resume"))
     text, _ = again.communicate(timeout=600)
     assert again.returncode == 0, text[-3000:]
 
-    summary, expected = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("sweep", "whole"))
+    summary, expected = (json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "sweep", uninterrupted))
     runs = runs_of(uri, summary["mlflow_run_id"])
     client = MlflowClient(uri)
     assert client.get_run(summary["mlflow_run_id"]).info.status == "FINISHED"
@@ -107,7 +146,7 @@ def test_a_killed_driver_goes_on(tmp_path: Path) -> None:
     for run in known:  # every step once, also in trials that were cut off in the middle
         assert [step for step, _, _ in history(uri, run.info.run_id)] == list(range(1, 11))
 
-    trials, others = (json.loads((tmp_path / name / "trials.json").read_text()) for name in ("sweep", "whole"))
+    trials, others = (json.loads((folder / "trials.json").read_text()) for folder in (tmp_path / "sweep", uninterrupted))
     assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in others]
     assert [trial["best"] for trial in trials] == pytest.approx([trial["best"] for trial in others], abs=1e-9)
     assert [trial["curve"] for trial in trials] == [trial["curve"] for trial in others]

@@ -17,7 +17,6 @@ from __future__ import annotations
 import csv
 import hashlib
 import json
-import logging
 import sys
 import tarfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,6 +31,7 @@ import tyro
 if __name__ == "__main__":  # the repository before what is installed, so that a clone measures itself
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.records import Record, chosen_rows, complete, grouped
 from data.config import TextStream
 from data.inputs import AudioInput, ImageInput
 from data.pack import Draft, Output, TarFiles, manifest_files, pack, pack_table
@@ -41,8 +41,6 @@ from evaluation.figures_pairs import alignment_text_uniformity, text_item_unifor
 from evaluation.tables import Row, comparison, significance
 from trainers.recipe import OptimConfig, Recipe
 from trainers.towers import ASTTower, ViTTower
-
-log = logging.getLogger(__name__)
 
 CYCLIC = {"plain": {}, "cyclic": {"i_cyclic": 0.25, "c_cyclic": 0.25}}
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "s": {"captions": 0.1}, "n": {"nli": 0.1}}
@@ -63,8 +61,6 @@ TOWERS: dict[str, dict[str, Any]] = {  # written out, so that a table stays what
 }
 OPTIM = OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)
 BATCH = {"images": 64, "sounds": 32}
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,9 +93,7 @@ class Common:
     @property
     def configs(self) -> tuple[str, ...]:
         """The chosen rows, in the table's order. Raises ValueError for an unknown one."""
-        if unknown := [name for name in self.only if name not in CONFIGS]:
-            raise ValueError(f"--only {unknown[0]}; it is some of {', '.join(CONFIGS)}")
-        return tuple(name for name in CONFIGS if not self.only or name in self.only)
+        return chosen_rows(self.only, CONFIGS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -245,6 +239,10 @@ class Grid:
         name = "CLIP" if self.kind == "images" else "CLAP"
         return f"{'Cy' if kind == 'cyclic' else ''}{name}{letter}"
 
+    def key(self, a: Common) -> Record:
+        """What runs of one table have in common."""
+        return {"grid": self.kind, "steps": a.steps}
+
     def prepare(self) -> None:
         """Pack what is not packed yet."""
         for name in (*self.train, *(("cifar10-test",) if self.kind == "images" else ())):
@@ -317,10 +315,9 @@ def run(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Record:
     summary = fit(recipe)
     titles = {name: make_tasks([task], recipe.evaluation.data)[0].name for name, task in grid.final.items()}
     return {
-        "grid": grid.kind,
-        "config": config,
+        **grid.key(a),
+        "row": config,
         "seed": seed,
-        "steps": a.steps,
         "identity": summary["identity"],
         "best_step": summary["best_step"],
         "seconds": summary["seconds"],
@@ -329,34 +326,6 @@ def run(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Record:
 
 
 # ----------------------------------------------------------------------------------------------------------------- results
-
-
-def read(file: Path, kind: str, steps: int) -> list[Record]:
-    """The runs of one grid and length that a file holds; a line that a killed process left unfinished is passed over."""
-    records = []
-    for number, line in enumerate(file.read_text().splitlines() if file.exists() else [], 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            log.warning("%s, line %d is unfinished and is passed over", file, number)
-            continue
-        if (record["grid"], record["steps"]) == (kind, steps):
-            records.append(record)
-    return records
-
-
-def append(file: Path, record: Record) -> None:
-    """Add a run to a file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
-    with file.open("a") as out:
-        out.write(("" if whole else "\n") + json.dumps(record) + "\n")
-
-
-def grouped(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Runs by row, in the table's order."""
-    found = {name: [record for record in records if record["config"] == name] for name in CONFIGS}
-    return {name: runs for name, runs in found.items() if runs}
 
 
 def columns(grid: Grid, scores: Mapping[str, Mapping[str, float]]) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -378,7 +347,7 @@ def columns(grid: Grid, scores: Mapping[str, Mapping[str, float]]) -> tuple[dict
 
 def tables(grid: Grid, records: Sequence[Record]) -> str:
     """Two Markdown tables, a row a model, mean ± sd over seeds; marks are for differences from the first row."""
-    runs = grouped(records)
+    runs = grouped(records, CONFIGS)
     first = next(iter(runs.values()))
     blocks = []
     for part in (0, 1):
@@ -392,7 +361,7 @@ def tables(grid: Grid, records: Sequence[Record]) -> str:
 
 def figures(grid: Grid, records: Sequence[Record], folder: Path) -> list[Path]:
     """The paper's Figures 2 and 3 of the runs; the files written."""
-    models = {grid.label(name): [r["after"]["geometry"] for r in runs] for name, runs in grouped(records).items()}
+    models = {grid.label(name): [r["after"]["geometry"] for r in runs] for name, runs in grouped(records, CONFIGS).items()}
     two, three = alignment_text_uniformity(models), text_item_uniformity(models)
     return [*save(two, folder, f"{grid.kind}_figure2"), *save(three, folder, f"{grid.kind}_figure3")]
 
@@ -404,11 +373,7 @@ def main(a: Images | Sounds) -> None:
     configs = a.configs
     grid.prepare()
     base = grid.base()
-    for seed in a.seeds:
-        for config in configs:
-            if not any((r["config"], r["seed"]) == (config, seed) for r in read(a.out, grid.kind, a.steps)):
-                append(a.out, run(grid, base, config, seed, a))
-    records = [r for r in read(a.out, grid.kind, a.steps) if r["config"] in configs and r["seed"] in a.seeds]
+    records = complete(a.out, grid.key(a), configs, a.seeds, lambda config, seed: run(grid, base, config, seed, a))
     print(tables(grid, records))
     print(*figures(grid, records, a.work / "figures"), sep="\n")
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import math
 import sys
 from collections.abc import Mapping, Sequence
@@ -30,6 +29,7 @@ from matplotlib.figure import Figure
 if __name__ == "__main__":  # the repository before what is installed, so that a clone measures itself
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.records import Record, chosen_rows, complete, grouped
 from data.pack import Draft, Output, pack
 from data.shards import ShardSet
 from evaluation.figures import COLOURS, MARKERS, legend, new_figure, save
@@ -42,8 +42,6 @@ from evaluation.word_vectors import WordVectors
 from pipelines import gclsr
 from pipelines.parts import changed
 from trainers.recipe import Recipe
-
-log = logging.getLogger(__name__)
 
 MEAN = "mean"
 LABELS = {
@@ -58,8 +56,6 @@ SELECT = "stsb-dev"
 FINAL = ("sts12", "sts13", "sts14", "stsb-test")
 DRAW = 2023  # seed of the sentences, the same for every row and seed
 SHOWN, LEAST = 5, 8  # sentences in the figure of attention, and their least number of words
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -93,9 +89,7 @@ class Arguments:
     @property
     def rows(self) -> tuple[str, ...]:
         """The chosen rows, in the table's order. Raises ValueError for an unknown one."""
-        if unknown := [name for name in self.only if name not in LABELS]:
-            raise ValueError(f"--only {unknown[0]}; it is some of {', '.join(LABELS)}")
-        return tuple(name for name in LABELS if not self.only or name in self.only)
+        return chosen_rows(self.only, LABELS)
 
     @property
     def key(self) -> Record:
@@ -205,41 +199,13 @@ def curve(journal: Path) -> list[tuple[int, float]]:
 # ----------------------------------------------------------------------------------------------------------------- results
 
 
-def read(file: Path, a: Arguments) -> list[Record]:
-    """The runs of one table that a file holds; a line that a killed process left unfinished is passed over."""
-    records = []
-    for number, line in enumerate(file.read_text().splitlines() if file.exists() else [], 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            log.warning("%s, line %d is unfinished and is passed over", file, number)
-            continue
-        if all(record[name] == value for name, value in a.key.items()):
-            records.append(record)
-    return records
-
-
-def append(file: Path, record: Record) -> None:
-    """Add a run to a file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
-    with file.open("a") as out:
-        out.write(("" if whole else "\n") + json.dumps(record) + "\n")
-
-
-def grouped(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Runs by row, in the table's order."""
-    found = {name: [record for record in records if record["row"] == name] for name in LABELS}
-    return {name: runs for name, runs in found.items() if runs}
-
-
 def table(records: Sequence[Record], a: Arguments) -> str:
     """A Markdown table, mean ± sd over seeds; marks are for differences from `base`.
 
     Over several seeds they are of t tests, and the mean of word vectors, which has no seeds, gets none; with one seed they
     are of paired bootstraps over the pairs of a set.
     """
-    runs = grouped(records)
+    runs = grouped(records, LABELS)
     rows = {name: _row(name, found, a) for name, found in runs.items()}
     several = any(len(row.runs) > 1 for row in rows.values())
     tested = [rows[name] for name in sorted(rows, key=lambda name: name != "base") if not (several and name == MEAN)]
@@ -296,7 +262,7 @@ def attention_figure(vectors: WordVectors, texts: Sequence[str]) -> Figure:
 def figures(records: Sequence[Record], a: Arguments) -> list[Path]:
     """The paper's Figures 3 and 4 of the runs; the files written."""
     folder, written = a.work / "figures", list[Path]()
-    trained = {name: runs for name, runs in grouped(records).items() if name != MEAN}
+    trained = {name: runs for name, runs in grouped(records, LABELS).items() if name != MEAN}
     if trained:
         curves = {LABELS[name]: [[tuple(point) for point in run["curve"]] for run in runs] for name, runs in trained.items()}
         written += save(learning_curves(curves), folder, "gclsr_learning_curves")
@@ -307,14 +273,8 @@ def figures(records: Sequence[Record], a: Arguments) -> list[Path]:
 def main(a: Arguments) -> None:
     """Run what is missing, print the table, write the figures."""
     a = replace(a, data=a.data.resolve(), out=a.out.resolve(), vectors=a.vectors.resolve())
-    wanted = [(row, seed) for seed in a.seeds for row in a.rows if row != MEAN or seed == a.seeds[0]]
-    shards = prepare(a)
-    for row, seed in wanted:
-        done = {(record["row"], record["seed"]) for record in read(a.out, a)}
-        if (row, seed) not in done and not (row == MEAN and MEAN in {name for name, _ in done}):
-            append(a.out, run(row, seed, shards, a))
-    records = [record for record in read(a.out, a) if record["row"] == MEAN or (record["row"], record["seed"]) in wanted]
-    records = [record for record in records if record["row"] in a.rows]
+    rows, shards = a.rows, prepare(a)
+    records = complete(a.out, a.key, rows, a.seeds, lambda row, seed: run(row, seed, shards, a), seedless=MEAN)
     print(table(records, a))
     print(*figures(records, a), sep="\n")
 

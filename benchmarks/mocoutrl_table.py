@@ -15,8 +15,6 @@ beside the file.
 from __future__ import annotations
 
 import gzip
-import json
-import logging
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -30,6 +28,7 @@ import tyro
 if __name__ == "__main__":  # the repository before what is installed, so that a clone measures itself
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from benchmarks.records import Record, chosen_rows, complete, grouped
 from data.config import TextStream, TripletTextStream
 from data.lexicon import open_lexicon
 from data.pack import Draft, Output, pack
@@ -50,8 +49,6 @@ from trainers.mocoutrl import MoCoUTRLConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig
 
-log = logging.getLogger(__name__)
-
 UNTRAINED, SIMCSE = "untrained", "simcse"
 LABELS = {
     UNTRAINED: "untrained",
@@ -70,8 +67,6 @@ PROBES = {"trec": "TREC 6", "trec-fine": "TREC 50"}
 """Task -> column; the number is that of the classes."""
 DRAWN = (UNTRAINED, SIMCSE, "both")
 """Rows whose vectors of TREC's test part are drawn as the paper's Figure 2."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,9 +108,7 @@ class Arguments:
     @property
     def rows(self) -> tuple[str, ...]:
         """The chosen rows, in the table's order. Raises ValueError for an unknown one."""
-        if unknown := [name for name in self.only if name not in LABELS]:
-            raise ValueError(f"--only {unknown[0]}; it is some of {', '.join(LABELS)}")
-        return tuple(name for name in LABELS if not self.only or name in self.only)
+        return chosen_rows(self.only, LABELS)
 
     @property
     def key(self) -> Record:
@@ -245,41 +238,13 @@ def trec_test(a: Arguments) -> list[tuple[str, str]]:
 # ----------------------------------------------------------------------------------------------------------------- results
 
 
-def read(file: Path, a: Arguments) -> list[Record]:
-    """The runs of one table that a file holds; a line that a killed process left unfinished is passed over."""
-    records = []
-    for number, line in enumerate(file.read_text().splitlines() if file.exists() else [], 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            log.warning("%s, line %d is unfinished and is passed over", file, number)
-            continue
-        if all(record[name] == value for name, value in a.key.items()):
-            records.append(record)
-    return records
-
-
-def append(file: Path, record: Record) -> None:
-    """Add a run to a file."""
-    file.parent.mkdir(parents=True, exist_ok=True)
-    whole = not file.exists() or file.read_bytes()[-1:] in (b"", b"\n")
-    with file.open("a") as out:
-        out.write(("" if whole else "\n") + json.dumps(record) + "\n")
-
-
-def grouped(records: Sequence[Record]) -> dict[str, list[Record]]:
-    """Runs by row, in the table's order."""
-    found = {name: [record for record in records if record["row"] == name] for name in LABELS}
-    return {name: runs for name, runs in found.items() if runs}
-
-
 def table(records: Sequence[Record], a: Arguments) -> str:
     """A Markdown table, mean ± sd over seeds, with marks for differences from SimCSE, and the steps.
 
     Over several seeds the marks are of t tests, and the untrained encoder, which has no seeds, gets none; with one seed
     they are of paired bootstraps over the pairs or questions of a set.
     """
-    runs = grouped(records)
+    runs = grouped(records, LABELS)
     rows = {name: _row(name, found, a) for name, found in runs.items()}
     several = any(len(row.runs) > 1 for row in rows.values())
     tested = [rows[name] for name in sorted(rows, key=lambda name: name != SIMCSE) if not (several and name == UNTRAINED)]
@@ -311,7 +276,8 @@ def steps(runs: Mapping[str, Sequence[Record]], a: Arguments) -> str:
         if name != UNTRAINED
     ]
     return (
-        f"{a.steps} steps of {a.batch} sentences, rate {a.lr:g}, temperature {a.temperature:g}, from {a.encoder.name}. "
+        f"{a.steps} steps of {a.batch} sentences of at most {a.max_length} tokens, rate {a.lr:g}, "
+        f"temperature {a.temperature:g}, from {a.encoder.name}. "
         f"Steps of the checkpoints chosen on STS-B dev ({'; '.join(chosen) or 'none was trained'})."
     )
 
@@ -322,7 +288,7 @@ def steps(runs: Mapping[str, Sequence[Record]], a: Arguments) -> str:
 def figures(records: Sequence[Record], a: Arguments) -> list[Path]:
     """Alignment against uniformity of the rows (means over their seeds; those without perturbation, which lie on the ones
     with it, are left out), and the paper's Figure 2 of the first seed's vectors of TREC's questions; the files written."""
-    folder, runs, written = a.work / "figures", grouped(records), list[Path]()
+    folder, runs, written = a.work / "figures", grouped(records, LABELS), list[Path]()
     drawn = {name: found for name, found in runs.items() if not name.endswith("-plain")}
     places = {LABELS[name]: _place(found) for name, found in drawn.items()}
     scores = {
@@ -350,16 +316,8 @@ def _place(runs: Sequence[Record]) -> tuple[float, float]:
 def main(a: Arguments) -> None:
     """Run what is missing, print the table, write the figures."""
     a = replace(a, data=a.data.resolve(), out=a.out.resolve(), encoder=a.encoder.resolve())
-    wanted = [(row, seed) for seed in a.seeds for row in a.rows if row != UNTRAINED or seed == a.seeds[0]]
-    shards = prepare(a)
-    for row, seed in wanted:
-        done = {(record["row"], record["seed"]) for record in read(a.out, a)}
-        if (row, seed) not in done and not (row == UNTRAINED and UNTRAINED in {name for name, _ in done}):
-            append(a.out, run(row, seed, shards, a))
-    records = [
-        record for record in read(a.out, a) if record["row"] == UNTRAINED or (record["row"], record["seed"]) in wanted
-    ]
-    records = [record for record in records if record["row"] in a.rows]
+    rows, shards = a.rows, prepare(a)
+    records = complete(a.out, a.key, rows, a.seeds, lambda row, seed: run(row, seed, shards, a), seedless=UNTRAINED)
     print(table(records, a))
     print(*figures(records, a), sep="\n")
 

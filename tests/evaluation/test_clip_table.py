@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import clip_table
 from benchmarks.clip_table import CONFIGS, Grid, Images, Sounds
+from benchmarks.records import append_run, read_runs
 from data.pairs import AudioTextStream, ImageTextStream
 from data.shards import ShardSet, read
 from evaluation.registry import is_development, make_tasks
@@ -166,7 +167,7 @@ def scores(kind: str, value: float) -> dict[str, dict[str, float]]:
 
 def record(kind: str, config: str, seed: int, value: float, steps: int = 300) -> dict[str, Any]:
     both = {"before": scores(kind, 1.0), "after": scores(kind, value)}
-    return {"grid": kind, "config": config, "seed": seed, "steps": steps, **both}
+    return {"grid": kind, "row": config, "seed": seed, "steps": steps, **both}
 
 
 @pytest.mark.parametrize(("kind", "name"), [("images", "CLIP"), ("sounds", "CLAP")])
@@ -200,18 +201,18 @@ def test_marks_need_several_seeds(tmp_path: Path) -> None:
 
 def test_a_stopped_grid_goes_on(tmp_path: Path) -> None:
     file = tmp_path / "new" / "out.jsonl"
-    assert clip_table.read(file, "images", 300) == []
+    assert read_runs(file, {"grid": "images", "steps": 300}) == []
     for item in (
         record("images", "plain", 1, 2.0),
         record("sounds", "plain", 1, 3.0),
         record("images", "plain", 1, 4.0, 10),
     ):
-        clip_table.append(file, item)
+        append_run(file, item)
     with file.open("a") as out:
         out.write('{"grid": "ima')  # killed here
-    assert [r["after"]["emoji"]["mean_map10"] for r in clip_table.read(file, "images", 300)] == [2.0]
-    clip_table.append(file, record("images", "cyclic", 1, 5.0))
-    assert [r["config"] for r in clip_table.read(file, "images", 300)] == ["plain", "cyclic"]
+    assert [r["after"]["emoji"]["mean_map10"] for r in read_runs(file, {"grid": "images", "steps": 300})] == [2.0]
+    append_run(file, record("images", "cyclic", 1, 5.0))
+    assert [r["row"] for r in read_runs(file, {"grid": "images", "steps": 300})] == ["plain", "cyclic"]
 
 
 def test_finished_runs_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from benchmarks import gclsr_table
 from benchmarks.gclsr_table import FINAL, LABELS, Arguments
+from benchmarks.records import append_run, read_runs
 from data.shards import ShardSet, read
 from evaluation.figures import save
 from evaluation.registry import is_development
@@ -133,13 +134,13 @@ def test_a_single_seed_is_tested_on_its_pairs(tmp_path: Path) -> None:
 
 def test_a_stopped_table_goes_on(tmp_path: Path) -> None:
     a = arguments(tmp_path)
-    assert gclsr_table.read(a.out, a) == []
+    assert read_runs(a.out, a.key) == []
     for other in (a, arguments(tmp_path, width=64), arguments(tmp_path, sentences="all"), arguments(tmp_path, epochs=2)):
-        gclsr_table.append(a.out, record(other, "base", 1, 2.0))
+        append_run(a.out, record(other, "base", 1, 2.0))
     with a.out.open("a") as out:
         out.write('{"row": "ba')  # killed here
-    gclsr_table.append(a.out, record(a, "pwva", 1, 3.0))
-    assert [found["row"] for found in gclsr_table.read(a.out, a)] == ["base", "pwva"]
+    append_run(a.out, record(a, "pwva", 1, 3.0))
+    assert [found["row"] for found in read_runs(a.out, a.key)] == ["base", "pwva"]
 
 
 def test_finished_runs_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -208,5 +209,5 @@ def test_a_row_is_trained_and_measured(tmp_path: Path) -> None:
     found = gclsr_table.run("pwva-att-gp", 1, shards, a)
     assert found["steps"] == 4 and [step for step, _ in found["curve"]] == [0, 2, 4]
     assert set(found["after"]) == set(FINAL)
-    gclsr_table.append(a.out, found)
-    assert gclsr_table.read(a.out, a)[0]["after"] == found["after"]
+    append_run(a.out, found)
+    assert read_runs(a.out, a.key)[0]["after"] == found["after"]

@@ -13,6 +13,7 @@ import pytest
 
 from benchmarks import mocoutrl_table
 from benchmarks.mocoutrl_table import GEOMETRY, LABELS, MEAN, STS, Arguments
+from benchmarks.records import append_run, read_runs
 from data.shards import ShardSet, read
 from data.triplets import TripletTextStream
 from evaluation.classification import ClassificationTask
@@ -153,7 +154,7 @@ def test_table_over_seeds(tmp_path: Path) -> None:
     assert rows[0][1:] == ["30.00", "31.00", "32.00", "33.00", "31.50", "40.00", "50.00"]
     assert rows[1][1] == "22.00 ± 1.00" and rows[2][1] == r"**42.00** ± 1.00\*\*" and rows[2][7] == r"**62.00** ± 1.00\*\*"
     assert r"p \< .01 for a difference from SimCSE" in text
-    assert "500 steps of 32 sentences, rate 0.0005, temperature 0.07, from small-bert-en." in text
+    assert "500 steps of 32 sentences of at most 64 tokens, rate 0.0005, temperature 0.07, from small-bert-en." in text
     assert "SimCSE: 100, 200, 300; MoCoUTRL, both losses: 100, 200, 300" in text
 
 
@@ -181,14 +182,14 @@ def test_a_single_seed_is_tested_on_its_examples(tmp_path: Path) -> None:
 
 def test_a_stopped_table_goes_on(tmp_path: Path) -> None:
     a = arguments(tmp_path)
-    assert mocoutrl_table.read(a.out, a) == []
+    assert read_runs(a.out, a.key) == []
     others = ({"steps": 9}, {"lr": 1.0}, {"encoder": tmp_path / "distilbert"}, {"batch": 8}, {"temperature": 0.2})
     for other in (a, *(arguments(tmp_path, **more) for more in others)):
-        mocoutrl_table.append(a.out, record(other, "simcse", 1, 2.0))
+        append_run(a.out, record(other, "simcse", 1, 2.0))
     with a.out.open("a") as out:
         out.write('{"row": "si')  # killed here
-    mocoutrl_table.append(a.out, record(a, "both", 1, 3.0))
-    assert [found["row"] for found in mocoutrl_table.read(a.out, a)] == ["simcse", "both"]
+    append_run(a.out, record(a, "both", 1, 3.0))
+    assert [found["row"] for found in read_runs(a.out, a.key)] == ["simcse", "both"]
 
 
 def test_finished_runs_are_not_done_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
@@ -238,5 +239,5 @@ def test_a_row_is_trained_and_measured(row: str, tmp_path: Path) -> None:
     assert found["steps"] == 4 and 0 <= found["best_step"] <= 4
     assert found["after"].keys() == {*STS, "trec", "trec-fine", GEOMETRY}
     assert all(math.isfinite(value) for scores in found["after"].values() for value in scores.values())
-    mocoutrl_table.append(a.out, found)
-    assert mocoutrl_table.read(a.out, a)[0]["after"] == found["after"]
+    append_run(a.out, found)
+    assert read_runs(a.out, a.key)[0]["after"] == found["after"]

@@ -21,6 +21,9 @@ from optuna.trial import FrozenTrial, TrialState
 from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchGenerator
 from ray.tune.search.optuna import OptunaSearch
 
+STATE = "experiment_state-"
+"""How the names of Tune's files of trials begin; the newest is the last by name."""
+
 
 @dataclass(frozen=True)
 class Known:
@@ -38,7 +41,7 @@ class Known:
 
 def known_trials(folder: Path | str) -> list[Known]:
     """The trials in Tune's newest file of them, in the order in which they were made."""
-    newest = max(Path(folder).glob("experiment_state-*.json"))
+    newest = max(Path(folder).glob(f"{STATE}*.json"))
     stored = [(json.loads(trial), json.loads(run)) for trial, run in json.loads(newest.read_text())["trial_data"]]
     known = [
         Known(

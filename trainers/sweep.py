@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import optuna
+import pyarrow.fs
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
@@ -21,7 +22,7 @@ from ray.tune.search.sample import Float
 from trainers.check import check
 from trainers.launch import capacity, grows, resolve, travelling
 from trainers.recipe import Recipe, RecipeError
-from trainers.searchers import Listed, SeededTPE, Studied
+from trainers.searchers import STATE, Listed, SeededTPE, Studied
 from trainers.sweep_log import Watch, current
 from trainers.tracking import RunHandle
 from trainers.trial import PERCENT, Plan, in_process, steps_of, trial
@@ -302,8 +303,27 @@ def storage_of(sweep: Sweep, folder: Path) -> str:
 
 
 def exists(sweep: Sweep, folder: Path) -> bool:
-    """Whether this sweep was begun."""
-    return tune.Tuner.can_restore(_join(storage_of(sweep, folder), sweep.name))
+    """Whether this sweep was begun and Tune wrote down its trials.
+
+    Raises RecipeError where the file of them is cut off, as a driver leaves it that is killed while it writes.
+    """
+    place = _join(storage_of(sweep, folder), sweep.name)
+    if not tune.Tuner.can_restore(place):
+        return False
+    files, path = pyarrow.fs.FileSystem.from_uri(place if "://" in place else str(Path(place).resolve()))
+    found = [info.path for info in files.get_file_info(pyarrow.fs.FileSelector(path)) if info.base_name.startswith(STATE)]
+    if not found:
+        return False
+    with files.open_input_stream(max(found)) as source:
+        try:
+            json.loads(source.read())
+        except ValueError as error:
+            raise RecipeError(
+                f"{max(found)}, the list of the sweep's trials, is cut off: its driver was killed while it wrote. Put back "
+                "a copy of it if there is one, or remove the folder that it is in and begin again; what the trials came to "
+                f"is in MLflow ({error})"
+            ) from None
+    return True
 
 
 def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:

@@ -106,6 +106,21 @@ def test_a_trial_is_judged_at_the_evaluation_of_its_rung(
         assert first == pytest.approx(100 * 2 * every * 3**number / (steps * len(seeds)), abs=1e-6) and share < 99.9
 
 
+def test_what_a_killed_driver_leaves_is_told_apart(small: Recipe, tmp_path: Path) -> None:
+    """Nothing; what has no trials yet, which is begun again; trials; and a list of them that is cut off."""
+    search = made(small.replace("run.storage", None))
+    assert not engine.exists(search, tmp_path)
+    folder = tmp_path / "tune" / search.name
+    folder.mkdir(parents=True)
+    (folder / "tuner.pkl").touch()
+    assert tune.Tuner.can_restore(str(folder)) and not engine.exists(search, tmp_path)
+    (folder / "experiment_state-2026-01-01_00-00-00.json").write_text('{"trial_data": [')
+    with pytest.raises(RecipeError, match=r"2026-01-01_00-00-00\.json, the list of the sweep's trials, is cut off"):
+        engine.exists(search, tmp_path)
+    (folder / "experiment_state-2026-01-01_00-00-01.json").write_text('{"trial_data": []}')  # of a later driver
+    assert engine.exists(search, tmp_path)
+
+
 def test_a_node_must_hold_a_process(local_ray: None, small: Recipe) -> None:
     assert engine.room_on_cluster(made(small.replace("run.cpus_per_worker", 4.0), concurrent=None)).at_once == 1
     with pytest.raises(RecipeError, match="wait for ever"):

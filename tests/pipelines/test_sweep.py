@@ -1,4 +1,7 @@
-"""Sweeps on a real Ray Tune and a real MLflow: searchers, schedulers, seeds, failures, several workers, what is kept."""
+"""Sweeps on a real Ray Tune and a real MLflow: searchers, schedulers, seeds, failures, several workers, what is kept.
+
+Those that take about a minute are marked for `make test-cluster`.
+"""
 
 from __future__ import annotations
 
@@ -289,9 +292,10 @@ def test_a_trial_is_the_run_of_its_recipe(local_ray: None, small: Recipe, tmp_pa
     assert dict(trials[2].curve) == pytest.approx(expected, abs=1e-9)
 
 
+@pytest.mark.cluster
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     single = {
-        seed: carried_out(made(small, trials=2, scheduler="none", seeds=(seed,)), tmp_path / f"s{seed}")[0]
+        seed: carried_out(made(small, trials=1, scheduler="none", seeds=(seed,)), tmp_path / f"s{seed}")[0]
         for seed in (1, 2)
     }
     search = made(small, trials=2, scheduler="none", seeds=(1, 2))
@@ -315,6 +319,7 @@ def plan_uri(search: Sweep) -> str:
     return search.first.run.tracking_uri or ""
 
 
+@pytest.mark.cluster
 def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """A poor trial goes on with the weights of a good one and another loss weight, from the good one's step."""
     space = {"method.image.weight": tune.loguniform(1e-3, 1e3), "optim.text.lr": tune.loguniform(1e-5, 1e-2)}
@@ -344,6 +349,7 @@ def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, 
         assert sorted(steps) == sorted(set(steps)) and max(steps) == 16
 
 
+@pytest.mark.cluster
 def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """A learning rate at which the loss is not finite; the other trials go on."""
     space = {"optim.text.lr": tune.grid_search([1e30, 1e-4])}
@@ -379,6 +385,7 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
 # --------------------------------------------------------------------------------------------------------- the whole command
 
 
+@pytest.mark.cluster
 def test_two_methods_at_once_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -446,6 +453,7 @@ def test_two_methods_at_once_from_the_command_line(
 KEPT = ("number", "trial_id", "run_id", "pipeline", "changes", "status", "best", "step", "curve")
 
 
+@pytest.mark.cluster
 def test_pbt_on_the_default_space_draws_every_figure(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

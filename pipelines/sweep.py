@@ -59,7 +59,7 @@ class Arguments:
     searcher: Literal["optuna", "random", "grid"] | None = None
     """Optuna's TPE, independent draws, or every combination. Default: optuna, with PBT random."""
     scheduler: Literal["asha", "pbt", "none"] = "asha"
-    """ASHA stops the worse two thirds at each rung; PBT has poor trials go on from good ones with changed settings."""
+    """ASHA goes on with the best quarter at each rung; PBT has poor trials go on from good ones with changed settings."""
     seeds: tuple[int, ...] | None = None
     """Seeds of every configuration, whose scores are averaged. Default: the recipe's."""
     concurrent: int | None = None
@@ -219,7 +219,7 @@ def describe(search: Sweep, room: Room, folder: Path) -> str:
     (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
     stops = ", ".join(f"{share / 100 * steps:.0f}" for share in rungs(search))
     how = {
-        "asha": f"asha, which stops the worse two thirds after {stops} of {steps} steps",
+        "asha": f"asha, which goes on with the best quarter after {stops} of {steps} steps",
         "pbt": f"pbt, every {interval(search) / 100 * steps:.0f} of {steps} steps",
         "none": f"none: every trial makes its {steps} steps",
     }[search.scheduler]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -37,8 +38,10 @@ GRACE = 2
 """Evaluations before ASHA's first rung: within the warm-up a high learning rate looks worse than none."""
 LAST = 99.99
 """Percent of a trial above which it has made its last step; no rung lies there."""
-REDUCTION = 3
-"""ASHA goes on with the best third at each rung."""
+SPACING = 2
+"""Evaluations before a rung, as a multiple of those before the rung below it."""
+KEPT = 4
+"""ASHA goes on with the best one of so many at each rung."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -410,7 +413,6 @@ def _scheduler(sweep: Sweep) -> TrialScheduler | None:
             mode="max",
             max_t=LAST,
             grace_period=GRACE * first,
-            reduction_factor=REDUCTION,
         )
     ((pipeline, space),) = sweep.spaces.items()
     domains = spaces.sampled(space)
@@ -434,12 +436,18 @@ def _within(pipeline: str, domains: Mapping[str, Float], config: dict[str, Any])
 
 
 class Halving(AsyncHyperBandScheduler):
-    """ASHA (Li et al., 2020) that lets the recipes as they stand run to their end, as all others are compared with them,
-    and whose rungs survive the driver: Tune does not keep a scheduler's state, but that of its callbacks."""
+    """ASHA (Li et al., 2020) that lets the recipes as they stand run to their end, as all others are compared with them.
+
+    A trial that came to a rung before others, so that there was nothing to compare it with, is stopped later, when it turns
+    out not to be among the best there. The rungs survive the driver: Tune does not keep a scheduler's state, but that of its
+    callbacks.
+    """
 
     def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
-        super().__init__(**settings)
+        super().__init__(reduction_factor=SPACING, **settings)
         self.spared = spared
+        for bracket in self._brackets:
+            bracket.rf = KEPT  # Ray takes one number for both
 
     def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
         self._remember()
@@ -447,7 +455,18 @@ class Halving(AsyncHyperBandScheduler):
             return str(self.CONTINUE)  # it ends by itself
         decision: str = super().on_trial_result(tune_controller, trial, result)
         self._remember()
-        return str(self.CONTINUE) if _is_spared(trial, self.spared) else decision
+        if _is_spared(trial, self.spared):
+            return str(self.CONTINUE)
+        return str(self.STOP) if self._overtaken(trial.trial_id) else decision
+
+    def _overtaken(self, trial_id: str) -> bool:
+        """Whether a trial would be stopped if it came now to a rung that it has passed."""
+        for bracket in self._brackets:
+            for _, recorded in bracket._rungs:
+                others = {key: score for key, score in recorded.items() if key != trial_id}
+                if others and recorded.get(trial_id, math.inf) < bracket.cutoff(others):
+                    return True
+        return False
 
     def _remember(self) -> None:
         """Rungs that the watch brings from before a restart are taken over; what they are now is left with it."""
@@ -492,11 +511,11 @@ def interval(sweep: Sweep) -> float:
 
 
 def rungs(sweep: Sweep) -> list[float]:
-    """Shares of a trial, in percent, at which ASHA stops the worse two thirds."""
+    """Shares of a trial, in percent, at which ASHA goes on with the best quarter."""
     found, share = [], GRACE * interval(sweep)
     while share < LAST:
         found.append(share)
-        share *= REDUCTION
+        share *= SPACING
     return found
 
 

@@ -106,7 +106,7 @@ def test_a_trial_is_judged_at_the_evaluation_of_its_rung(
     places = [100 * step / (steps * len(seeds)) for step in range(1, steps * len(seeds) + 1) if step % every == 0]
     for number, share in enumerate(rungs(search)):
         first = next(place for place in places if place >= share)
-        assert first == pytest.approx(100 * 2 * every * 3**number / (steps * len(seeds)), abs=1e-6) and share < 99.9
+        assert first == pytest.approx(100 * 2 * every * 2**number / (steps * len(seeds)), abs=1e-6) and share < 99.9
 
 
 def test_what_a_killed_driver_leaves_is_told_apart(small: Recipe, tmp_path: Path) -> None:
@@ -131,8 +131,9 @@ def test_a_node_must_hold_a_process(local_ray: None, small: Recipe) -> None:
 
 
 def test_rungs_are_evaluations_and_hold_for_all_seeds(small: Recipe) -> None:
-    assert rungs(made(small)) == pytest.approx([100 / 3])
-    assert rungs(made(small, seeds=(1, 2))) == pytest.approx([100 / 6, 50.0])  # the second evaluation of the first seed
+    assert rungs(made(small)) == pytest.approx([100 / 3, 200 / 3])
+    # The second evaluation of the first seed, and so on.
+    assert rungs(made(small, seeds=(1, 2))) == pytest.approx([100 / 6, 100 / 3, 200 / 3])
 
 
 def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -460,12 +459,12 @@ class Halving(AsyncHyperBandScheduler):
         return str(self.STOP) if self._overtaken(trial.trial_id) else decision
 
     def _overtaken(self, trial_id: str) -> bool:
-        """Whether a trial would be stopped if it came now to a rung that it has passed."""
+        """Whether a trial would be stopped if it came now to the last rung that it has passed."""
         for bracket in self._brackets:
-            for _, recorded in bracket._rungs:
-                others = {key: score for key, score in recorded.items() if key != trial_id}
-                if others and recorded.get(trial_id, math.inf) < bracket.cutoff(others):
-                    return True
+            for _, recorded in bracket._rungs:  # the last one first
+                if trial_id in recorded:
+                    others = [score for key, score in recorded.items() if key != trial_id]
+                    return bool(others and recorded[trial_id] < bracket.cutoff(dict(enumerate(others))))
         return False
 
     def _remember(self) -> None:

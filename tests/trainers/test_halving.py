@@ -71,6 +71,14 @@ def test_who_came_first_is_stopped_when_others_are_better(watch: SimpleNamespace
     assert goes_on(scheduler, second, 30.0, 0.0), "between rungs a score does not count"
 
 
+def test_who_leads_now_is_not_stopped_for_a_slow_start(watch: SimpleNamespace) -> None:
+    scheduler = halving()
+    slow, other = trial(scheduler, "slow"), trial(scheduler, "other")
+    assert goes_on(scheduler, slow, 20.0, 2.0) and goes_on(scheduler, other, 20.0, 3.0)
+    assert goes_on(scheduler, slow, 40.0, 9.0) and not goes_on(scheduler, other, 40.0, 8.0)
+    assert goes_on(scheduler, slow, 60.0, 9.0)
+
+
 def test_the_recipe_as_it_stands_is_spared(watch: SimpleNamespace) -> None:
     scheduler = halving()
     assert goes_on(scheduler, trial(scheduler, "good"), 20.0, 2.0)

@@ -216,7 +216,7 @@ def build(paper: Paper) -> Method:
         if isinstance(part, dict) and part.get("path"):
             part["path"] = None  # random patches and towers of the default sizes, which are the papers'
     if "tower" in content["method"]:
-        kind = type(paper.recipe.method.tower)  # type: ignore[union-attr]
+        kind = type(paper.recipe.method.tower)  # type: ignore[union-attr]  # the key is there
         content["method"]["tower"] = kind().model_dump()
     method = cast(MethodConfig, Recipe.model_validate(content).method)
     settings = paper.recipe.encoder
@@ -249,7 +249,7 @@ def batch(stream: StreamConfig, rows: int, quantiles: Sequence[float], end: int 
         if end is not None:
             ids[..., -1] = end
         tensors |= {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
-        if stream.kind == "triplet":  # type: ignore[attr-defined]
+        if stream.kind == "triplet":  # type: ignore[attr-defined]  # every stream has one
             marks = torch.zeros_like(ids)
             marks[..., length // 2] = 1
             tensors |= {"word_mask": marks, "candidate": torch.ones(rows, dtype=torch.bool)}
@@ -484,6 +484,7 @@ def stream_rates(seconds: float) -> dict[str, float]:
     rates = {}
     for name, (stream, fields) in streams.items():
         rng = np.random.default_rng(0)
+        # mypy infers no lambda with defaults.
         rates[name] = per_second(lambda s=stream, f=fields, r=rng: s.row(RawSample("0", "0", f), r), seconds)  # type: ignore[misc]
     return rates
 

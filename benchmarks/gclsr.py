@@ -168,7 +168,7 @@ class Naive(nn.Module):
             for part, shift in zip(weight.split(filters, 2), bias.split(filters), strict=True):
                 convolution = nn.Conv2d(1, filters, (len(part), dim))
                 convolution.weight.data = part.detach().permute(2, 0, 1)[:, None].contiguous()
-                convolution.bias.data = shift.detach().clone()  # type: ignore[union-attr]
+                convolution.bias.data = shift.detach().clone()  # type: ignore[union-attr]  # it has a bias
                 self.convolutions.append(convolution)
 
     def trained(self) -> dict[str, list[nn.Parameter]]:

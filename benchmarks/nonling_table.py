@@ -105,6 +105,7 @@ def main(a: Arguments) -> None:
         return f"{statistics.mean(values):.2f}{spread}"
 
     def row(name: str, paper: str, side: str) -> str:
+        # JSON of summary.json.
         scores = [[results[paper, seed][side][task]["spearman"] for task in a.tasks] for seed in a.seeds]  # type: ignore[index]
         seeds = scores[:1] if side == "before" else scores
         cells = [cell([s[i] for s in seeds]) for i in range(len(a.tasks))] + [cell([statistics.mean(s) for s in seeds])]

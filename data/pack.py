@@ -338,7 +338,7 @@ def _suffix(path: Path) -> str:
 def _opened(path: Path) -> IO[bytes]:
     if not path.is_file():
         raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a folder, not a file")
-    return gzip.open(path) if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]
+    return gzip.open(path) if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]  # both read bytes
 
 
 def _bytes_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:

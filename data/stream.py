@@ -226,7 +226,7 @@ class Reader:
     def close(self) -> None:
         """Stop reading."""
         self._stop.set() if hasattr(self, "_stop") else None
-        self._source.close()  # type: ignore[attr-defined]
+        self._source.close()  # type: ignore[attr-defined]  # a generator, as above
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -9,6 +9,7 @@ from trainers.recipe import Recipe
 
 
 def _both(row: str, visual: Recipe, audio: Recipe) -> Recipe:
+    # These two recipes' methods have them.
     method = NonLingCSEConfig(text=visual.method.text, image=visual.method.image, audio=audio.method.audio)  # type: ignore[union-attr]
     content = visual.model_dump() | {
         "name": f"nonlingcse/{row}",

@@ -168,7 +168,7 @@ class Engine:
             keep_freed_memory()
         parallel = host.world_size > 1
         method = build_method(recipe).to(host.device)
-        self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]
+        self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]  # the same class
         self.turns = recipe.turns
         # One call per turn. With several turns each leaves the other's parameters unused.
         self.model: nn.Module = (
@@ -263,7 +263,7 @@ class Engine:
                     for name in streams
                 }
                 wait = part < micro - 1 and isinstance(self.model, DistributedDataParallel)
-                with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]
+                with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
                     with self._autocast():
                         output: StepOutput = self.model(batches)
                     weights = self.method.loss_weights
@@ -297,6 +297,7 @@ class Engine:
 
         def tokenize_for(name: str) -> Callable[..., dict[str, Tensor]] | None:
             config: Any = recipe.streams[name]
+            # Texts have it.
             return partial(tokenizer, max_length=config.max_length) if config.texts else None  # type: ignore[call-arg]
 
         return {

@@ -244,7 +244,7 @@ def resnet_config(model: ModifiedResNet) -> dict[str, Any]:
         "embed_dim": model.attnpool.project.out_features,
         "size": model.size,
         "width": model.conv3.out_channels,
-        "blocks": [len(stage) for stage in model.stages],  # type: ignore[arg-type]
+        "blocks": [len(stage) for stage in model.stages],  # type: ignore[arg-type]  # stages are sequences
     }
 
 

@@ -17,7 +17,7 @@ def frozen(module: M, checkpoint: bool = True) -> M:
     where they came), and loading such a state dict leaves them as they are.
     """
     module.requires_grad_(False).eval()
-    module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]
+    module.train = MethodType(_stay_in_evaluation, module)  # type: ignore[method-assign]  # of this instance alone
     if not checkpoint:
         module.register_state_dict_post_hook(_leave_out)
         module.register_load_state_dict_pre_hook(_keep_own)

@@ -32,6 +32,7 @@ def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         device = next((a.device.type for a in (*args, *kwargs.values()) if isinstance(a, Tensor)), "cpu")
         with torch.autocast(device, enabled=False):
+            # `full` keeps what is no tensor.
             return formula(*map(full, args), **{name: full(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
 
     return wrapped

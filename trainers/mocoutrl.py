@@ -99,8 +99,10 @@ class MoCoUTRL(Method):
             )
         self.sld, self.tld = nn.Identity(), nn.Identity()
         if self.choices.projectors:
+            # Identity or layers.
             self.sld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, size, nn.GELU()))  # type: ignore[assignment]
         if self.choices.projectors and config.balance < 1:
+            # Identity or layers.
             self.tld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, words, nn.GELU()))  # type: ignore[assignment]
 
     @property

@@ -213,7 +213,7 @@ def status_of(status: str, result: Mapping[str, Any]) -> Status:
     """Tune's status as ours: a trial that Tune terminated without its own last word was stopped early."""
     if status == "TERMINATED":
         return "finished" if result.get("finished") else "stopped"
-    return {"RUNNING": "running", "ERROR": "failed"}.get(status, "waiting")  # type: ignore[return-value]
+    return {"RUNNING": "running", "ERROR": "failed"}.get(status, "waiting")  # type: ignore[return-value]  # each is a Status
 
 
 def title(record: Trial) -> str:

@@ -282,7 +282,7 @@ class WordModel(nn.Module):
     def embed(self, words: Tensor, mask: Tensor, attention: bool) -> Tensor:
         """Sentence vectors (B, d_out) of word vectors (B, L, d) and mask (B, L), in the precision of the filters whatever
         autocast says: what words and padding give must be rounded alike."""
-        padding: Tensor = self.padding  # type: ignore[assignment]
+        padding: Tensor = self.padding  # type: ignore[assignment]  # a buffer
         with torch.autocast(words.device.type, enabled=False):
             if attention:
                 words = words * self.importance(words, mask)[..., None]

@@ -360,7 +360,9 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
             num_samples=1 if listed else sweep.trials or 1,
             search_alg=Listed(max_concurrent=at_once) if listed else Studied(partial(_study, sweep), at_once),
             scheduler=_scheduler(sweep),
-            reuse_actors=True,  # importing torch and transformers takes longer than a small trial
+            # Importing torch and transformers takes longer than a small trial. A trial of several workers that is stopped
+            # early still waits for Ray Train: Tune would give up the next trial, which finds its actor taken.
+            reuse_actors=all(in_process(recipe) for recipe in sweep.recipes.values()),
         ),
         run_config=tune.RunConfig(
             name=sweep.name,

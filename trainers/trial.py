@@ -41,6 +41,8 @@ PERCENT = "percent"
 """What schedulers count: how much of a trial is done, 0 to 100. Methods with more steps are not ahead by them."""
 PATIENCE = 900.0
 """Seconds that a trial waits for a tracking server before it fails."""
+THREAD_ENDS = 600
+"""Seconds that a stopped trial has for its end; sending what a slow tracking server lacks takes 30 of them at most."""
 SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
 """In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
 
@@ -104,9 +106,9 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
     """The function that Tune runs. Returns the last report, marked as finished."""
     trial_id = tune.get_context().get_trial_id()
     base, recipe = plan.base(config), plan.recipe(config)
-    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. A thread
-    # that waits for Ray Train does not end when it is told to; its actor goes with it.
-    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = "60" if in_process(recipe) else "2"
+    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. Tune gives
+    # up the next trial, without trying again, when that takes longer.
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(THREAD_ENDS)
     if not recipe.run.verbose:
         quiet()
     check(recipe)

@@ -103,6 +103,7 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     assert again["fingerprints"] == summary["fingerprints"]  # the same recipe gives the same weights
 
 
+@pytest.mark.cluster  # most of a minute; test_launch.py has two workers of another method
 @pytest.mark.usefixtures("local_ray")
 def test_two_workers_share_batches_statistics_and_evaluation(recipe: Recipe) -> None:
     changed = recipe.replace("run.workers", 2).replace("run.register_as", "dual")

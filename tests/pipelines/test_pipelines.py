@@ -1,4 +1,4 @@
-"""Every pipeline's smoke recipe, through Ray Train: it trains, and leaves a model that loads."""
+"""Every pipeline's smoke recipe, in this process and through Ray Train: it trains, and leaves a model that loads."""
 
 from __future__ import annotations
 
@@ -14,23 +14,46 @@ from trainers.carried import carries_code
 from trainers.launch import fit
 
 
+ALL = [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr, mocoutrl]
+EVERY_STREAM = [visualcse, clap, mocoutrl]
+"""Text, images, pairs with sounds, and triplets."""
+
+
 @pytest.mark.usefixtures("local_ray")
 @pytest.mark.parametrize(
     "pipeline",
-    [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr, mocoutrl],
+    # Half a minute each, nearly all of which is Ray Train's start and end.
+    [pytest.param(module, marks=[] if module in EVERY_STREAM else [pytest.mark.cluster]) for module in ALL],
     ids=lambda m: m.__name__,
 )
-def test_smoke(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smoke_on_ray(pipeline: ModuleType, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smoke(pipeline, place, monkeypatch, "1")
+
+
+@pytest.mark.parametrize("pipeline", [module for module in ALL if module not in EVERY_STREAM], ids=lambda m: m.__name__)
+def test_smoke_in_this_process(pipeline: ModuleType, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smoke(pipeline, place, monkeypatch, "0")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all run, one after the other, as a user does: packed shards are there from the run before."""
+    return tmp_path_factory.mktemp("smoke")
+
+
+def smoke(pipeline: ModuleType, place: Path, monkeypatch: pytest.MonkeyPatch, workers: str) -> None:
     from sentence_transformers import SentenceTransformer
 
-    monkeypatch.chdir(tmp_path)
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    recipe = parse(pipeline.RECIPES, "", ["smoke", "--run.output", str(tmp_path / "out"), "--run.tracking-uri", uri])
+    monkeypatch.chdir(place)
+    output = place / f"{pipeline.__name__}-{workers}"
+    uri = f"sqlite:///{place / 'mlflow.db'}"
+    settings = ["--run.output", str(output), "--run.tracking-uri", uri, "--run.workers", workers]
+    recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     prepare(recipe)
     make_start: Callable[..., None] = getattr(pipeline, "make_start", lambda recipe: None)
     make_start(recipe)
     summary = fit(recipe)
-    assert summary["steps"] == 8 and summary["export"] == str(tmp_path / "out" / "export")
+    assert summary["steps"] == 8 and summary["export"] == str(output / "export")
     own_code = carries_code(Path(summary["export"]))
     assert own_code == (pipeline in (cyclip, clap, gclsr))
     model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=own_code)

@@ -13,7 +13,6 @@ from pipelines.cli import parse, prepare, report
 from trainers.carried import carries_code
 from trainers.launch import fit
 
-
 ALL = [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr, mocoutrl]
 EVERY_STREAM = [visualcse, clap, mocoutrl]
 """Text, images, pairs with sounds, and triplets."""

@@ -97,13 +97,12 @@ class MoCoUTRL(Method):
                 f"encoder.path: its word embeddings have {words} dimensions and its states {size}, which the token loss "
                 "compares; set method.projectors, with method.token_loss 'eq10' or 'triplet'"
             )
-        self.sld, self.tld = nn.Identity(), nn.Identity()
+        self.sld: nn.Module = nn.Identity()
+        self.tld: nn.Module = nn.Identity()
         if self.choices.projectors:
-            # Identity or layers.
-            self.sld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, size, nn.GELU()))  # type: ignore[assignment]
+            self.sld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, size, nn.GELU()))
         if self.choices.projectors and config.balance < 1:
-            # Identity or layers.
-            self.tld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, words, nn.GELU()))  # type: ignore[assignment]
+            self.tld = nn.Sequential(Head(size, size, nn.GELU()), Head(size, words, nn.GELU()))
 
     @property
     def table(self) -> nn.Embedding:

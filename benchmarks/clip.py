@@ -28,13 +28,13 @@ from transformers import CLIPConfig as TheirConfig
 from transformers import CLIPModel, CLIPTextConfig
 
 from data.batch import Batch
-from data.inputs import ImageInput
+from data.streams.inputs import ImageInput
+from models.text_encoder import TextEncoder
+from models.towers import ViTTower
 from trainers.clip import CLIP, CLIPConfig
-from trainers.encoders import TextEncoder
-from trainers.malloc import keep_freed_memory
-from trainers.optim import TurnOptimizer
+from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.optim import TurnOptimizer
 from trainers.recipe import OptimConfig
-from trainers.towers import ViTTower
 
 OPTIM = OptimConfig(lr=1e-5, weight_decay=0.1, schedule="constant", clip=None)
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
@@ -135,7 +135,7 @@ def text_config(size: Size) -> CLIPTextConfig:
 
 def our_method(size: Size, dropout: float = 0.0, **weights: float) -> CLIP:
     """The method, with dropout in the text tower and weights of further losses."""
-    from trainers.encoders import _add_dropout
+    from models.text_encoder import _add_dropout
 
     pixels, patch, width, layers, heads = size.image
     tower = ViTTower(input=ImageInput(size=pixels), patch_size=patch, width=width, layers=layers, heads=heads)

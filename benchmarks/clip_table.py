@@ -32,15 +32,15 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
-from data.config import TextStream
-from data.inputs import AudioInput, ImageInput
 from data.pack import Draft, Output, TarFiles, manifest_files, pack, pack_table
-from data.pairs import fill
-from evaluation.figures import save
-from evaluation.figures_pairs import alignment_text_uniformity, text_item_uniformity
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.kinds import TextStream
+from data.streams.pairs import fill
+from evaluation.figures.basic import save
+from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
 from evaluation.tables import Row, comparison, significance
+from models.towers import ASTTower, ViTTower
 from trainers.recipe import OptimConfig, Recipe
-from trainers.towers import ASTTower, ViTTower
 
 CYCLIC = {"plain": {}, "cyclic": {"i_cyclic": 0.25, "c_cyclic": 0.25}}
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "s": {"captions": 0.1}, "n": {"nli": 0.1}}
@@ -309,7 +309,7 @@ def recipe_of(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Re
 def run(grid: Grid, base: Recipe, config: str, seed: int, a: Common) -> Record:
     """Train one model; what it scored, by the table's names."""
     from evaluation.registry import make_tasks
-    from trainers.launch import fit
+    from trainers.engine.launch import fit
 
     recipe = recipe_of(grid, base, config, seed, a)
     summary = fit(recipe)

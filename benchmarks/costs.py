@@ -38,19 +38,19 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import BertConfig, CLIPTextConfig, DebertaConfig, PretrainedConfig, RobertaConfig
 
-from data.base import StreamConfig
 from data.batch import Batch
-from data.config import AudioStream, ImageStream, TextStream
-from data.pairs import AudioTextStream, ImageTextStream
 from data.shards import RawSample
+from data.streams.base import StreamConfig
+from data.streams.kinds import AudioStream, ImageStream, TextStream
+from data.streams.pairs import AudioTextStream, ImageTextStream
+from models.text_encoder import Pooling, TextEncoder
+from models.word_encoder import WordEncoder
 from pipelines import audiocse, clap, cyclip, gclsr, mocoutrl, sgbert, simcse, visualcse
 from trainers.config import MethodConfig
-from trainers.encoders import Pooling, TextEncoder
-from trainers.malloc import keep_freed_memory
+from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.optim import TurnOptimizer
 from trainers.method import Method
-from trainers.optim import TurnOptimizer
 from trainers.recipe import EncoderConfig, Recipe
-from trainers.words import WordEncoder
 
 # -------------------------------------------------------------------------------------------------------------- published
 

@@ -20,7 +20,7 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from pipelines import parts, simcse
-from trainers.launch import fit
+from trainers.engine.launch import fit
 
 BOUND = 5.0  # percent of the loop's time, at most
 

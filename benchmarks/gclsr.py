@@ -39,13 +39,13 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
 from benchmarks.clip import Line, clock, median_ratio
 from benchmarks.gclsr_naive import RELEASED_KINDS, pwva_naive
 from data.batch import Batch
-from data.pwva import pwva
+from models.pwva import pwva
+from models.word_encoder import WordEncoder
+from models.word_module import EPSILON, split
 from pipelines import gclsr
+from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.optim import TurnOptimizer
 from trainers.gclsr import GCLSR, GCLSRConfig
-from trainers.malloc import keep_freed_memory
-from trainers.optim import TurnOptimizer
-from trainers.word_module import EPSILON, split
-from trainers.words import WordEncoder
 
 STEP, PWVA, INFERENCE = 1.5, 10.0, {300: 5.0, 50: 15.0}  # the bounds: at least
 WORDS = 64  # of a padded sentence
@@ -312,7 +312,7 @@ def inference(a: Arguments, on: torch.device, rng: np.random.Generator) -> Itera
     from sentence_transformers import SentenceTransformer
 
     from benchmarks.sts_speed import minilm
-    from trainers.engine import module_encoder
+    from trainers.engine.loop import module_encoder
 
     texts = sts_sentences(a, rng)
     theirs = SentenceTransformer(str(minilm()), device=on.type)

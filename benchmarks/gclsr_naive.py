@@ -2,7 +2,7 @@
 
 python benchmarks/gclsr_naive.py [--sentences 512] [--words 20] [--dim 300] [--threads 1] [--rounds 10] [--device cpu]
 
-The batch form is `data/pwva.py`. Both sides run in turn in this process on the same words; one JSON line for every form
+The batch form is `models/pwva.py`. Both sides run in turn in this process on the same words; one JSON line for every form
 and share of augmented words.
 """
 
@@ -17,7 +17,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from data.pwva import Form, pwva
+from models.pwva import Form, pwva
 
 RELEASED_KINDS = (0.5, 0.2, 0.2, 0.1)
 
@@ -66,7 +66,7 @@ def pwva_naive(
     noise: float = 0.1,
     dropout: float = 0.1,
 ) -> np.ndarray:
-    """The words of one sentence, (n, d), one after the other; the arguments are those of `data.pwva.pwva`."""
+    """The words of one sentence, (n, d), one after the other; the arguments are those of `models.pwva.pwva`."""
     share = np.array(kinds) / sum(kinds)
     result = []
     for word in words:

@@ -32,13 +32,13 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
 from benchmarks.records import Record, chosen_rows, complete, grouped
 from data.pack import Draft, Output, pack
 from data.shards import ShardSet
-from evaluation.figures import COLOURS, MARKERS, legend, new_figure, save
-from evaluation.figures_words import attention_importance, word_importance
+from evaluation.encoders.word_vectors import WordVectors
+from evaluation.figures.basic import COLOURS, MARKERS, legend, new_figure, save
+from evaluation.figures.words import attention_importance, word_importance
 from evaluation.registry import make_tasks
-from evaluation.sts import PairTask
 from evaluation.tables import Row, comparison, significance
 from evaluation.task import encode_once
-from evaluation.word_vectors import WordVectors
+from evaluation.tasks.sts import PairTask
 from pipelines import gclsr
 from pipelines.parts import changed
 from trainers.recipe import Recipe
@@ -167,8 +167,8 @@ def run(row: str, seed: int, shards: Path, a: Arguments) -> Record:
         encoder: Any = WordVectors(a.vectors, "gclsr")
         extra: Record = {}
     else:
-        from evaluation.models import load_model
-        from trainers.launch import fit
+        from evaluation.load import load_model
+        from trainers.engine.launch import fit
 
         recipe = recipe_of(row, seed, shards, a)
         summary = fit(recipe)

@@ -29,19 +29,19 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
-from data.config import TextStream, TripletTextStream
-from data.lexicon import open_lexicon
 from data.pack import Draft, Output, pack
-from data.triplets import remembered, words
-from evaluation.classification import ClassificationTask
-from evaluation.figures import alignment_uniformity_scatter, save
-from evaluation.figures_vectors import angle_kde
-from evaluation.labelled import LabelledTask
-from evaluation.lines import read_lines
+from data.streams.kinds import TextStream, TripletTextStream
+from data.streams.triplets import remembered, words
+from data.wordnet.lexicon import open_lexicon
+from evaluation.figures.basic import alignment_uniformity_scatter, save
+from evaluation.figures.vectors import angle_kde
 from evaluation.registry import make_tasks
-from evaluation.sts import PairTask
 from evaluation.tables import Row, comparison, significance
 from evaluation.task import Task, embed, encode_once
+from evaluation.tasks.classification import ClassificationTask
+from evaluation.tasks.labelled_texts import LabelledTask
+from evaluation.tasks.sts import PairTask
+from evaluation.tasks.text_files import read_lines
 from pipelines import parts
 from pipelines.mocoutrl import LOSSES
 from pipelines.parts import changed
@@ -206,13 +206,13 @@ def output_of(row: str, seed: int, a: Arguments) -> Path:
 
 def run(row: str, seed: int, shards: Path, a: Arguments) -> Record:
     """Train and measure one model, or measure the encoder as it is, which is the same for every seed."""
-    from evaluation.models import load_model
+    from evaluation.load import load_model
 
     if row == UNTRAINED:
         encoder: Any = load_model(str(a.encoder), pooling="mean")
         extra: Record = {}
     else:
-        from trainers.launch import fit
+        from trainers.engine.launch import fit
 
         summary = fit(recipe_of(row, seed, shards, a))
         encoder = load_model(summary["export"])

@@ -60,8 +60,8 @@ def vectors(items: int, texts: int, width: int) -> tuple[np.ndarray, np.ndarray,
 
 
 def blocks(pictures: np.ndarray, captions: np.ndarray, owners: np.ndarray) -> tuple[float, float]:
-    """R@1 in both directions, by evaluation/retrieval.py."""
-    from evaluation.retrieval import best_ranks, paired_ranks, recall_at
+    """R@1 in both directions, by evaluation/tasks/retrieval.py."""
+    from evaluation.tasks.retrieval import best_ranks, paired_ranks, recall_at
 
     ranks = paired_ranks(pictures, captions, owners)
     return recall_at(best_ranks(ranks.text, owners))[1], recall_at(ranks.item)[1]
@@ -77,7 +77,7 @@ def whole(pictures: np.ndarray, captions: np.ndarray, owners: np.ndarray) -> tup
 
 def measure(a: Arguments, kind: str, texts: int) -> Found:
     """Seconds, growth of the peak in MB, and both R@1."""
-    import evaluation.retrieval  # noqa: F401  # its libraries are not what is measured
+    import evaluation.tasks.retrieval  # noqa: F401  # its libraries are not what is measured
 
     blocks(*vectors(64, 128, 8))
     given = vectors(a.items, texts, a.width)

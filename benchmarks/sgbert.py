@@ -32,9 +32,9 @@ from transformers import AutoTokenizer, BertConfig, BertModel
 
 from data.batch import Batch
 from evaluation.registry import make_tasks
-from trainers.encoders import TextEncoder
+from models.text_encoder import TextEncoder
+from trainers.engine.optim import TurnOptimizer
 from trainers.method import Method
-from trainers.optim import TurnOptimizer
 from trainers.recipe import OptimConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 from trainers.simcse import SimCSEConfig

@@ -23,10 +23,10 @@ import tyro
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from data.config import ImageStream
 from data.order import seed_of
 from data.shards import BadSample, ShardSet, read
 from data.stream import Reader
+from data.streams.kinds import ImageStream
 
 PASSES = 5
 

@@ -26,10 +26,10 @@ import tyro
 if __name__ == "__main__":  # the repository before what is installed, so that a clone measures itself
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from evaluation.encoders import load_encoder
+from evaluation.encoders.encoder import load_encoder
 from evaluation.registry import make_tasks
-from evaluation.sts import Pairs, PairTask, spearman
 from evaluation.task import EvaluationError, encode_once
+from evaluation.tasks.sts import Pairs, PairTask, spearman
 
 BOUND = 1.3  # sentences per second, as a multiple of the faster loop's, at least
 GAP = 0.01  # points by which the Spearmans may differ

@@ -64,7 +64,7 @@ def every(arguments: Arguments) -> list[str]:
     import importlib
 
     from pipelines.cli import prepare
-    from trainers.sweep import prepared
+    from trainers.tuning.sweep import prepared
 
     recipe = importlib.import_module(f"pipelines.{arguments.pipeline}").RECIPES[arguments.recipe]()
     prepare(recipe)

@@ -31,9 +31,9 @@ from threadpoolctl import threadpool_limits
 if __name__ == "__main__":  # the repository before what is installed, so that a clone measures itself
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from evaluation import probe, transfer
-from evaluation.encoders import FolderEncoder, load_encoder
-from evaluation.probe import TEST
+from evaluation.encoders.encoder import FolderEncoder, load_encoder
+from evaluation.tasks import probe, transfer
+from evaluation.tasks.probe import TEST
 
 BOUNDS = {"mr": 0.5, "subj": 0.5, "mpqa": 0.5, "sst2": 0.5, "cr": 1.0, "trec": 1.0, "mrpc": 1.0}
 GRID = {"C": [2.0**t for t in range(-2, 4)]}  # of SentEval's scikit-learn mode

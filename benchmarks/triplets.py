@@ -24,9 +24,9 @@ import tyro
 from data.errors import DecodeError
 from data.order import seed_of
 from data.shards import RawSample
-from data.triplets import TripletTextStream
+from data.streams.triplets import TripletTextStream
 from data.window import column_chunks
-from trainers.encoders import TextEncoder
+from models.text_encoder import TextEncoder
 
 CHOICES: tuple[Literal["token", "adjective"], ...] = ("token", "adjective")
 

@@ -4,7 +4,7 @@ python benchmarks/views.py [--size 64] [--batch 96] [--seconds 2] [--threads 1] 
 
 Both sides of a ratio run in turn in this process, on the same pictures; the median of the rounds is printed as one JSON
 line per measurement. kornia draws one order of the four jitter steps per batch, ours one per picture; the formulas are
-the same (tests/data/test_device.py).
+the same (tests/data/streams/test_device.py).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from data import decode, device, views
+from data.streams import decode, device, views
 
 
 def alternate(sides: dict[str, Callable[[], object]], seconds: float, on: torch.device) -> dict[str, float]:

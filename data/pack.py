@@ -26,10 +26,10 @@ from typing import IO, Any, Literal, Protocol
 
 from tqdm import tqdm
 
-from data.decode import IMAGES, SOUNDS
 from data.errors import DataError
 from data.order import permutation, seed_of
 from data.shards import MANIFEST, WIDS_KIND, read_manifest
+from data.streams.decode import IMAGES, SOUNDS
 
 _PARTIAL = ".partial"
 _UNREADABLE = (OSError, EOFError, zlib.error)  # the last two are gzip's: cut short, damaged

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from data.config import Row, StreamConfig
 from data.errors import DataError
 from data.order import Window, seed_of
 from data.shards import BadSample, ShardSet, read
+from data.streams.kinds import Row, StreamConfig
 
 Skipped = tuple[str, str]  # key and reason
 

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlencode
 
 from data import shards
-from evaluation import lee, sts
-from evaluation.geometry import GeometryTask
-from evaluation.sts import PairTask
 from evaluation.tables import SEVEN, TRANSFER
 from evaluation.task import EvaluationError, Task, did_you_mean
+from evaluation.tasks import lee, sts
+from evaluation.tasks.geometry import GeometryTask
+from evaluation.tasks.sts import PairTask
 
 if TYPE_CHECKING:
-    from evaluation.probe import Protocol
+    from evaluation.tasks.probe import Protocol
 
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
 REGRESSION = {  # SentEval's trained mode: train, dev and test part
@@ -66,7 +66,7 @@ class Probing:
     @property
     def protocol(self) -> Protocol:
         """The classifiers' protocol."""
-        from evaluation import probe
+        from evaluation.tasks import probe
 
         return probe.PRESETS[self.preset].replace(nhid=self.hidden, seed=self.seed)
 
@@ -106,7 +106,7 @@ def available(data: str | Path | None = None) -> list[str]:
 
 def found(data: str | Path) -> list[str]:
     """Names of all sets that the folder `data` has files for, geometry left out."""
-    from evaluation import transfer
+    from evaluation.tasks import transfer
 
     folder, layout = locate(data)
     files = sts.RAW_FILES if layout == "raw" else sts.SENTEVAL_FILES
@@ -198,7 +198,7 @@ def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], 
     if name in TRANSFER:
         return _transfer(name, data, probing)
     if name in REGRESSION:
-        from evaluation.relatedness import RelatednessTask
+        from evaluation.tasks.relatedness import RelatednessTask
 
         train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
         return RelatednessTask(name, train, dev, test, seed=probing.seed)
@@ -226,7 +226,7 @@ def _located(name: str, data: str | Path | None) -> tuple[Path, str]:
 
 
 def _transfer(name: str, data: str | Path | None, probing: Probing) -> Task:
-    from evaluation import transfer
+    from evaluation.tasks import transfer
 
     folder, layout = _located(name, data)
     if layout != "senteval":
@@ -260,22 +260,22 @@ def _pairs(place: str, options: Options, probing: Probing) -> Task:
 
 
 def _hub(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.hub import hub_pairs
+    from evaluation.tasks.hub import hub_pairs
 
     return hub_pairs(place)
 
 
 def _classify(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.classification import ClassificationTask
-    from evaluation.labelled import read_labelled
+    from evaluation.tasks.classification import ClassificationTask
+    from evaluation.tasks.labelled_texts import read_labelled
 
     labelled = read_labelled(place, probing.seed)
     return ClassificationTask(_title("classify", place), labelled, probing.protocol, **options)
 
 
 def _finetune(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation import finetune
-    from evaluation.labelled import read_labelled
+    from evaluation.tasks import finetune
+    from evaluation.tasks.labelled_texts import read_labelled
 
     head = {"head": options["head"]} if "head" in options else {}
     numbers = {name: _number(name, options[name]) for name in ("epochs", "lr", "batch") if name in options}
@@ -291,7 +291,7 @@ def _number(option: str, text: str) -> int | float:
 
 
 def _retrieval(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.retrieval import RetrievalTask
+    from evaluation.tasks.retrieval import RetrievalTask
 
     shared = options.pop("shared", "false")
     if shared not in ("true", "false"):
@@ -301,7 +301,7 @@ def _retrieval(place: str, options: Options, probing: Probing) -> Task:
 
 
 def _contrastive(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.contrastive import BATCH, ContrastiveTask
+    from evaluation.tasks.contrastive import BATCH, ContrastiveTask
 
     batch = int(_number("batch", options.get("batch", str(BATCH))))
     title = _title("contrastive", place) + (f"-batch{batch}" if batch != BATCH else "")
@@ -309,7 +309,7 @@ def _contrastive(place: str, options: Options, probing: Probing) -> Task:
 
 
 def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.zero_shot import CLAP_TEMPLATES, ZeroShotTask, read_prompts
+    from evaluation.tasks.zero_shot import CLAP_TEMPLATES, ZeroShotTask, read_prompts
 
     prompts = read_prompts(options["classes"], options.get("set")) if "classes" in options else None
     templates: Sequence[str] | None = prompts.templates if prompts else None
@@ -327,9 +327,9 @@ def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
 
 
 def _geometry(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.geometry import ClassGeometryTask, PairedGeometryTask
-    from evaluation.labelled import read_labelled
-    from evaluation.paired import Samples
+    from evaluation.tasks.geometry import ClassGeometryTask, PairedGeometryTask
+    from evaluation.tasks.labelled_texts import read_labelled
+    from evaluation.tasks.paired_items import Samples
 
     title = _title("geometry", place)
     if not place.removesuffix(".gz").endswith(".tsv"):

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluation import tables
-from evaluation.geometry import GeometryTask
-from evaluation.sts import PairTask
 from evaluation.task import Encoded, EvaluationError, Task, encode_once
+from evaluation.tasks.geometry import GeometryTask
+from evaluation.tasks.sts import PairTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from evaluation.models import Model
-    from evaluation.word_vectors import WordVectors
+    from evaluation.encoders.word_vectors import WordVectors
+    from evaluation.load import Model
 
 logger = logging.getLogger(__name__)
 
@@ -132,10 +132,10 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
 
 
 def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    from evaluation.classification import ClassificationTask
-    from evaluation.figures import COLOURS, similarity_by_gold_figure
-    from evaluation.figures_vectors import angle_kde
-    from evaluation.word_vectors import WordVectors
+    from evaluation.encoders.word_vectors import WordVectors
+    from evaluation.figures.basic import COLOURS, similarity_by_gold_figure
+    from evaluation.figures.vectors import angle_kde
+    from evaluation.tasks.classification import ClassificationTask
 
     for task in tasks:
         if isinstance(encoded.encoder, WordVectors) and task.sentences():
@@ -153,7 +153,7 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tu
 
 def _importance(words: WordVectors, sentences: Sequence[str]) -> Figure:
     """Parameter-free attention over the words of the first sentences (GCLSR, Figure 3)."""
-    from evaluation.figures_words import attention_importance, word_importance
+    from evaluation.figures.words import attention_importance, word_importance
 
     looked_up = (words.known_words(sentence) for sentence in sentences)
     drawn = ((known, attention_importance(vectors)) for known, vectors in looked_up if known)
@@ -165,7 +165,7 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
 
     Where fewer than 20 are rated exactly so, those with the next ratings follow.
     """
-    from evaluation.figures_vectors import pairs_tsne
+    from evaluation.figures.vectors import pairs_tsne
 
     ties = np.random.default_rng(seed).permutation(len(task.gold))  # which of equally rated pairs are drawn
     order = ties[np.argsort(task.gold[ties], kind="stable")]
@@ -177,7 +177,7 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
 
 def scatter(reports: Mapping[str, Mapping[str, Any]], tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
     """Alignment against uniformity of several models on each pair set, coloured by the score of that set if it is there."""
-    from evaluation.figures import alignment_uniformity_scatter
+    from evaluation.figures.basic import alignment_uniformity_scatter
 
     for task in tasks:
         if not isinstance(task, GeometryTask):

@@ -7,12 +7,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
-from data.pairs import AudioTextStream
+from data.streams.pairs import AudioTextStream
+from models.towers import ASTTower, HTSATTower
 from pipelines import parts
 from pipelines.cli import OFFLINE, main
 from trainers.clip import CLIPConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
-from trainers.towers import ASTTower, HTSATTower
 
 MODELS: dict[str, dict[str, float]] = {"clap": {}, "clap-s": {"captions": 0.1}, "cyclap": parts.CYCLIC}
 MODELS["cyclap-s"] = parts.CYCLIC | {"captions": 0.1}

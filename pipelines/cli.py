@@ -15,7 +15,7 @@ from typing import Any
 import tyro
 
 from data.errors import DataError
-from trainers.engine import NonFiniteLoss
+from trainers.engine.loop import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -85,7 +85,7 @@ def _help(recipes: Recipes, description: str, default: str, base: Recipe) -> str
 
 def prepare(recipe: Recipe) -> None:
     """Make the offline shards that the recipe's streams and tasks read, if they read any."""
-    from data.synth import kinds_of, write_demo_shards
+    from data.offline.synth import kinds_of, write_demo_shards
 
     evaluation = recipe.evaluation
     tasks = (evaluation.select or "", *evaluation.watch, *evaluation.final)
@@ -100,7 +100,7 @@ def main(
 
     `before` makes what the recipe starts from, when that is part of the pipeline.
     """
-    from trainers.launch import fit
+    from trainers.engine.launch import fit
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
@@ -116,7 +116,7 @@ def main(
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
-    from trainers.carried import carries_code
+    from models.carried_code import carries_code
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if is_shown(name)]

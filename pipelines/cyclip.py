@@ -7,15 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data.config import AnyStream, TextStream
-from data.inputs import ImageInput
-from data.pairs import ImageTextStream
+from data.streams.inputs import ImageInput
+from data.streams.kinds import AnyStream, TextStream
+from data.streams.pairs import ImageTextStream
+from models.towers import ResNetTower, ViTTower
 from pipelines import parts
 from pipelines.cli import OFFLINE, main
 from trainers.clip import CLIPConfig
 from trainers.method import turn_name
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
-from trainers.towers import ResNetTower, ViTTower
 
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "-s": {"captions": 0.1}, "-n": {"nli": 0.1}, "-e": {"nli_sentences": 0.1}}
 """What the paper's letters add: SimCSE on captions, supervised on NLI triples, SimCSE on single NLI sentences."""

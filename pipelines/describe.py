@@ -19,8 +19,8 @@ if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.decode import IMAGES, SOUNDS
 from data.shards import BadSample, RawSample, Shard, ShardSet, expand_folders, index_of, read, read_manifest
+from data.streams.decode import IMAGES, SOUNDS
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def _render_field(name: str, data: bytes, classes: Sequence[str]) -> str:
             return f"no sound: {error}"
     if name not in ("txt", "json", "cls"):
         return f"{len(data):,} bytes"
-    text = data.decode("utf-8", "replace").strip()
+    text = data.streams.decode("utf-8", "replace").strip()
     if name == "cls" and text.isdecimal() and int(text) < len(classes):
         return f"{text} ({classes[int(text)]})"
     text = re.sub(r"\s+", " ", text)
@@ -173,8 +173,8 @@ def describe_recipe(paper: str, name: str) -> str:
     import importlib
 
     from pipelines.cli import parse, prepare
-    from trainers.engine import build_method
-    from trainers.launch import quiet
+    from trainers.engine.launch import quiet
+    from trainers.engine.loop import build_method
 
     try:
         recipes = importlib.import_module(f"pipelines.{paper}").RECIPES

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from evaluation.report import Measured
     from evaluation.task import Task
-    from trainers.tracking import RunHandle
+    from trainers.engine.tracking import RunHandle
 
 logger = logging.getLogger("evaluation.command")
 
@@ -164,9 +164,10 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from evaluation import models, tables
-    from evaluation.figures import layer_curves
-    from evaluation.layers import layer_scores
+    from evaluation import load as models
+    from evaluation import tables
+    from evaluation.encoders.layers import layer_scores
+    from evaluation.figures.basic import layer_curves
     from evaluation.report import provenance
     from evaluation.task import EvaluationError
 
@@ -202,9 +203,9 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
-    from evaluation.models import TARGET, load_model
+    from evaluation.load import TARGET, load_model
     from evaluation.report import measure
-    from evaluation.retrieval import read_captions
+    from evaluation.tasks.retrieval import read_captions
 
     if arguments.fit is not None:
         fit, source = read_captions(arguments.fit), str(arguments.fit)
@@ -285,7 +286,7 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
     """The MLflow run, opened first: a server that does not answer should not cost an evaluation."""
     if arguments.experiment is None:
         return None
-    from trainers.tracking import TrackingError, open_run
+    from trainers.engine.tracking import TrackingError, open_run
 
     models = [arguments.model] if arguments.model else list(arguments.compare)
     params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}
@@ -296,7 +297,7 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
 
 
 def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> None:
-    from evaluation.figures import save
+    from evaluation.figures.basic import save
     from evaluation.report import save_examples
 
     if arguments.json is not None:

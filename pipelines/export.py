@@ -43,8 +43,8 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
-    from trainers.engine import load_method
-    from trainers.verify import verify
+    from trainers.engine.export import verify
+    from trainers.engine.loop import load_method
 
     _check_target(out, overwrite)
     encoder = load_method(checkpoint).sentence_encoder
@@ -65,7 +65,7 @@ def _check_target(out: Path, overwrite: bool) -> None:
         if out.exists():
             out.rmdir()
         return
-    from trainers.verify import ExportError
+    from trainers.engine.export import ExportError
 
     if not overwrite:
         raise ExportError(f"{out} exists already; give another folder, or --overwrite to replace it")
@@ -80,8 +80,8 @@ def card_of(checkpoint: Path, folder: Path | None = None) -> str:
     run's summary, if it is beside the checkpoint; names and licences from the shards, where they can still be read."""
     import torch
 
-    from trainers.card import library_versions, model_card
-    from trainers.check import describe_shards_of
+    from trainers.engine.card import library_versions, model_card
+    from trainers.engine.preflight import describe_shards_of
     from trainers.recipe import Recipe
 
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
@@ -110,7 +110,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         from transformers.utils import logging as transformers_logging
 
-        from trainers.carried import carries_code
+        from models.carried_code import carries_code
 
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()

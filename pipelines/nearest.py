@@ -42,8 +42,8 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    from evaluation.models import load_model
-    from evaluation.retrieval import nearest_captions, neighbour_table, read_captions
+    from evaluation.load import load_model
+    from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
     from pipelines.evaluate import quiet
 
     arguments = tyro.cli(Arguments, args=argv)

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from data.config import AudioStream, AudioTextStream, ImageStream, ImageTextStream, TextStream
-from data.inputs import AudioInput, ImageInput
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.kinds import AudioStream, AudioTextStream, ImageStream, ImageTextStream, TextStream
 from pipelines.cli import OFFLINE
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig

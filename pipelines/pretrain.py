@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from data.decode import text
 from data.shards import BadSample, ShardSet, read
+from data.streams.decode import text
+from models.fresh_bert import FreshEncoder, make_encoder
 from pipelines import parts
 from pipelines.cli import main
-from trainers.fresh import FreshEncoder, make_encoder
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 

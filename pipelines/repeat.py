@@ -22,8 +22,8 @@ from data.errors import DataError
 from evaluation import statistics, tables
 from evaluation.task import EvaluationError
 from pipelines.cli import parse, prepare
-from trainers.engine import NonFiniteLoss
-from trainers.launch import fit, resolve
+from trainers.engine.launch import fit, resolve
+from trainers.engine.loop import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
 
 

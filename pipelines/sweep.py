@@ -20,18 +20,18 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError
-from evaluation.figures_sweep import sweep_figures
 from evaluation.tables import layout, mean_sd
-from evaluation.trials import Trial, best_trial
 from pipelines.cli import is_shown, parse, prepare
+from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.recipe import Recipe, RecipeError
-from trainers.tracking import RunHandle, find_runs, open_run
+from trainers.tuning.figures import sweep_figures
+from trainers.tuning.trials import Trial, best_trial
 
 if TYPE_CHECKING:
-    from trainers.sweep import Room, Sweep
-    from trainers.sweep_log import Watch
-    from trainers.trial import Plan
-    from tune_spaces.space import SearchSpace
+    from trainers.tuning.space import SearchSpace
+    from trainers.tuning.sweep import Room, Sweep
+    from trainers.tuning.trial import Plan
+    from trainers.tuning.watch import Watch
 
 Pipeline = Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "mocoutrl"]
 TRIALS = 32
@@ -87,9 +87,9 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
     from pipelines.sweep_table import SweepTable
-    from trainers import sweep as engine
-    from trainers.launch import quiet, start_ray
-    from trainers.sweep_log import Watch
+    from trainers.engine.launch import quiet, start_ray
+    from trainers.tuning import sweep as engine
+    from trainers.tuning.watch import Watch
 
     search = make_sweep(arguments, rest)
     folder = (arguments.output or Path("runs") / search.name).resolve()
@@ -127,7 +127,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
 
     Raises RecipeError for a recipe, setting or space that is not there, with the nearest ones.
     """
-    from trainers.sweep import Sweep, prepared
+    from trainers.tuning.sweep import Sweep, prepared
 
     names = tuple(dict.fromkeys(arguments.pipelines))
     if not names:
@@ -158,7 +158,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
 
 def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
     """A space by its name; for PBT what of it may change within a run."""
-    from tune_spaces.space import within_a_run
+    from trainers.tuning.space import within_a_run
 
     known = importlib.import_module(f"tune_spaces.{pipeline}").SPACES
     if name not in known:
@@ -213,8 +213,8 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
 
 def describe(search: Sweep, room: Room, folder: Path) -> str:
     """What is about to be done, in a few lines."""
-    from trainers.sweep import count, interval, rungs
-    from trainers.trial import steps_of
+    from trainers.tuning.sweep import count, interval, rungs
+    from trainers.tuning.trial import steps_of
 
     (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
     stops = ", ".join(f"{share / 100 * steps:.0f}" for share in rungs(search))
@@ -242,8 +242,8 @@ def describe(search: Sweep, room: Room, folder: Path) -> str:
 def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: Watch) -> int:
     """Records, figures, the best trial's recipe and model, held-out scores; the exit code."""
     from pipelines.sweep_table import final_table
-    from trainers.sweep import count, own_values
-    from trainers.sweep_best import records
+    from trainers.tuning.best import records
+    from trainers.tuning.sweep import count, own_values
 
     folder = Path(plan.folder)
     trials, found = records(results, watch)
@@ -279,9 +279,9 @@ def _keep_best(
     search: Sweep, plan: Plan, results: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
-    from trainers.sweep import storage_of
-    from trainers.sweep_best import checkpoints, deliver_best, held_out, mean_scores
-    from trainers.trial import run_folder
+    from trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
+    from trainers.tuning.sweep import storage_of
+    from trainers.tuning.trial import run_folder
 
     folder = Path(plan.folder)
     storage = storage_of(search, folder)

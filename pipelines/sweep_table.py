@@ -14,8 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from evaluation.tables import layout
-from evaluation.trials import Trial, best_trial, ranked, short_names, show, varied
-from trainers.progress import duration
+from trainers.engine.progress import duration
+from trainers.tuning.trials import Trial, best_trial, ranked, short_names, show, varied
 
 ROWS = 20  # of the live table at most
 REWRITTEN, PRINTED = 1.0, 20.0  # seconds between two looks on a terminal, and between two lines elsewhere

@@ -58,7 +58,7 @@ def write_sounds(folder: Path, count: int = 32) -> str:
 def write_encoder(folder: Path) -> str:
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from trainers.fresh import train_wordpiece
+    from models.fresh_bert import train_wordpiece
 
     tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120)
     import torch

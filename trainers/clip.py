@@ -10,13 +10,13 @@ from pydantic import Field
 from torch import Tensor
 
 from data.batch import Batch
+from models.dual_encoder import DualEncoder, Projection
+from models.text_encoder import TextEncoder
+from models.towers import AnyTower, ViTTower
 from trainers import losses
 from trainers.config import MethodConfig
-from trainers.dual import DualEncoder, Projection
-from trainers.encoders import TextEncoder
 from trainers.gather import gather, offset, world_size
 from trainers.method import Method, StepOutput
-from trainers.towers import AnyTower, ViTTower
 
 
 class CLIPConfig(MethodConfig):

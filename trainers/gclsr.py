@@ -11,11 +11,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from data.batch import Batch
-from data.pwva import pwva
+from models.pwva import pwva
+from models.word_encoder import WordEncoder
 from trainers import losses
 from trainers.config import MethodConfig
 from trainers.method import Method, StepOutput
-from trainers.words import WordEncoder
 
 log = logging.getLogger(__name__)
 

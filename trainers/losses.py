@@ -248,7 +248,7 @@ def alignment(x: Tensor, y: Tensor) -> Tensor:
             far = int((lengths - 1).abs().argmax())
             raise ValueError(
                 f"alignment is of unit vectors, but row {far} has length {lengths[far].item():.4g}; "
-                "normalise first (torch.nn.functional.normalize), or use evaluation.geometry.alignment, which does"
+                "normalise first (torch.nn.functional.normalize), or use evaluation.tasks.geometry.alignment, which does"
             )
     return (x - y).square().sum(-1).mean()
 

@@ -12,11 +12,11 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from data.batch import Batch
+from models.heads import Head
+from models.text_encoder import TextEncoder, by_length
 from trainers import losses
 from trainers.config import MethodConfig
-from trainers.encoders import TextEncoder, by_length
 from trainers.gather import gather, offset, world_size
-from trainers.heads import Head
 from trainers.method import Method, StepOutput
 
 PADDED = 200

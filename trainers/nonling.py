@@ -10,13 +10,13 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from data.batch import Batch
+from models.heads import Head
+from models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
+from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.config import MethodConfig, Variant
-from trainers.encoders import TextEncoder
 from trainers.gather import gather, offset
-from trainers.heads import Head
 from trainers.method import StepOutput
-from trainers.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from trainers.simcse import SimCSE, SimCSEConfig
 
 

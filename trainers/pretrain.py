@@ -10,9 +10,9 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from data.batch import Batch
+from models.fresh_bert import FreshEncoder
+from models.text_encoder import TextEncoder
 from trainers.config import MethodConfig
-from trainers.encoders import TextEncoder
-from trainers.fresh import FreshEncoder
 from trainers.method import Method, StepOutput
 
 

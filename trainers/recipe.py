@@ -11,13 +11,13 @@ from urllib.parse import parse_qsl
 
 from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
 
-from data.config import AnyStream
+from data.streams.kinds import AnyStream
+from models.config import AnyEncoder, Settings
+from models.config import EncoderConfig as EncoderConfig
+from models.config import WordEncoderConfig as WordEncoderConfig
 from trainers.config import MethodConfig
-from trainers.encoder_config import AnyEncoder, Settings
-from trainers.encoder_config import EncoderConfig as EncoderConfig
-from trainers.encoder_config import WordEncoderConfig as WordEncoderConfig
 from trainers.method import turn_name
-from trainers.methods import AnyMethod
+from trainers.registry import AnyMethod
 
 
 class GroupOverride(Settings):

@@ -13,12 +13,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from data.batch import Batch
+from models.frozen import frozen
+from models.heads import Head
+from models.text_encoder import TextEncoder, by_length, layer_stack, pooled_layers
 from trainers import losses
 from trainers.config import MethodConfig
-from trainers.encoders import TextEncoder, by_length, layer_stack, pooled_layers
-from trainers.frozen import frozen
 from trainers.gather import gather, offset
-from trainers.heads import Head
 from trainers.method import Method, StepOutput
 
 

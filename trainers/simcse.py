@@ -11,9 +11,9 @@ from pydantic import Field
 from torch import Tensor
 
 from data.batch import Batch
+from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.config import MethodConfig
-from trainers.encoders import TextEncoder
 from trainers.gather import gather, offset
 from trainers.method import Method, StepOutput
 

@@ -6,7 +6,7 @@ from typing import Literal
 
 from ray import tune
 
-from tune_spaces.space import SearchSpace
+from trainers.tuning.space import SearchSpace
 
 GRID = [0.1, 0.25, 0.5]
 """Of lambda_I, lambda_C and lambda_s or lambda_n (paper 002, Tables 9 and 10)."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from tune_spaces.space import SearchSpace
+from trainers.tuning.space import SearchSpace
 
 BATCHES = [64, 128, 256, 512, 1024]
 REGIONS = [

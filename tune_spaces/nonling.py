@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from tune_spaces.space import SearchSpace
+from trainers.tuning.space import SearchSpace
 
 
 def spaces(stream: str) -> dict[str, SearchSpace]:

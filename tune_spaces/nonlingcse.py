@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from trainers.tuning.space import SearchSpace
 from tune_spaces.nonling import spaces
-from tune_spaces.space import SearchSpace
 
 image, audio = spaces("image"), spaces("audio")
 both: SearchSpace = {**image["paper"], **audio["paper"]}  # 2,304 points: to be drawn from, not to be run through

@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.cluster.servers import S3Server
-from trainers.launch import AUTOSCALING
+from trainers.engine.launch import AUTOSCALING
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = dict(
@@ -238,7 +238,7 @@ def test_the_jobs_environment_is_that_of_our_settings(rayjob: dict[str, Any]) ->
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
     from pipelines import visualcse
     from pipelines.cli import parse
-    from trainers.check import check_settings
+    from trainers.engine.preflight import check_settings
 
     words = rayjob["spec"]["entrypoint"].split()
     assert words[:2] == ["python", "pipelines/visualcse.py"]

@@ -22,10 +22,11 @@ import soundfile
 import webdataset
 from PIL import Image
 
-from data import decode, synth
-from data.decode import audio, image
+from data.offline import synth
 from data.pack import Draft, Output, pack
 from data.shards import RawSample, ShardSet, read
+from data.streams import decode
+from data.streams.decode import audio, image
 from pipelines import describe
 from pipelines import pack as command
 

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from data.config import ImageStream, TextStream
 from data.errors import DataError
 from data.order import pass_sequence
 from data.shards import ShardSet
 from data.stream import Reader
+from data.streams.kinds import ImageStream, TextStream
 from tests.small import write_images, write_text
 
 

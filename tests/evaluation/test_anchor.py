@@ -11,11 +11,11 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-from evaluation.encoders import load_encoder
-from evaluation.mteb_adapter import PROBES, MtebEncoder
+from evaluation.encoders.encoder import load_encoder
+from evaluation.encoders.mteb_adapter import PROBES, MtebEncoder
 from evaluation.registry import make_tasks
-from evaluation.sts import PairTask
 from evaluation.task import Encoded, encode_once
+from evaluation.tasks.sts import PairTask
 
 # Spearman of cosine, all subsets concatenated, of all-MiniLM-L6-v2 (mean pooling, raw text), measured here on all four sets.
 # The public MTEB figures are the same within .01 (STS14 is 75.59 there), and the tolerance below covers both.

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from data.config import AudioStream, ImageStream, TextStream
+from data.streams.kinds import AudioStream, ImageStream, TextStream
 from tests.small import write_encoder, write_images, write_sounds, write_text
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig

@@ -18,12 +18,12 @@ import pytest
 import torch
 from PIL import Image
 
-from data.config import AnyStream, ImageStream, TextStream
 from data.shards import ShardSet
 from data.stream import Reader
+from data.streams.kinds import AnyStream, ImageStream, TextStream
 from pipelines import cli, visualcse
 from tests.small import add, write_images, write_sounds, write_text
-from trainers.check import check
+from trainers.engine.preflight import check
 from trainers.recipe import OptimConfig, Recipe
 
 

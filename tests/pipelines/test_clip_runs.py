@@ -11,17 +11,17 @@ import pytest
 import torch
 from PIL import Image
 
-from data.config import TextStream
-from data.inputs import ImageInput
-from data.pairs import ImageTextStream
-from evaluation.models import load_model
+from data.streams.inputs import ImageInput
+from data.streams.kinds import TextStream
+from data.streams.pairs import ImageTextStream
+from evaluation.load import load_model
+from models.towers import ResNetTower
 from tests import small
 from tests.small import journal
 from trainers.clip import CLIPConfig
-from trainers.engine import load_method
-from trainers.launch import fit
+from trainers.engine.launch import fit
+from trainers.engine.loop import load_method
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
-from trainers.towers import ResNetTower
 
 INPUT = ImageInput(size=32)
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "old": (40, 40, 40), "new": (240, 240, 240)}

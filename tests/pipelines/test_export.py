@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from pipelines import export as verb
+from trainers.engine.export import ExportError
 from trainers.recipe import Recipe
-from trainers.verify import ExportError
 
 ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sees a red house", "dog"]
@@ -23,7 +23,7 @@ TEXTS = ["the cat sees a red house", "dog"]
 def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     from safetensors.torch import save_file
 
-    from trainers.engine import build_method
+    from trainers.engine.loop import build_method
 
     folder.mkdir(parents=True)
     weights = {name: (scale * value).contiguous().clone() for name, value in build_method(recipe).state_dict().items()}
@@ -38,8 +38,8 @@ def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModel
 
-    from trainers.encoders import TextEncoder
-    from trainers.engine import load_method
+    from models.text_encoder import TextEncoder
+    from trainers.engine.loop import load_method
 
     checkpoint = write_checkpoint(recipe.replace("encoder.pooling", pooling), tmp_path / "checkpoint", scale=1.1)
     out = verb.export(checkpoint, tmp_path / "models" / "mine")
@@ -101,7 +101,7 @@ def test_what_is_no_checkpoint_is_named(tmp_path: Path, capsys: pytest.CaptureFi
 def test_a_saved_model_that_differs_is_not_delivered(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trainers.encoders import TextEncoder
+    from models.text_encoder import TextEncoder
 
     save = TextEncoder.save
 
@@ -120,7 +120,7 @@ def test_a_saved_model_that_differs_is_not_delivered(
 
 
 def dual_recipe(recipe: Recipe, place: Path, tower: Any) -> Recipe:
-    from data.pairs import AudioTextStream, ImageTextStream
+    from data.streams.pairs import AudioTextStream, ImageTextStream
     from trainers.clip import CLIPConfig
 
     kind, folder = (ImageTextStream, "image") if tower.modality == "image" else (AudioTextStream, "audio")
@@ -143,9 +143,9 @@ def test_a_dual_encoder_is_compared_in_both_modalities(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    from data.inputs import AudioInput, ImageInput
-    from trainers import exported
-    from trainers.towers import ASTTower, ResNetTower
+    from data.streams.inputs import AudioInput, ImageInput
+    from models import dual_module as exported
+    from models.towers import ASTTower, ResNetTower
 
     sound = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=512, hop=80, high_hz=4000)
     ast = ASTTower(input=sound, patch_size=8, stride=8, width=16, layers=1, heads=2, mask_frames=0)

@@ -13,23 +13,23 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel
 
-from data.config import EDATextStream, TextStream
 from data.errors import DecodeError
 from data.pack import Output, pack_text
-from data.triplets import TripletTextStream
+from data.streams.kinds import EDATextStream, TextStream
+from data.streams.triplets import TripletTextStream
 from data.word_vectors import open_vectors, write_vectors
-from evaluation.models import load_model
+from evaluation.load import load_model
+from models.word_encoder import check_vocabulary, train_recipe_vectors
 from pipelines import gclsr as gclsr_recipes
 from pipelines import parts
-from tests.pipelines.test_engine import Memory, run
 from tests.small import add, write_text
-from trainers.check import check
-from trainers.engine import Engine, LocalHost, load_method
+from tests.trainers.engine.test_engine import Memory, run
+from trainers.engine.launch import fit
+from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.preflight import check
 from trainers.gclsr import GCLSRConfig
-from trainers.launch import fit
 from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig
-from trainers.words import check_vocabulary, train_recipe_vectors
 
 
 @pytest.fixture

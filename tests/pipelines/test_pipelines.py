@@ -8,10 +8,10 @@ from types import ModuleType
 
 import pytest
 
+from models.carried_code import carries_code
 from pipelines import audiocse, clap, cyclip, gclsr, mocoutrl, nonlingcse, parts, pretrain, sgbert, simcse, visualcse
 from pipelines.cli import parse, prepare, report
-from trainers.carried import carries_code
-from trainers.launch import fit
+from trainers.engine.launch import fit
 
 ALL = [simcse, visualcse, audiocse, nonlingcse, pretrain, sgbert, cyclip, clap, gclsr, mocoutrl]
 EVERY_STREAM = [visualcse, clap, mocoutrl]

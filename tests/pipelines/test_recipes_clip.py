@@ -13,19 +13,19 @@ from PIL import Image
 from transformers import CLIPConfig as HFConfig
 from transformers import CLIPModel, CLIPTextConfig, CLIPVisionConfig
 
-from data.config import TextStream
-from data.pairs import AudioTextStream, ImageTextStream
-from data.synth import write_demo_shards
+from data.offline.synth import write_demo_shards
+from data.streams.kinds import TextStream
+from data.streams.pairs import AudioTextStream, ImageTextStream
 from evaluation.registry import is_development
+from models.towers import HTSATTower, ResNetTower, ViTTower
 from pipelines import clap, cyclip, pack, parts
 from pipelines.cli import OFFLINE
-from tests.trainers import tiny_encoder
-from trainers.check import check_settings
+from tests.models import tiny_encoder
 from trainers.clip import CLIPConfig
-from trainers.launch import fit
-from trainers.optim import schedule_factor
+from trainers.engine.launch import fit
+from trainers.engine.optim import schedule_factor
+from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
-from trainers.towers import HTSATTower, ResNetTower, ViTTower
 
 ALL = {f"{module.__name__.split('.')[1]}:{name}": make for module in (cyclip, clap) for name, make in module.RECIPES.items()}
 CC3M, CLOTHO, AUDIOCAPS = 2_806_641, 3_839, 49_838

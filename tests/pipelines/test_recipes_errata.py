@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 
-from data.config import AudioStream, ImageStream, TextStream
-from data.device import LOG_FLOOR, log_mel, mel_filters
+from data.streams.device import LOG_FLOOR, log_mel, mel_filters
+from data.streams.kinds import AudioStream, ImageStream, TextStream
 from pipelines import audiocse, nonlingcse, pretrain, sgbert, simcse, visualcse
-from trainers.check import check_settings
+from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
 
 PAPER_ROWS = {

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from data.config import EDATextStream, TextStream
+from data.streams.kinds import EDATextStream, TextStream
 from evaluation.tables import TRANSFER, average
 from pipelines import gclsr
-from trainers.check import check, check_settings
+from trainers.engine.preflight import check, check_settings
 from trainers.gclsr import GCLSRConfig
 from trainers.recipe import Recipe, RecipeError, SGDConfig, WordEncoderConfig
 

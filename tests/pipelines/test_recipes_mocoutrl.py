@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from data.lexicon import SMALL
-from data.synth import wiki_sentences
-from data.triplets import TripletTextStream, remembered, words
+from data.offline.synth import wiki_sentences
+from data.streams.triplets import TripletTextStream, remembered, words
+from data.wordnet.lexicon import SMALL
 from evaluation.tables import SEVEN
 from pipelines import mocoutrl
-from trainers.check import check_settings
+from trainers.engine.preflight import check_settings
 from trainers.mocoutrl import Choices, MoCoUTRLConfig
 from trainers.recipe import EncoderConfig, OptimConfig, Recipe
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from data.config import TextStream
+from data.streams.kinds import TextStream
 from pipelines import sgbert
-from trainers.check import check_settings
+from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
 from trainers.sgbert import SGBERTConfig
 

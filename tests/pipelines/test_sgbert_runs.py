@@ -10,13 +10,13 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from data.config import TextStream
 from data.pack import Output, pack_table
+from data.streams.kinds import TextStream
 from evaluation.registry import absolute
-from tests.pipelines.test_engine import Memory, run
 from tests.small import WORDS
-from trainers.engine import Engine, LocalHost, load_method
-from trainers.launch import resolve
+from tests.trainers.engine.test_engine import Memory, run
+from trainers.engine.launch import resolve
+from trainers.engine.loop import Engine, LocalHost, load_method
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 

@@ -16,16 +16,16 @@ from ray import tune
 from safetensors.torch import load_file
 
 from data.errors import DataError
-from evaluation.trials import Trial
 from pipelines import sweep as pipeline
-from trainers import sweep as engine
+from trainers.engine.tracking import open_run
 from trainers.recipe import Recipe, RecipeError
-from trainers.sweep import Sweep, assignments, check_sweep, count, needs, prepared, room, rungs
-from trainers.sweep_best import records
-from trainers.sweep_log import Watch
-from trainers.tracking import open_run
-from trainers.trial import Plan
-from tune_spaces.space import SearchSpace
+from trainers.tuning import sweep as engine
+from trainers.tuning.best import records
+from trainers.tuning.space import SearchSpace
+from trainers.tuning.sweep import Sweep, assignments, check_sweep, count, needs, prepared, room, rungs
+from trainers.tuning.trial import Plan
+from trainers.tuning.trials import Trial
+from trainers.tuning.watch import Watch
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -219,8 +219,8 @@ def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
     from data.word_vectors import is_word_vectors
     from pipelines import gclsr
     from pipelines.cli import prepare
-    from trainers.launch import resolve
-    from trainers.trial import share_vectors
+    from trainers.engine.launch import resolve
+    from trainers.tuning.trial import share_vectors
 
     monkeypatch.chdir(tmp_path)
     recipe = gclsr.smoke()
@@ -278,7 +278,7 @@ def config_of(search: Sweep, trial: Trial) -> dict[str, Any]:
 
 def test_a_trial_is_the_run_of_its_recipe(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Same scores at the same steps as the recipe run by itself: sharing processes changes nothing."""
-    from trainers.launch import fit
+    from trainers.engine.launch import fit
 
     search = made(small, trials=3, scheduler="none")
     trials, plan, _, _ = carried_out(search, tmp_path / "sweep")
@@ -305,7 +305,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     assert both.seeds == 2 and both.step == both.steps == 12
     assert both.best == pytest.approx(np.mean([single[seed][0].best for seed in (1, 2)]))
     assert set(nested(plan_uri(search), parent.run_id)) == {"0/1", "0/2", "1/1", "1/2"}
-    from trainers.sweep_best import checkpoints, held_out, mean_scores
+    from trainers.tuning.best import checkpoints, held_out, mean_scores
 
     with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
         assert list(folders) == [1, 2]
@@ -368,7 +368,7 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 @pytest.mark.cluster  # each trial starts Ray Train's own processes: minutes on two cores
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
-    from trainers.sweep_best import checkpoints, held_out
+    from trainers.tuning.best import checkpoints, held_out
 
     workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 0.5)
     for name in workers.streams:
@@ -429,7 +429,7 @@ def test_two_methods_at_once_from_the_command_line(
 
     from pipelines import simcse, visualcse
     from pipelines.cli import parse
-    from trainers.launch import fit
+    from trainers.engine.launch import fit
 
     recipes = {"visualcse": visualcse, "simcse": simcse}[best["pipeline"]].RECIPES
     ended = next(trial for trial in trials if trial["number"] == best["trial"])["status"] == "finished"

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from evaluation.trials import Status, Trial
 from pipelines.sweep_table import SweepTable, final_table, status_line
 from tests.conftest import ROOT
+from trainers.tuning.trials import Status, Trial
 
 METRIC = "lee-dev/spearman"
 

@@ -24,15 +24,15 @@ from transformers import (
 )
 
 from data.batch import Batch
-from data.config import TextStream
-from data.inputs import AudioInput, ImageInput
-from data.pairs import ImageTextStream
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.kinds import TextStream
+from data.streams.pairs import ImageTextStream
+from models.text_encoder import TextEncoder
+from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from trainers import losses
-from trainers.check import check_settings
 from trainers.clip import CLIP, CLIPConfig
-from trainers.encoders import TextEncoder
+from trainers.engine.preflight import check_settings
 from trainers.recipe import EncoderConfig, OptimConfig, Recipe, RecipeError
-from trainers.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 
 WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
 VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)

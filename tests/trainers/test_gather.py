@@ -18,17 +18,17 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from data.batch import Batch
-from data.inputs import ImageInput
+from data.streams.inputs import ImageInput
+from models.towers import ViTTower
 from trainers import losses
-from trainers.batchnorm import synchronised
 from trainers.clip import CLIPConfig
+from trainers.engine.batchnorm import synchronised
 from trainers.gather import gather, offset, rank, world_size
 from trainers.gclsr import GCLSRConfig
 from trainers.method import Method
 from trainers.mocoutrl import MoCoUTRLConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.simcse import SimCSEConfig
-from trainers.towers import ViTTower
 from trainers.visualcse import VisualCSEConfig
 
 ROWS = 64

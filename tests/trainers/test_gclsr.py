@@ -14,12 +14,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.batch import Batch
-from data.config import EDATextStream, TextStream
+from data.streams.kinds import EDATextStream, TextStream
 from pipelines import gclsr as recipes
 from trainers import losses
-from trainers.check import check_settings
+from trainers.engine.optim import TurnOptimizer
+from trainers.engine.preflight import check_settings
 from trainers.gclsr import GCLSR, GCLSRConfig
-from trainers.optim import TurnOptimizer
 from trainers.recipe import GroupOverride, OptimConfig, Recipe, RecipeError, SGDConfig, WordEncoderConfig
 
 P = torch.tensor([[1.0, 2, -1, 0.5], [0.3, -0.4, 2, 1]], dtype=torch.float64)
@@ -315,7 +315,7 @@ def test_optimizers_are_told_apart_by_their_fields() -> None:
     ],
 )
 def test_settings_that_cannot_run(changes: dict[str, Any], message: str) -> None:
-    from trainers.check import _check_encoder
+    from trainers.engine.preflight import _check_encoder
 
     recipe = recipes.full().replace("encoder.vectors", None)
     for path, value in changes.items():

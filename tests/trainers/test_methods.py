@@ -12,11 +12,11 @@ from torch import Tensor
 from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
 
 from data.batch import Batch
+from models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
 from trainers import losses
 from trainers.audiocse import AudioCSEConfig
 from trainers.config import Variant
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingCSEConfig
-from trainers.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
 from trainers.simcse import SimCSE, SimCSEConfig
 from trainers.visualcse import VisualCSEConfig
 

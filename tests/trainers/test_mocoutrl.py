@@ -348,7 +348,7 @@ def test_states_and_word_embeddings_of_different_size() -> None:
         intermediate_size=16,
         hidden_dropout_prob=0.0,
     )
-    from trainers.encoders import TextEncoder
+    from models.text_encoder import TextEncoder
 
     def electra() -> TextEncoder:
         return TextEncoder(ElectraModel(config), tiny_encoder.tokenizer(), "mean")
@@ -362,7 +362,7 @@ def test_states_and_word_embeddings_of_different_size() -> None:
 def test_a_model_without_word_embeddings() -> None:
     from transformers import CanineConfig, CanineModel
 
-    from trainers.encoders import TextEncoder
+    from models.text_encoder import TextEncoder
 
     config = CanineConfig(
         hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_hash_buckets=32

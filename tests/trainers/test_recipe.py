@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import audiocse, clap, cyclip, nonlingcse, sgbert, simcse, visualcse
-from trainers.launch import resolve
+from trainers.engine.launch import resolve
 from trainers.recipe import Recipe, RecipeError
 
 ALL = {

@@ -33,8 +33,9 @@ from transformers import (
 )
 
 from data.batch import Batch
-from trainers import encoders, losses
-from trainers.encoders import Pooling, pool, pooled_layers
+from models import text_encoder as encoders
+from models.text_encoder import Pooling, pool, pooled_layers
+from trainers import losses
 from trainers.gather import gather, offset
 from trainers.sgbert import SGBERT, SGBERTConfig
 

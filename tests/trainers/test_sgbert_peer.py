@@ -11,9 +11,9 @@ from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
 from benchmarks.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, peak_bytes, saved_bytes
-from trainers.encoders import TextEncoder
+from models.text_encoder import TextEncoder
+from trainers.engine.optim import TurnOptimizer
 from trainers.method import Method
-from trainers.optim import TurnOptimizer
 from trainers.sgbert import SGBERT, SGBERTConfig
 from trainers.simcse import SimCSEConfig
 

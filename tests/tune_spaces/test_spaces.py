@@ -18,10 +18,10 @@ from pipelines import sgbert as sgbert_pipeline
 from pipelines import simcse as simcse_pipeline
 from pipelines import visualcse as visualcse_pipeline
 from pipelines.sweep import Pipeline
-from trainers.check import check_settings
+from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe, RecipeError
+from trainers.tuning.space import SearchSpace, check, draws, grid, grid_size, holding, values_of, values_to_try, within_a_run
 from tune_spaces import audiocse, clap, cyclip, gclsr, mocoutrl, nonlingcse, sgbert, simcse, visualcse
-from tune_spaces.space import SearchSpace, check, draws, grid, grid_size, holding, values_of, values_to_try, within_a_run
 
 PAIRS = [
     (space, make)

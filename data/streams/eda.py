@@ -1,0 +1,129 @@
+"""Easy data augmentation (EDA, Wei & Zou 2019), the baseline of paper 003: four small edits of the words of a sentence.
+
+The edits are chained as in the paper's released code: synonym replacement, random insertion, random swap, random deletion
+(section 5.3). They are made in the reading task, so this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import string
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from data.wordnet.lexicon import Lexicon
+
+Synonyms = Callable[[str], Sequence[str]]
+
+_FUNCTION_WORDS = """
+a about above after again against all also am an and any are aren't as at be because been before being below between
+both but by can can't cannot could couldn't did didn't do does doesn't doing don't down during each either few for from
+further had hadn't has hasn't have haven't having he her here hers herself him himself his how i if in into is isn't it
+it's its itself just may me might mine more most must my myself neither no nor not of off on once only or other our ours
+ourselves out over own same shall she should shouldn't so some such than that the their theirs them themselves then there
+these they this those through to too under until up upon us very was wasn't we were weren't what when where whether which
+while who whom whose why will with within without won't would wouldn't yet you your yours yourself yourselves
+"""
+STOP_WORDS = frozenset(_FUNCTION_WORDS.split())
+"""Words that are not replaced and give no insertion: articles, pronouns, prepositions, conjunctions, auxiliaries."""
+
+_EDGES = string.punctuation + "‘’“”«»…–—"
+
+
+def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: float = 0.1) -> list[str]:
+    """One augmented copy of a sentence: replacement, insertion, swap and deletion, one after the other.
+
+    The first three are done max(1, int(alpha * n)) times, n the words of the given sentence; then every word is deleted
+    with probability alpha. Nothing but `rng` decides.
+
+    Args:
+        words: of the sentence; punctuation at their edges and capitals do not keep them from being found.
+        rng: source of all randomness.
+        synonyms: the words that may replace a lower-case word, none for words that have none. Blanks or underscores inside
+            a synonym make several words of it.
+        alpha: share of the words that each edit is to change; 0 gives the sentence back.
+
+    Returns:
+        At least one word, unless none was given.
+
+    Raises:
+        ValueError: alpha is not in 0 to 1.
+    """
+    if not 0 <= alpha <= 1:
+        raise ValueError(f"eda: alpha={alpha}; it must be 0 to 1")
+    if not words or alpha == 0:
+        return list(words)
+    count = max(1, int(alpha * len(words)))
+    changed = replace_synonyms(words, rng, synonyms, count)
+    changed = insert_synonyms(changed, rng, synonyms, count)
+    return delete(swap(changed, rng, count), rng, alpha)
+
+
+@lru_cache(maxsize=4)
+def remembered(lexicon: Lexicon) -> Synonyms:
+    """The lexicon's synonyms, from memory where a word was asked for lately: 8 times as many sentences a second."""
+    return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word)))
+
+
+def replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
+    """Up to `count` different words, each replaced in all its places by one synonym; punctuation around it stays."""
+    candidates = list(dict.fromkeys(_candidates(words)))
+    chosen: dict[str, list[str]] = {}
+    for place in rng.permutation(len(candidates)):
+        if len(chosen) == count:
+            break
+        if choices := _choices(candidates[place], synonyms):
+            chosen[candidates[place]] = choices[int(rng.integers(len(choices)))]
+    result: list[str] = []
+    for word in words:
+        core = _core(word)
+        new = chosen.get(core.lower())
+        result += [word] if new is None else word.replace(core, " ".join(new), 1).split()
+    return result
+
+
+def insert_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:
+    """`count` times, a synonym of a random word at a random place; nothing where no word has a synonym."""
+    result = list(words)
+    for _ in range(count):
+        candidates = _candidates(result)
+        for place in rng.permutation(len(candidates)):
+            if choices := _choices(candidates[place], synonyms):
+                at = int(rng.integers(len(result) + 1))
+                result[at:at] = choices[int(rng.integers(len(choices)))]
+                break
+    return result
+
+
+def swap(words: Sequence[str], rng: np.random.Generator, count: int) -> list[str]:
+    """`count` times, two words at different random places change places."""
+    result = list(words)
+    for _ in range(count if len(result) > 1 else 0):
+        first, second = rng.choice(len(result), 2, replace=False)
+        result[first], result[second] = result[second], result[first]
+    return result
+
+
+def delete(words: Sequence[str], rng: np.random.Generator, probability: float) -> list[str]:
+    """Every word is left out with `probability`; where none would be left, one random word stays."""
+    kept = [word for word, draw in zip(words, rng.random(len(words)), strict=True) if draw >= probability]
+    return kept or ([words[int(rng.integers(len(words)))]] if words else [])
+
+
+def _core(word: str) -> str:
+    """The word without punctuation at its edges; empty when it is nothing else."""
+    return word.strip(_EDGES)
+
+
+def _candidates(words: Sequence[str]) -> list[str]:
+    """The words that may have synonyms, in lower case: neither stop words nor mere punctuation."""
+    return [core for word in words if (core := _core(word).lower()) and core not in STOP_WORDS]
+
+
+def _choices(word: str, synonyms: Synonyms) -> list[list[str]]:
+    """Synonyms as lists of words, in the lexicon's order, without the word itself."""
+    parts = [found.replace("_", " ").split() for found in synonyms(word)]
+    return [part for part in parts if part and " ".join(part).lower() != word]

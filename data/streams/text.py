@@ -1,0 +1,67 @@
+"""Streams of sentences: the plain one, which the others are made of, and the lexicon that some of them need."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data.errors import DataError
+from data.shards import RawSample
+from data.streams import decode
+from data.streams.base import Row, StreamConfig, Tokenize
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from data.wordnet.lexicon import Lexicon
+
+
+class TextStream(StreamConfig):
+    """Sentences, pairs or triples. Every column is one view: ``input_ids`` and ``attention_mask`` (B, V, L)."""
+
+    kind: Literal["text"] = "text"
+    columns: tuple[str, ...] = ("txt",)
+    """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
+    max_length: int = Field(32, gt=2)
+    """Tokens that are kept of a sentence in training."""
+
+    @property
+    def texts(self) -> bool:
+        return True
+
+    @property
+    def n_texts(self) -> int:
+        """Texts of a sample, each a view."""
+        return len(self.columns)
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        return dict(zip(self._names, decode.text(sample.fields, self.columns, key=sample.key), strict=True))
+
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        if tokenize is None:
+            raise ValueError("a text stream needs a tokenizer")
+        tokens = tokenize(self._flat(rows))
+        return {n: t.view(-1, self.n_texts, t.shape[-1]) for n, t in tokens.items() if n in ("input_ids", "attention_mask")}
+
+    def _flat(self, rows: dict[str, Any]) -> list[str]:
+        """All texts of a batch, those of a sample beside each other."""
+        return [str(rows[name][i]) for i in range(len(rows[self._names[0]])) for name in self._names]
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"text{i}" for i in range(self.n_texts)]
+
+
+def lexicon_of(kind: str, path: str | None) -> Lexicon:
+    """The lexicon of a stream of this kind (`data.wordnet.lexicon.open_lexicon`), opened once in a process.
+
+    ValueError where there is none, not DataError: no fault of a sample, so no sample is skipped for it.
+    """
+    from data.wordnet.lexicon import open_lexicon
+
+    try:
+        return open_lexicon(path)
+    except DataError as error:
+        raise ValueError(f"the lexicon of a stream of kind {kind!r}: {error}") from None

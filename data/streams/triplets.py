@@ -1,0 +1,160 @@
+"""Triplets of MoCoUTRL (paper 004): a sentence, the same with one word replaced by a synonym, and by an antonym.
+
+The paper replaces a random token; the released preparation a random adjective, by any lemma of any of its meanings and the
+first antonym of one, and only the word's first occurrence. Here it is the occurrence that was drawn, and nothing else of
+the text changes: neither spacing nor punctuation, nor an article before the word ("an old man" -> "an young man").
+Triplets are made in the reading task, so this module imports no torch.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from data.errors import DecodeError
+from data.shards import RawSample
+from data.streams import decode
+from data.streams.base import Row, Tokenize
+from data.streams.text import TextStream, lexicon_of
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from data.wordnet.lexicon import Lexicon
+
+Span = tuple[int, int]
+"""First character and the one after the last."""
+Replacements = Callable[[str], "tuple[tuple[str, ...], str] | None"]
+"""Synonyms, at least one, and the antonym of a word; None where it lacks one of them."""
+
+NO_CANDIDATE = "no word with a synonym and an antonym"
+
+# Letters, with hyphens and apostrophes inside; no part of "3rd", "x_1" or of a letter with a combining accent.
+_WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:[-'’][^\W\d_]+)*(?![\w\u0300-\u036f])")
+_POSSESSIVE = re.compile(r"['’]s$", re.IGNORECASE)
+
+
+class Triplet(NamedTuple):
+    """A sentence, with a synonym and with an antonym, and where the replaced word is in each; (0, 0): nowhere."""
+
+    texts: tuple[str, str, str]
+    spans: tuple[Span, Span, Span]
+
+
+def words(text: str) -> list[Span]:
+    """Where the words of a text are: "the dog's re-use" -> the, dog, re-use."""
+    return [(found.start(), found.start() + len(_POSSESSIVE.sub("", found.group()))) for found in _WORD.finditer(text)]
+
+
+def triplet(text: str, rng: np.random.Generator, replacements: Replacements, most: int | None = None) -> Triplet | None:
+    """One random word of a text, of those that have a synonym and an antonym, replaced by a random one of its synonyms
+    and by its antonym.
+
+    Args:
+        text: the sentence.
+        rng: source of all randomness.
+        replacements: of a word as it stands in the text.
+        most: only words among so many first pieces between white space; None: all.
+
+    Returns:
+        None where no word has both.
+    """
+    end = _end(text, most)
+    candidates = [(span, found) for span in words(text) if span[1] <= end and (found := replacements(text[slice(*span)]))]
+    if not candidates:
+        return None
+    (start, stop), (synonyms, antonym) = candidates[int(rng.integers(len(candidates)))]
+    replaced = (text[start:stop], synonyms[int(rng.integers(len(synonyms)))], antonym)
+    first, second, third = (text[:start] + word + text[stop:] for word in replaced)
+    one, two, three = ((start, start + len(word)) for word in replaced)
+    return Triplet((first, second, third), (one, two, three))
+
+
+def _end(text: str, most: int | None) -> int:
+    """Characters of the first `most` pieces of a text whose white space is single."""
+    pieces = text.split(" ", most) if most is not None else []
+    return len(text) if most is None or len(pieces) <= most else len(text) - len(pieces[most])
+
+
+@lru_cache(maxsize=8)
+def remembered(lexicon: Lexicon, pos: str | None) -> Replacements:
+    """The lexicon's replacements of a word, from memory where it was asked for lately.
+
+    The antonym is the first one: that of the word's commonest meaning. Later ones may be antonyms of a similar adjective
+    only, which are noisy.
+    """
+
+    @lru_cache(maxsize=2**15)
+    def find(word: str) -> tuple[tuple[str, ...], str] | None:
+        synonyms, antonyms = lexicon.replacements(word, pos)
+        return (tuple(synonyms), antonyms[0]) if synonyms and antonyms else None
+
+    return find
+
+
+class TripletTextStream(TextStream):
+    """MoCoUTRL's triplets (paper 004): sentence, sentence with a synonym, sentence with an antonym in place of one word.
+
+    ``input_ids``, ``attention_mask`` and ``word_mask`` (B, 3, L), where ``word_mask`` is 1 at the sub-tokens of the
+    replaced word; ``candidate`` (B,) bool: a word was replaced and tokens of it are in all three views. Elsewhere
+    ``word_mask`` is 0: the sentence had no candidate, or its word was cut off at `max_length`. In both cases the three
+    views are the same.
+
+    They are made where the shards are read; the same seed, pass and sample give the same triplet.
+    """
+
+    kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # the union tells streams apart by it
+    columns: tuple[str] = ("txt",)
+    """The one field that holds the sentence."""
+    choose: Literal["token", "adjective"] = "token"
+    """Which words are replaced: `token`: any (paper), `adjective`: those that may be an adjective (released code)."""
+    lexicon: str | None = None
+    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
+    without_candidate: Literal["skip", "keep"] = "skip"
+    """What becomes of a sentence without a word that has a synonym and an antonym: it is skipped and counted, or three
+    times the same, without a replaced word."""
+    on_bad_sample: Literal["raise", "skip"] = "skip"
+    """What an unreadable sample does: stop the run, or be skipped, counted and reported."""
+    max_skipped_share: float = Field(0.95, ge=0, lt=1)
+    """With `skip`: the run stops when more than this share of a pass is lost, sentences without a candidate included."""
+
+    @model_validator(mode="after")
+    def _skips_may_happen(self) -> TripletTextStream:
+        if self.without_candidate == "skip" and self.on_bad_sample == "raise":
+            raise ValueError(
+                "without_candidate='skip' with on_bad_sample='raise' would stop the run at the first sentence without a "
+                "candidate; set on_bad_sample='skip', or without_candidate='keep'"
+            )
+        return self
+
+    @property
+    def n_texts(self) -> int:
+        return 3
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        text = decode.text(sample.fields, self.columns, key=sample.key)[0]
+        find = remembered(self.open_lexicon(), "a" if self.choose == "adjective" else None)
+        # A piece is a token at least, and most encoders add two: what is later than that is always cut off.
+        found = triplet(text, rng, find, self.max_length - 2)
+        if found is None and self.without_candidate == "skip":
+            raise DecodeError(NO_CANDIDATE, "no candidate")
+        texts, spans = found or Triplet((text, text, text), ((0, 0), (0, 0), (0, 0)))
+        return {**dict(zip(self._names, texts, strict=True)), "spans": np.array(spans, dtype=np.int32)}
+
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        if tokenize is None:
+            raise ValueError("a stream of kind 'triplet' needs a tokenizer")
+        spans = [(start, stop) for sample in rows["spans"] for start, stop in sample.tolist()]
+        tokens = tokenize(self._flat(rows), spans=spans)
+        names = ("input_ids", "attention_mask", "word_mask")
+        views = {name: tokens[name].view(-1, 3, tokens[name].shape[-1]) for name in names}
+        return {**views, "candidate": views["word_mask"].any(2).all(1)}
+
+    def open_lexicon(self) -> Lexicon:
+        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
+        return lexicon_of("triplet", self.lexicon)

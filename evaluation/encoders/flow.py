@@ -1,0 +1,136 @@
+"""BERT-flow (Li et al. 2020): sentence vectors mapped to a standard normal by an invertible network."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evaluation.encoders.baselines import PostProcessed
+from evaluation.task import Encoder, EvaluationError
+
+logger = logging.getLogger(__name__)
+
+STEPS, WIDTH = 9, 32  # the authors' 3 levels of 3 steps, and the width of their coupling networks
+BATCH, RATE = 32, 1e-3
+
+
+class FlowStep(nn.Module):
+    """One step of Glow with the simplifications of BERT-flow: actnorm, fixed permutation, additive coupling.
+
+    The actnorm learns scale and bias of standardised components: as if it had no standardisation, but a step of the
+    optimizer then means the same for components of any spread.
+    """
+
+    mean: Tensor
+    std: Tensor
+    order: Tensor
+
+    def __init__(self, size: int, width: int = WIDTH) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(size))
+        self.register_buffer("std", torch.ones(size))
+        self.register_buffer("order", torch.randperm(size))
+        self.bias = nn.Parameter(torch.zeros(size))
+        self.log_scale = nn.Parameter(torch.zeros(size))
+        self.fixed = size // 2
+        last = nn.Linear(width, size - self.fixed)
+        nn.init.zeros_(last.weight)  # the coupling starts as the identity
+        nn.init.zeros_(last.bias)
+        self.shift = nn.Sequential(nn.Linear(self.fixed, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), last)
+
+    def start_from(self, x: Tensor) -> None:
+        """Every component of x (N, d) is to come out with mean 0 and variance 1; a constant one keeps its scale."""
+        self.mean, std = x.mean(0), x.std(0, correction=0)
+        self.std = torch.where(std > 1e-6 * (self.mean.abs() + std.max()), std, 1.0)
+
+    def log_determinant(self) -> Tensor:
+        """log |det dy/dx|, the same for every x, since shuffling and shifting keep volume."""
+        return (self.log_scale - self.std.log()).sum()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """y (N, d)."""
+        y = ((x - self.mean) / self.std * self.log_scale.exp() + self.bias)[:, self.order]
+        return torch.cat([y[:, : self.fixed], y[:, self.fixed :] + self.shift(y[:, : self.fixed])], dim=1)
+
+    def inverse(self, y: Tensor) -> Tensor:
+        """x (N, d) with forward(x) = y."""
+        x = torch.cat([y[:, : self.fixed], y[:, self.fixed :] - self.shift(y[:, : self.fixed])], dim=1)
+        return (x[:, self.order.argsort()] - self.bias) * (-self.log_scale).exp() * self.std + self.mean
+
+
+class Flow(nn.Module):
+    """`steps` flow steps under a standard normal prior."""
+
+    def __init__(self, size: int, steps: int = STEPS) -> None:
+        super().__init__()
+        self.steps: list[FlowStep] = [FlowStep(size) for _ in range(steps)]
+        self.registered = nn.ModuleList(self.steps)
+
+    def start_from(self, x: Tensor) -> None:
+        """Data-dependent initialisation of every actnorm, step by step, from x (N, d)."""
+        with torch.no_grad():
+            for step in self.steps:
+                step.start_from(x)
+                x = step(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """z (N, d)."""
+        for step in self.steps:
+            x = step(x)
+        return x
+
+    def inverse(self, z: Tensor) -> Tensor:
+        """x (N, d) with forward(x) = z."""
+        for step in reversed(self.steps):
+            z = step.inverse(z)
+        return z
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        """log p(x) (N,) in nats: the prior's density of z plus the log-determinant."""
+        z = self(x)
+        prior = -0.5 * (z.square() + math.log(2 * math.pi)).sum(1)
+        return prior + torch.stack([step.log_determinant() for step in self.steps]).sum()
+
+
+def fit_flow(vectors: np.ndarray, seed: int = 0, epochs: int = 1) -> Flow:
+    """A flow of vectors (N, d), by maximum likelihood: Adam, learning rate 1e-3, batches of 32, on the CPU.
+
+    Raises EvaluationError when the loss is no longer finite.
+    """
+    x = torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))
+    if x.shape[1] < 2:
+        raise EvaluationError(f"a flow needs vectors of at least 2 dimensions; these have {x.shape[1]}")
+    with torch.random.fork_rng(devices=[]), torch.enable_grad():
+        torch.manual_seed(seed)
+        flow = Flow(x.shape[1])
+        flow.start_from(x)
+        optimizer = torch.optim.Adam(flow.parameters(), lr=RATE)
+        for _ in range(epochs):
+            for rows in torch.randperm(len(x)).split(BATCH):
+                loss = -flow.log_prob(x[rows]).mean() / x.shape[1]
+                if not torch.isfinite(loss):
+                    raise EvaluationError("the flow's loss is not finite; the model's vectors are out of range")
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+    logger.info("flow fitted on %d sentences; last loss %.3f nats per dimension", len(x), loss.item())
+    return flow.eval()
+
+
+class Flowed(PostProcessed):
+    """An encoder behind a flow that is fitted on `sentences` in one epoch; same seed, same vectors."""
+
+    def __init__(self, encoder: Encoder, sentences: Sequence[str], *, seed: int = 0, source: str = "given") -> None:
+        super().__init__(encoder, sentences, "flow", source)
+        self.fitted_on |= {"seed": seed, "epochs": 1}
+        self.flow = fit_flow(self.encoded.vectors, seed)
+
+    @torch.no_grad()
+    def transform(self, vectors: np.ndarray) -> np.ndarray:
+        """z (N, d) of vectors (N, d)."""
+        return self.flow(torch.from_numpy(np.ascontiguousarray(vectors, dtype=np.float32))).numpy()

@@ -1,0 +1,82 @@
+"""Scores of every layer by cls, mean and max, from one forward pass a sentence (SG-BERT, Figure 1)."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from evaluation.encoders.baselines import SINGLE, every_layer
+from evaluation.encoders.encoder import FolderEncoder, load_encoder
+from evaluation.task import Encoded, EvaluationError, Task, encode_once
+
+logger = logging.getLogger(__name__)
+
+MEMORY = 2 * 2**30  # bytes of vectors held at a time; above it, tasks are encoded one after another
+
+Scores = dict[str, dict[str, float]]  # metrics by task
+
+
+def layer_scores(
+    folder: str | Path, tasks: Sequence[Task], device: str | None = None, batch_size: int = 128
+) -> dict[str, list[Scores]]:
+    """By pooling (cls, mean, max), a list over layers 0 (embedding output) to l of the metrics of every task.
+
+    Every sentence passes the model once (once a task, when the vectors of all tasks would take more than 2 GB; once a
+    layer and pooling for a task that states no sentences). Layer 0 by cls is the embedding of [CLS], the same vector for
+    every sentence: correlations are 0 there, with a line in the log.
+
+    Raises EvaluationError when the folder holds no transformer, or there is no task.
+    """
+    if not tasks:
+        raise EvaluationError("layer curves are over tasks, and none were given")
+    encoder = _encoder(folder, device, batch_size)
+    config = encoder.model[0].auto_model.config
+    layers, width = config.num_hidden_layers + 1, config.hidden_size
+    sentences = len({sentence for task in tasks for sentence in task.sentences()})
+    small = sentences * layers * len(SINGLE) * width * 4 <= MEMORY
+    curves: dict[str, list[Scores]] = {pool: [{} for _ in range(layers)] for pool in SINGLE}
+    for group in [tasks] if small else [[task] for task in tasks]:
+        encoded = encode_once(group, encoder)
+        for number, pool in enumerate(SINGLE):
+            for layer in range(layers):
+                start = (layer * len(SINGLE) + number) * width
+                one = OneLayer(encoded, slice(start, start + width))
+                with _expected_ties() if (layer, pool) == (0, "cls") else contextlib.nullcontext():
+                    curves[pool][layer] |= {task.name: task.score(one).metrics for task in group}
+    return curves
+
+
+@contextlib.contextmanager
+def _expected_ties() -> Iterator[None]:
+    """No warning that all cosines are equal: the embedding of [CLS] is the same everywhere."""
+    sts = logging.getLogger("evaluation.tasks.sts")
+    level = sts.level
+    sts.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        sts.setLevel(level)
+
+
+class OneLayer:
+    """Columns of an encoder's vectors, as an encoder; texts that were encoded already are looked up."""
+
+    def __init__(self, encoded: Encoded, columns: slice) -> None:
+        self.encoded, self.columns = encoded, columns
+
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d) of N texts."""
+        row = self.encoded.row
+        if any(item not in row for item in items):
+            return self.encoded.encoder.encode(items, modality)[:, self.columns]
+        return self.encoded.vectors[[row[item] for item in items], self.columns]
+
+
+def _encoder(folder: str | Path, device: str | None, batch_size: int) -> FolderEncoder:
+    """All layers side by side: (N, (l + 1) * 3 * d)."""
+    one = load_encoder(folder, "layer0-mean", device, batch_size)
+    return FolderEncoder(one.model, one.path, "every layer", batch_size, every_layer)

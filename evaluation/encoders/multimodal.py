@@ -1,0 +1,182 @@
+"""Encoders of texts and pictures or sounds: CLIP-like and CLAP folders of Hugging Face or sentence-transformers."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import soxr
+import torch
+from torch import Tensor
+
+from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, usable_device
+from evaluation.task import EvaluationError, Sound
+from models.dual_module import DualEncoder
+
+CLASS = "multicse_dual.DualEncoder"  # what modules.json of an export that carries its code says (models/dual_export.py)
+
+
+class MultimodalEncoder(FolderEncoder):
+    """A folder whose model takes texts and pictures or sounds; made by `load_multimodal`.
+
+    Vectors are the model's projected features, as its `get_text_features`, `get_image_features` and `get_audio_features`
+    give them: CLAP's have unit length, CLIP's do not (those of this project's exports do). They depend neither on the batch
+    nor on the order of the items.
+    """
+
+    def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
+        super().__init__(model, path, "own", batch_size)
+        self.batch_size = batch_size
+        self.seed = seed
+        self.modalities = tuple(model.modalities)
+        self.logit_scale = _scale(model[0])
+        """Factor on cosines that the model has learned, if it has one."""
+        self._own = isinstance(model[0], DualEncoder)
+        if self._own:  # a sentence that is the address of a picture is a sentence
+            self.tokenize = lambda texts: dict(model[0].preprocess(texts))
+        elif str(getattr(model[0].config, "model_type", "")).startswith("siglip"):
+            self._pad_to_limit()
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """How items become vectors, for a report."""
+        drawn = "audio" in self.modalities and not self._own
+        return {**super().protocol, **({"sound_seed": self.seed} if drawn else {})}
+
+    def _pad_to_limit(self) -> None:
+        """SigLIP learned from texts padded to its limit, without a mask; shorter rows would give other vectors."""
+        module, limit = self.model[0], self.model[0].config.text_config.max_position_embeddings
+        module.processing_kwargs = {
+            **(module.processing_kwargs or {}),
+            "text": {"padding": "max_length", "max_length": limit},
+        }
+        self.limit = limit
+        with_mask = self.tokenize
+        self.tokenize = lambda texts: {n: v for n, v in with_mask(texts).items() if n != "attention_mask"}
+
+    @torch.no_grad()
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d), float32, of N texts, pictures (uint8 (H, W, 3)) or Sounds of any rate, in their order.
+
+        Sounds are resampled to the model's rate. Where a model takes a random cut of a long sound (CLAP), the cut is
+        drawn anew from `seed` for each.
+        """
+        if modality == "text":
+            return super().encode(items)
+        if modality not in self.modalities:
+            raise EvaluationError(f"{self.path} encodes {' and '.join(self.modalities)}, not {modality}; give another model")
+        prepare = self._pictures if modality == "image" else self._sounds
+        vectors = []
+        with evaluation_mode(self.module):
+            for start in range(0, len(items), self.batch_size):
+                features = prepare(items[start : start + self.batch_size])
+                on_device = {n: v.to(self.device) if isinstance(v, Tensor) else v for n, v in features.items()}
+                vectors.append(self.forward(on_device).float().cpu().numpy())
+        return np.concatenate(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
+
+    def _pictures(self, pictures: list[np.ndarray]) -> Features:
+        from PIL import Image
+
+        for picture in pictures:
+            if not isinstance(picture, np.ndarray) or picture.dtype != np.uint8 or picture.shape[2:] != (3,):
+                raise EvaluationError(f"a picture must be a uint8 RGB array (H, W, 3), not {_kind_of(picture)}")
+        return dict(self.model.preprocess([Image.fromarray(picture) for picture in pictures]))
+
+    def _sounds(self, sounds: list[Sound]) -> Features:
+        prepared = [self._sound(sound) for sound in sounds]
+        return {
+            name: torch.cat([one[name] for one in prepared]) if isinstance(value, Tensor) else value
+            for name, value in prepared[0].items()
+        }
+
+    def _sound(self, sound: Sound) -> Features:
+        """One sound at a time: what the processor draws at random must not depend on its neighbours."""
+        if not isinstance(sound, Sound) or sound.samples.ndim != 1 or not len(sound.samples):
+            raise EvaluationError(f"a sound must be a Sound with samples (T,), mono and not empty, not {_kind_of(sound)}")
+        if self._own:
+            return dict(self.model.preprocess([{"array": sound.samples, "sampling_rate": sound.rate}]))
+        rate = self.model[0].processor.feature_extractor.sampling_rate
+        wave = np.asarray(sound.samples, dtype=np.float32)
+        if sound.rate != rate:
+            wave = soxr.resample(wave, sound.rate, rate)
+        with _drawn_from(self.seed):
+            features = dict(self.model.preprocess([{"array": wave, "sampling_rate": rate}]))
+        mel = features.get("input_features")
+        if "is_longer" in features and isinstance(mel, Tensor) and mel.shape[1] == 4:
+            # CLAP's fusion flags one sound of every batch as long when none is, so vectors would depend on the batch; a
+            # sound that is not long comes as four copies of itself.
+            features["is_longer"] = (mel[:, :1] != mel[:, 1:]).flatten(1).any(1, keepdim=True)
+        return features
+
+
+def load_multimodal(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> MultimodalEncoder:
+    """An encoder of texts and pictures or sounds from a folder: CLIP, SigLIP, CLAP, this project's exports and whatever
+    else sentence-transformers recognises as multimodal. Only local files and only safetensors weights are read, and no
+    code of the folder is run: of an export that carries its own, this project's copy is taken.
+
+    `device` is the first CUDA device if there is one, else the CPU. `seed` is for models that take a random part of a
+    sound longer than their window: vary it to see how much the result owes to it.
+
+    Raises EvaluationError when the folder is missing, does not load, or holds a model of texts only.
+    """
+    from evaluation.load import own_module
+
+    path = Path(folder).expanduser()
+    if not any((path / name).is_file() for name in ("config.json", "modules.json")):
+        raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
+    if batch_size < 1:
+        raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
+    load = _load if (own := own_module(path)) is None else _load_own
+    if own not in (None, CLASS):
+        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {CLASS}")
+    try:
+        model = load(path, usable_device(device))
+        modalities = set(model.modalities)
+    except EvaluationError:
+        raise
+    except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+        raise EvaluationError(f"the model folder {path} does not load: {error}") from error
+    if "text" not in modalities or not modalities & {"image", "audio"}:
+        raise EvaluationError(
+            f"{path} encodes {', '.join(map(str, model.modalities))}; a multimodal encoder takes text and image or audio"
+        )
+    return MultimodalEncoder(model, path, batch_size, seed)
+
+
+def _load(path: Path, device: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(str(path), device=device, local_files_only=True, model_kwargs={"use_safetensors": True})
+
+
+def _load_own(path: Path, device: str) -> Any:
+    from sentence_transformers import SentenceTransformer
+
+    return SentenceTransformer(modules=[DualEncoder.load(str(path), local_files_only=True)], device=device)
+
+
+def _scale(module: Any) -> float | None:
+    """exp of the logarithm that CLIP, CLAP (that of its sounds) and this project's exports keep."""
+    holder = module if isinstance(module, DualEncoder) else getattr(module, "auto_model", None)
+    for name in ("logit_scale", "logit_scale_a"):
+        if isinstance(value := getattr(holder, name, None), Tensor) and value.numel() == 1:
+            return float(value.detach().exp())
+    return None
+
+
+@contextlib.contextmanager
+def _drawn_from(seed: int) -> Iterator[None]:
+    """NumPy's global generator, which processors draw from, at `seed` inside and undisturbed afterwards."""
+    state = np.random.get_state()
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        np.random.set_state(state)
+
+
+def _kind_of(value: Any) -> str:
+    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__

@@ -1,0 +1,129 @@
+"""Figures of items with captions: where models stand in alignment and uniformity, one run over training, and cosines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
+
+MOST = 40  # items or captions in a matrix: more names cannot be read
+NAME = 32  # characters of a name beside a matrix
+ITEMS = {"image_uniformity": "image", "audio_uniformity": "sound"}
+
+Run = Mapping[str, Any]  # what `PairedGeometryTask` gives: alignment, text_uniformity, image_uniformity or audio_uniformity
+
+
+def alignment_text_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
+    """Cross-modal alignment against uniformity of the captions (paper 002, Figure 2): model -> its runs, one a seed.
+
+    A run is the metrics of `geometry.PairedGeometryTask`. Runs of a model have one colour; of several the mean is marked
+    large. Both are better when lower. Trap: a collapsed model is perfectly aligned.
+
+    Raises ValueError for no models, a model without runs, numbers that lack or are not finite, and more models than colours
+    and markers tell apart.
+    """
+    return _scatter(models, "text_uniformity", "alignment", "text uniformity", "cross-modal alignment")
+
+
+def text_item_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
+    """Uniformity of the pictures or sounds against that of the captions (paper 002, Figure 3); see
+    `alignment_text_uniformity`. On the diagonal both kinds fill the sphere alike."""
+    metric = _items_metric([run for runs in models.values() for run in runs])
+    figure = _scatter(models, "text_uniformity", metric, "text uniformity", f"{ITEMS[metric]} uniformity")
+    (axes,) = figure.axes
+    axes.axline((-1, -1), slope=1, color="0.8", linewidth=1, zorder=0)
+    return figure
+
+
+def pair_geometry_over_training(history: Sequence[tuple[int, Run]]) -> Figure:
+    """Alignment, and below it the uniformities, over training: (step, metrics of `PairedGeometryTask`) an evaluation."""
+    if not history:
+        raise ValueError("no evaluation was recorded, so there is nothing to draw: history is empty")
+    steps = finite("steps", [step for step, _ in history])
+    items = _items_metric([run for _, run in history])
+    figure = new_figure(6, 6)
+    above, below = figure.subplots(2, 1, sharex=True)
+    curves = ((above, "alignment"), (below, "text_uniformity"), (below, items))
+    for i, (axes, metric) in enumerate(curves):
+        values = [_number(run, metric, f"step {step}") for step, run in history]
+        axes.plot(steps, values, color=COLOURS[i], marker=MARKERS[i], label=metric.replace("_", " "))
+    above.set(ylabel="cross-modal alignment")
+    below.set(xlabel="step", ylabel="uniformity")
+    legend(below)
+    return figure
+
+
+def similarity_matrix(cosines: np.ndarray, items: Sequence[str], captions: Sequence[str]) -> Figure:
+    """Cosines (N, M) of N items, one a row, with M captions, in the order given; at most 40 of each.
+
+    Where items and captions are pairs in one order, the diagonal is what retrieval should find. The first caption with the
+    highest cosine of each row has a ring.
+
+    Raises ValueError for more than 40, names that do not fit the matrix, and cosines that are not finite.
+    """
+    matrix = finite("cosines", cosines, shape=(None, None))
+    if matrix.shape != (len(items), len(captions)) or max(matrix.shape) > MOST:
+        raise ValueError(
+            f"cosines {matrix.shape} with {len(items)} items and {len(captions)} captions; a name for each row and column, "
+            f"and at most {MOST} of each, can be drawn: leave some out"
+        )
+    height = 2.5 + 0.18 * len(items)
+    figure = new_figure(4.5 + 0.18 * len(captions), height)
+    axes = figure.add_subplot()
+    image = axes.imshow(matrix, cmap="viridis", aspect="auto", interpolation="nearest")
+    axes.scatter(matrix.argmax(1), np.arange(len(matrix)), s=24, facecolors="none", edgecolors=COLOURS[3], linewidths=1.2)
+    figure.colorbar(image, label="cosine similarity")
+    _names(axes, items, captions)
+    axes.set(xlabel="captions", ylabel="items")
+    # Small letters are a little wider at the resolution that a figure is saved in: names need room to grow.
+    figure.set_layout_engine("constrained", w_pad=0.2, h_pad=0.2)
+    return figure
+
+
+def _names(axes: Axes, items: Sequence[str], captions: Sequence[str]) -> None:
+    """Names as they are, ``$`` included, shortened."""
+    across, down = ([name if len(name) <= NAME else name[: NAME - 1] + "…" for name in names] for names in (captions, items))
+    axes.set_xticks(range(len(across)), across, fontsize=7, parse_math=False, rotation=90)
+    axes.set_yticks(range(len(down)), down, fontsize=7, parse_math=False)
+
+
+def _scatter(models: Mapping[str, Sequence[Run]], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
+    if not models or not all(models.values()):
+        lacking = [name for name, runs in models.items() if not runs]
+        raise ValueError(f"models must hold at least one, each with its runs, got {', '.join(lacking) or 'none'} without")
+    if len(models) > len(COLOURS) * len(MARKERS):
+        raise ValueError(f"{len(models)} models; at most {len(COLOURS) * len(MARKERS)} can be told apart, draw a choice")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for i, (name, runs) in enumerate(models.items()):
+        places = np.array([[_number(run, metric, name) for metric in (x, y)] for run in runs])
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[(i + i // len(COLOURS)) % len(MARKERS)]
+        if len(runs) > 1:
+            axes.scatter(places[:, 0], places[:, 1], s=18, alpha=0.5, linewidths=0, color=colour, marker=marker)
+        mean = places.mean(0)
+        axes.scatter(mean[0], mean[1], s=70, color=colour, marker=marker, edgecolors="black", label=name, zorder=3)
+    axes.set(xlabel=f"{xlabel} (lower: spread more evenly)", ylabel=f"{ylabel} (lower is better)")
+    axes.margins(0.15)
+    legend(axes)
+    return figure
+
+
+def _items_metric(runs: Sequence[Run]) -> str:
+    """Which uniformity of items all runs have."""
+    found = [metric for metric in ITEMS if runs and all(metric in run for run in runs)]
+    if not found:
+        raise ValueError(
+            f"every run must have {' or '.join(ITEMS)}, all the same; got {sorted({m for run in runs for m in run})}"
+        )
+    return found[0]
+
+
+def _number(run: Run, metric: str, where: str) -> float:
+    if metric not in run:
+        raise ValueError(f"{where}: no {metric!r}; it needs the metrics of a paired geometry task, got {sorted(run)}")
+    return float(finite(f"{metric} of {where}", [run[metric]])[0])

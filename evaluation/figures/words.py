@@ -1,0 +1,97 @@
+"""Words coloured by weight, and the weight that GCLSR's attention gives them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from matplotlib.text import Text
+
+from evaluation.figures.basic import finite, new_figure
+
+WIDTH, LINE, MARGIN, SPACE = 8.0, 0.4, 0.15, 0.08  # inches
+SIZE, PAD = 11, 0.2  # of the font in points; around a word, in font sizes
+
+
+def attention_importance(vectors: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
+    """a_i = sum_j x_i·x_j / sqrt(d) of word vectors (..., L, d), words where mask (..., L) is true; padding gets 0.
+
+    GCLSR's Algorithm 1: no parameters and no softmax. The sum is taken over the words first, so it costs O(L d).
+    """
+    x = np.asarray(vectors, dtype=float)
+    keep = np.ones(x.shape[:-1], bool) if mask is None else np.asarray(mask, dtype=bool)
+    if x.ndim < 2 or not x.size or keep.shape != x.shape[:-1]:
+        raise ValueError(f"vectors must be (..., L, d) and mask (..., L), not empty; got {x.shape} and {keep.shape}")
+    if not np.isfinite(x[keep]).all():
+        raise ValueError("a word vector holds NaN or infinity")
+    x = np.where(keep[..., None], x, 0.0)
+    return np.einsum("...ld,...d->...l", x, x.sum(axis=-2)) / np.sqrt(x.shape[-1])
+
+
+def word_importance(sentences: Sequence[tuple[Sequence[str], Sequence[float] | np.ndarray]]) -> Figure:
+    """Sentences as (words, weights), one below the other, every word on a colour by its weight. (GCLSR, Figure 3.)
+
+    Weights grow with the length of a sentence, so each sentence is divided by its largest absolute weight.
+    """
+    if not sentences:
+        raise ValueError("there are no sentences to draw")
+    shares = [_shares(number, words, weights) for number, (words, weights) in enumerate(sentences, 1)]
+    lowest = min(0.0, *(float(share.min()) for share in shares))
+    colour = ScalarMappable(Normalize(lowest, 1), "cividis")
+    figure = new_figure(WIDTH, 1)
+    figure.set_layout_engine("none")
+    texts: list[tuple[Text, float, float]] = []
+    y = 0.0
+    for (words, _), share in zip(sentences, shares, strict=True):
+        x = 0.0
+        for word, rgba in zip(words, colour.to_rgba(share), strict=True):
+            text = _word(figure, word, rgba)
+            width = _inches(figure, text)
+            if x and x + width > WIDTH - 2 * MARGIN:
+                x, y = 0.0, y + LINE
+            texts.append((text, x, y))
+            x += width + SPACE
+        y += 1.5 * LINE
+    height = y + 0.9
+    figure.set_size_inches(WIDTH, height)
+    for text, left, below in texts:
+        text.set_position(((MARGIN + left) / WIDTH, 1 - (MARGIN + below + LINE / 2) / height))
+    scale = figure.add_axes((0.2, 0.5 / height, 0.6, 0.12 / height))
+    figure.colorbar(colour, cax=scale, orientation="horizontal", label="weight, as a share of the sentence's largest")
+    return figure
+
+
+def _shares(number: int, words: Sequence[str], weights: Sequence[float] | np.ndarray) -> np.ndarray:
+    values = finite(f"weights of sentence {number}", weights)
+    if isinstance(words, str) or len(words) != len(values):
+        raise ValueError(
+            f"sentence {number} has {len(words)} words and {len(values)} weights; give a list of words, one weight each"
+        )
+    largest = np.abs(values).max()
+    return values / largest if largest else values
+
+
+def _word(figure: Figure, word: str, rgba: np.ndarray) -> Text:
+    dark = float(rgba[:3] @ [0.299, 0.587, 0.114]) < 0.5
+    return figure.text(
+        0,
+        0,
+        word,
+        fontsize=SIZE,
+        color="white" if dark else "black",
+        verticalalignment="center",
+        bbox={"facecolor": rgba, "edgecolor": "none", "boxstyle": f"square,pad={PAD}"},
+        parse_math=False,
+    )
+
+
+def _inches(figure: Figure, text: Text) -> float:
+    """Width of a word with its box."""
+    canvas = figure.canvas
+    assert isinstance(canvas, FigureCanvasAgg)
+    pad = 2 * PAD * SIZE / 72
+    return text.get_window_extent(canvas.get_renderer()).width / figure.dpi + pad

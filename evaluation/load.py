@@ -1,0 +1,177 @@
+"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow]``, and the encoder that it stands for."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from data.word_vectors import is_word_vectors
+from evaluation.encoders.word_vectors import WordVectors
+from evaluation.task import EvaluationError, did_you_mean
+
+logger = logging.getLogger(__name__)
+
+MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
+OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
+WORDS = "multicse_words.WordModule"  # that of a model of word vectors and trained filters
+POST = ("whitening", "flow")
+TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
+
+
+class Model(Protocol):
+    """An encoder that can be reported."""
+
+    name: str  # short, for tables
+
+    @property
+    def hash(self) -> str | None:
+        """sha256 of the model's files."""
+        ...
+
+    @property
+    def protocol(self) -> dict[str, Any]:
+        """How items become vectors: pooling, post_processing, fitted_on, max_tokens, texts_cut, device."""
+        ...
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d) of N items, in their order."""
+        ...
+
+
+class Spec(NamedTuple):
+    """A model's name in its parts."""
+
+    place: Path
+    pooling: str | None = None
+    post: str | None = None  # "whitening", "whitening256", "flow"
+
+
+def parse(spec: str) -> Spec:
+    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow]``; the longest beginning that exists on disk is the place.
+
+    Raises EvaluationError for a place that does not exist and an unknown post-processing.
+    """
+    cuts = [i for i, character in enumerate(spec) if character in "@+"]
+    ends = [end for end in (len(spec), *reversed(cuts)) if end and _path(spec[:end]).exists()]
+    if not ends:
+        name_at = spec.rfind("/") + 1
+        path = _path(spec[: min((cut for cut in cuts if cut > name_at), default=len(spec))])
+        there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+        raise EvaluationError(
+            f"no model {path}{did_you_mean(path.name, there)} A model is a folder on disk (of the Hub: `hf download NAME "
+            "--local-dir DIR` first) or a word-vector file; @POOLING and +whitening or +flow may follow it"
+        )
+    place, rest = spec[: ends[0]], spec[ends[0] :]
+    parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+(.+))?", rest)
+    if parts is None:
+        raise EvaluationError(f"{place} exists, but {rest!r} after it is not @POOLING, +POST or @POOLING+POST")
+    pooling, post = parts.groups()
+    if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
+        raise EvaluationError(
+            f"unknown post-processing {post!r} in {spec!r}{did_you_mean(post, POST)} It is one of +whitening, "
+            "+whitening<K> (to K dimensions) and +flow"
+        )
+    return Spec(_path(place), pooling, post)
+
+
+def load_model(
+    spec: str,
+    *,
+    pooling: str | None = None,
+    device: str | None = None,
+    batch_size: int = 128,
+    fit: Sequence[str] | None = None,
+    fit_source: str = TARGET,
+    seed: int = 0,
+) -> Model:
+    """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
+
+    `pooling` is for a spec that names none (`evaluation.encoders.baselines.layer_pooling` lists those over layers, word vectors
+    have mean and gclsr). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the
+    protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
+    sound.
+
+    Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
+    """
+    place, own, post = parse(spec)
+    if own is not None and pooling is not None and own != pooling:
+        raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
+    pooling = own or pooling
+    if post is not None and not fit:
+        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and there are none; give a text file (--fit FILE)")
+    model = _load(place, pooling, device, batch_size, seed)
+    if pooling is not None:
+        model.name = f"{model.name}@{pooling}"
+    if post is None:
+        return model
+    assert fit is not None
+    if post == "flow":
+        from evaluation.encoders.flow import Flowed
+
+        return Flowed(model, fit, seed=seed, source=fit_source)
+    from evaluation.encoders.baselines import Whitened
+
+    size = post.removeprefix("whitening")
+    return Whitened(model, fit, int(size) if size else None, source=fit_source)
+
+
+def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
+    if is_word_vectors(place):
+        return WordVectors(place, pooling)
+    kind = _model_type(place)
+    if own_module(place) == WORDS:
+        from evaluation.encoders.word_models import load_word_model
+
+        if pooling is not None:
+            raise EvaluationError(
+                f"{place} holds word vectors with trained filters, which have no pooling; leave @{pooling} out (the mean of "
+                "word vectors is FILE@gclsr of their file or folder)"
+            )
+
+        return load_word_model(place, device, batch_size)
+    if kind in MULTIMODAL or own_module(place) is not None:
+        from evaluation.encoders.multimodal import load_multimodal
+
+        if pooling is not None:
+            raise EvaluationError(
+                f"{place} holds a {kind or 'dual encoder'} model, which has its own projection; leave @{pooling} out"
+            )
+        return load_multimodal(place, device=device, batch_size=batch_size, seed=seed)
+    from evaluation.encoders.encoder import load_encoder
+
+    if place.is_file():
+        raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
+    return load_encoder(place, pooling, device, batch_size)
+
+
+def _model_type(folder: Path) -> str | None:
+    """``model_type`` of the folder's first module."""
+    for file in (folder / "config.json", folder / "0_CLIPModel" / "config.json"):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text(encoding="utf-8")).get("model_type")
+            except (ValueError, AttributeError) as error:
+                raise EvaluationError(f"{file} is no JSON object: {error}") from error
+    return None
+
+
+def own_module(folder: Path) -> str | None:
+    """The type of the folder's first module, where it is one with code of its own, as this project exports it."""
+    file = folder / "modules.json"
+    if not file.is_file():
+        return None
+    try:
+        first = json.loads(file.read_text(encoding="utf-8"))[0]["type"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise EvaluationError(f"{file} is no list of modules: {error}") from error
+    return first if isinstance(first, str) and first.startswith(OWN) else None
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()

@@ -1,0 +1,138 @@
+"""Text classification on frozen sentence vectors, for any labelled TSV (see `labelled`).
+
+MoCoUTRL's Web of Science set comes as ``Data.xlsx``, which needs a spreadsheet reader. Once, elsewhere:
+``pandas.read_excel("Data.xlsx")``, keep the columns ``Y1`` (7 classes) or ``Y`` (134) and ``Abstract``, rename them to
+``label`` and ``text``, replace tabs and line ends inside the text by blanks, and write ``wos.tsv`` with
+``to_csv("wos.tsv", sep="\\t", index=False, quoting=csv.QUOTE_NONE)``. The released code takes 80, 10 and 10 % in file
+order, which a column ``split`` can state; without one they are drawn, class by class, by the seed.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
+from evaluation.tasks import probe
+from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask, read_labelled
+from evaluation.tasks.probe import Protocol, Result
+
+
+def _linear(width: int, classes: int) -> nn.Module:
+    return nn.Linear(width, classes)
+
+
+def mocoutrl_head(width: int, classes: int) -> nn.Module:
+    """MoCoUTRL's classifier, 768-3072-768-C with GELU for vectors of 768."""
+    return nn.Sequential(
+        nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, classes)
+    )
+
+
+HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": _linear, "mocoutrl": mocoutrl_head}
+
+
+class ClassificationTask(LabelledTask):
+    """Accuracy and macro precision, recall and F1, in points, of a classifier on frozen vectors.
+
+    Head "linear" is logistic regression (one hidden layer with `Protocol.nhid`) by SentEval's protocol for a given split:
+    dev chooses the L2 and when to stop. "mocoutrl" is the paper's three-layer head, trained by the same loop without L2.
+    """
+
+    def __init__(self, name: str, data: Labelled, protocol: Protocol = probe.TEST, head: str = "linear") -> None:
+        check(name, data, head)
+        super().__init__(name, data)
+        self.protocol = protocol
+        self.head = head
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, protocol: Protocol = probe.TEST, head: str = "linear", seed: int = 0
+    ) -> ClassificationTask:
+        """The task of a labelled TSV, named after the file; `seed` draws the parts where the file does not state them."""
+        return cls(name_of(path), read_labelled(path, seed), protocol, head)
+
+    def score(self, encoder: Encoder) -> Score:
+        """The four metrics; in the details the counts, classes and confusion, and how the classifier came about."""
+        x = {part: sides[0] for part, sides in self.data.vectors(encoder).items()}
+        fit = probe.split if self.head == "linear" else fit_head
+        result = fit(x, self.data.y, self.protocol)
+        details = {"head": self.head, **result.details(), "protocol": dataclasses.asdict(self.protocol)}
+        return score(self.data, result.predicted, details)
+
+
+def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Score:
+    """Metrics of `predicted` (N,) for the test part, with its counts beside other `details`.
+
+    Macro means are over the classes that occur in the test part or in the predictions; a class never predicted has
+    precision 0. ``confusion[i][j]`` counts rows of class i taken for class j, in the order of ``classes``.
+    """
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    gold = data.y["test"]
+    macro = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
+    metrics = {"accuracy": probe.accuracy(gold, predicted)}
+    metrics |= {name: 100 * float(value) for name, value in zip(("precision", "recall", "f1"), macro, strict=True)}
+    confusion = confusion_matrix(gold, predicted, labels=np.arange(len(data.classes)))
+    counts = {part: len(rows) for part, rows in data.parts.items()}
+    return Score(
+        metrics, {**counts, "classes": list(data.classes), "confusion": confusion.tolist(), **details}, predicted == gold
+    )
+
+
+def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol) -> Result:
+    """MoCoUTRL's head on features x (N, d) of train, dev and test: Adam, no L2, the best round by dev accuracy."""
+    inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
+    labels = torch.from_numpy(y["train"])
+    order = torch.Generator().manual_seed(protocol.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(protocol.seed)
+        model = mocoutrl_head(x["train"].shape[1], int(y["train"].max()) + 1)
+    optimizer = probe.OPTIMIZERS[protocol.optimizer](list(model.parameters()))
+    best, misses, rounds, kept = -1.0, 0, 0, model.state_dict()
+    while rounds * protocol.epoch_size <= protocol.max_epochs:
+        rounds += 1
+        for _ in range(protocol.epoch_size):
+            for batch in torch.randperm(len(labels), generator=order).split(protocol.batch):
+                loss = nn.functional.cross_entropy(model(inputs["train"][batch]), labels[batch])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        now = probe.accuracy(y["dev"], _predict(model, inputs["dev"]))
+        if now > best:
+            best, kept = now, copy.deepcopy(model.state_dict())
+        elif misses >= protocol.tenacity:
+            break
+        else:
+            misses += 1
+    model.load_state_dict(kept)
+    predicted = _predict(model, inputs["test"])
+    accuracy = probe.accuracy(y["test"], predicted)
+    return Result(accuracy, best, [0.0], [accuracy], [rounds * protocol.epoch_size], predicted)
+
+
+@torch.no_grad()
+def _predict(model: nn.Module, x: Tensor) -> np.ndarray:
+    return torch.cat([model(rows).argmax(1) for rows in x.split(4096)]).numpy()
+
+
+def name_of(path: str | Path) -> str:
+    """The name of a labelled file: ``wos`` of ``wos.train.tsv.gz``."""
+    name = Path(path).name.removesuffix(".gz").removesuffix(".tsv")
+    return next((name.removesuffix(f".{part}") for part in PARTS if name.endswith(f".{part}")), name)
+
+
+def check(name: str, data: Labelled, head: str) -> None:
+    """Raises EvaluationError for an unknown head, data without a dev or a test part, and such a part with one class."""
+    if head not in HEADS:
+        raise EvaluationError(f"unknown head {head!r}{did_you_mean(head, HEADS)} Heads are {', '.join(HEADS)}")
+    if set(data.parts) != set(PARTS):
+        raise EvaluationError(f"task {name}: the parts are {', '.join(data.parts)}; train, dev and test are needed")
+    data.check_measured()

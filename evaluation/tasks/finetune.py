@@ -1,0 +1,142 @@
+"""Text classification by training the encoder itself, end to end with a head; the trained copy is thrown away."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from evaluation.encoders.encoder import FolderEncoder, evaluation_mode
+from evaluation.task import Encoded, Encoder, EvaluationError, Score
+from evaluation.tasks import probe
+from evaluation.tasks.classification import HEADS, check, name_of, score
+from evaluation.tasks.labelled_texts import Labelled, LabelledTask, read_labelled
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Training:
+    """AdamW with a linear warm-up over a share of the steps and a linear decay to 0."""
+
+    epochs: int = 3
+    lr: float = 2e-5
+    batch: int = 32
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "lr"):
+            if getattr(self, name) <= 0:
+                raise EvaluationError(f"fine-tuning: {name} is {getattr(self, name)}; it must be above 0")
+        if not 0 <= self.warmup < 1:
+            raise EvaluationError(f"fine-tuning: warmup is {self.warmup}; it is a share of the steps, in [0, 1)")
+
+
+class FinetuneTask(LabelledTask):
+    """Accuracy and macro precision, recall and F1, in points, of a copy of the encoder trained on the train part.
+
+    The head sits on the sentence vector; the epoch that is best on dev is tested, once. The encoder that is given stays
+    as it is. It must be a `FolderEncoder`: anything else has no weights to train, and is refused.
+    """
+
+    def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
+        check(name, data, head)
+        super().__init__(name, data)
+        self.training = training or Training()
+        self.head = head
+
+    @classmethod
+    def from_file(
+        cls, path: str | Path, training: Training | None = None, head: str = "linear", seed: int = 0
+    ) -> FinetuneTask:
+        """The task of a labelled TSV, named after the file; `seed` draws the parts where the file does not state them."""
+        return cls(f"{name_of(path)}-finetune", read_labelled(path, seed), training, head)
+
+    def sentences(self) -> list[str]:
+        """None: the vectors change while the encoder is trained."""
+        return []
+
+    def score(self, encoder: Encoder) -> Score:
+        """The four metrics; in the details the counts, classes, confusion, settings and the dev accuracy by epoch."""
+        while isinstance(encoder, Encoded):
+            encoder = encoder.encoder
+        if not isinstance(encoder, FolderEncoder):
+            raise EvaluationError(
+                f"task {self.name}: fine-tuning needs the weights of a model folder (load_encoder); "
+                f"{type(encoder).__name__} gives vectors only. The frozen classification task takes any encoder"
+            )
+        device = encoder.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.training.seed)
+            predicted, dev = _Run(encoder, self.data, self.training, self.head).run()
+        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
+        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+
+
+class _Run:
+    """One training; the model is a copy of the encoder's."""
+
+    def __init__(self, encoder: FolderEncoder, data: Labelled, training: Training, head: str) -> None:
+        self.tokenize, self.device, self.data, self.training = encoder.tokenize, encoder.device, data, training
+        self.encoder = copy.deepcopy(encoder.model).requires_grad_(True)
+        self.width = encoder.model.truncate_dim or encoder.model.get_embedding_dimension()
+        self.model = nn.ModuleList([self.encoder, HEADS[head](self.width, len(data.classes)).to(self.device)])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
+        total = training.epochs * -(-len(data.parts["train"]) // training.batch)
+        warm = round(training.warmup * total)
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min((step + 1) / max(1, warm), (total - step) / max(1, total - warm), 1.0)
+        )
+
+    def run(self) -> tuple[np.ndarray, list[float]]:
+        """Classes (N,) predicted for the test part by the best epoch, and dev accuracy by epoch."""
+        dev: list[float] = []
+        kept: dict[str, Tensor] = {}
+        for epoch in range(self.training.epochs):
+            self._epoch()
+            accuracy = probe.accuracy(self.data.y["dev"], self._predict("dev"))
+            if not dev or accuracy > max(dev):
+                kept = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            dev.append(accuracy)
+            logger.info("epoch %d of %d: dev accuracy %.2f", epoch + 1, self.training.epochs, accuracy)
+        self.model.load_state_dict(kept)
+        return self._predict("test"), dev
+
+    def _epoch(self) -> None:
+        self.model.train()
+        labels = torch.from_numpy(self.data.y["train"])
+        order = torch.randperm(len(labels))
+        for batch in order.split(self.training.batch):
+            loss = nn.functional.cross_entropy(self._logits("train", batch), labels[batch].to(self.device))
+            if not torch.isfinite(loss):
+                raise EvaluationError(f"{self.data.source}: the fine-tuning loss is {loss.item()}; use a lower lr")
+            self.optimizer.zero_grad()
+            loss.backward()
+            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.optimizer.step()
+            self.schedule.step()
+
+    def _logits(self, part: str, rows: Tensor) -> Tensor:
+        features = self.tokenize([self.data.parts[part][i].text for i in rows])
+        features = {n: v.to(self.device) if isinstance(v, Tensor) else v for n, v in features.items()}
+        encoder, head = self.model
+        return head(encoder(features)["sentence_embedding"][:, : self.width])
+
+    @torch.no_grad()
+    def _predict(self, part: str) -> np.ndarray:
+        rows = self.data.parts[part]
+        order = np.argsort([-len(row.text) for row in rows], kind="stable")
+        classes = np.zeros(len(rows), dtype=np.int64)
+        with evaluation_mode(self.model):
+            for batch in torch.from_numpy(order).split(4 * self.training.batch):
+                classes[batch.numpy()] = self._logits(part, batch).argmax(1).cpu().numpy()
+        return classes

@@ -1,0 +1,300 @@
+"""Where vectors lie on the unit sphere: how close positives are, how evenly all fill it, how far classes are apart.
+
+Every number here is of directions: vectors are brought to unit length first. None is in points.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.tasks.paired_items import PairedTask, Samples, embed_distinct, encode_pairs
+from evaluation.tasks.sts import PairTask
+from trainers import losses
+
+CHUNK = 2048  # rows of a block of pairs
+TOP = 3  # dimensions counted as the top ones
+BINS = 10  # of the histogram of distances, over 0 to 2 (MoCoUTRL's figure)
+
+
+def alignment(x: np.ndarray, y: np.ndarray) -> float:
+    """mean ||x_i - y_i||^2 of positive pairs x, y (N, d), brought to unit length first; 0 to 4, lower is better.
+
+    Left unnormalised the number is a matter of vector lengths (in the hundreds for BERT).
+    """
+    if x.shape != y.shape:
+        raise EvaluationError(f"alignment is of pairs, in one space; {x.shape} and {y.shape} vectors were given")
+    return losses.alignment(_unit(x), _unit(y)).item()
+
+
+def uniformity(x: np.ndarray, log: bool = True) -> float:
+    """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d), brought to unit length first; -8 to 0, lower is better.
+
+    ``log=False`` is the form that paper 000 prints, without the logarithm: e to that power, 0 to 1.
+    """
+    if len(x) < 2:
+        raise EvaluationError(f"uniformity is over pairs of sentences; {len(x)} sentence was given")
+    return losses.uniformity(_unit(x), log=log).item()
+
+
+def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
+    """log mean_{i>j} exp(-2 ||x_i - y_j||^2) of pairs x, y (N, d): what CyCLIP's hypersphere script calls uniformity.
+
+    It says how far an item is from other items' captions, not how evenly either fills the sphere, and the order of the
+    pairs decides which half of the combinations counts. Only to compare with that script; Wang & Isola's is `uniformity`.
+    """
+    if len(x) != len(y) or len(x) < 2:
+        raise EvaluationError(f"cross-modal uniformity needs at least 2 pairs; {len(x)} and {len(y)} vectors were given")
+    a, b = _unit(x), _unit(y)
+    sums = []
+    for rows, columns, cosines in _blocks(a, b):
+        below = rows[:, None] > columns
+        if below.any():
+            sums.append((4 * cosines[below] - 4).logsumexp(0).double())
+    return float(torch.stack(sums).logsumexp(0)) - float(np.log(len(x) * (len(x) - 1) / 2))
+
+
+def mean_cosine(x: np.ndarray) -> float:
+    """Mean cosine over all pairs i<j of x (N, d): near 0 when directions are spread, near 1 in a narrow cone.
+
+    Ethayarajh (2019) estimates it from random pairs; over all pairs it has a closed form and needs no sample.
+    """
+    return float(dimension_contributions(x).sum())
+
+
+def dimension_contributions(x: np.ndarray) -> np.ndarray:
+    """What each dimension (d,) adds to the mean cosine of x (N, d); they sum to it (Timkey & van Schijndel 2021, eq. 2).
+
+    In an isotropic space every one is near 0; in BERT and its like a few "rogue" dimensions make up nearly all of it.
+    """
+    if len(x) < 2:
+        raise EvaluationError(f"a mean over pairs needs at least 2 vectors; {len(x)} was given")
+    total, squares = np.zeros(x.shape[1]), np.zeros(x.shape[1])
+    for rows in _unit(x).split(CHUNK):
+        wide = rows.double()
+        total += wide.sum(0).numpy()
+        squares += wide.square().sum(0).numpy()
+    return (total**2 - squares) / (len(x) * (len(x) - 1))
+
+
+def dimension_spread(x: np.ndarray) -> np.ndarray:
+    """Standard deviation (d,) of each dimension of x (N, d) at unit length, times sqrt(d).
+
+    1 in every dimension when directions are spread evenly, 0 when all vectors are one (Chen & He 2021, Figure 2).
+    """
+    rows = _unit(x)
+    mean = sum(part.double().sum(0) for part in rows.split(CHUNK)) / len(rows)
+    variance = sum((part.double() - mean).square().sum(0) for part in rows.split(CHUNK)) / len(rows)
+    return torch.as_tensor(variance).sqrt().numpy() * np.sqrt(x.shape[1])
+
+
+def anisotropy(x: np.ndarray) -> dict[str, float]:
+    """``mean_cosine``, ``dimension_std`` (mean of `dimension_spread`) and ``top3_variance``, the share of the variance
+    that the three most variable dimensions hold (3/d when all are alike), of x (N, d)."""
+    spread = dimension_spread(x)
+    variance = np.sort(spread**2)[::-1]
+    share = variance[:TOP].sum() / variance.sum() if variance.sum() > 0 else 1.0
+    return {"mean_cosine": mean_cosine(x), "dimension_std": float(spread.mean()), "top3_variance": float(share)}
+
+
+class ClassDistances(NamedTuple):
+    """Mean distances between unit vectors, and how many pairs lie in each tenth of 0 to 2."""
+
+    intra: float  # over all pairs of one class
+    inter: float  # over all pairs of two classes
+    intra_counts: list[int]
+    inter_counts: list[int]
+
+
+def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> ClassDistances:
+    """Mean ||x_i - x_j|| over pairs i<j of x (N, d) with the same of labels (N,), and over pairs with different ones.
+
+    Every pair counts once, so large classes weigh more. Raises EvaluationError for one class only, or when every class
+    has one member.
+    """
+    numbers = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
+    sizes = numbers.bincount()
+    if len(numbers) != len(x) or len(sizes) < 2 or sizes.max() < 2:
+        raise EvaluationError(
+            f"{len(x)} vectors with {len(numbers)} labels of {len(sizes)} classes, the largest of {int(sizes.max())}: "
+            "distances within and between classes need two classes, and two members of one of them"
+        )
+    totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, BINS, dtype=torch.double)  # within, all
+    for rows, columns, cosines in _blocks(unit := _unit(x).double(), unit, upper=True):
+        distances = (2 - 2 * cosines).clamp_(0, 4).sqrt_()
+        same = numbers[rows][:, None] == numbers[columns]
+        if rows[0] == columns[0]:
+            ahead = torch.ones_like(same).triu(1)
+            distances, same = distances[ahead], same[ahead]
+        for kind, chosen in enumerate((distances[same], distances)):
+            totals[kind] += chosen.sum()
+            counts[kind] += torch.histc(chosen, BINS, 0, 2)
+    totals[1] -= totals[0]
+    counts[1] -= counts[0]
+    intra, inter = (totals / counts.sum(1)).tolist()
+    return ClassDistances(intra, inter, *(count.long().tolist() for count in counts))
+
+
+# ------------------------------------------------------------------------------------------------------------------ tasks
+
+
+class GeometryTask:
+    """Alignment of the pairs rated above `threshold`, uniformity and anisotropy of all distinct sentences, of one pair
+    task.
+
+    SimCSE's convention on STS-B: positives are the pairs rated above 4 of 5. Not in points.
+    """
+
+    primary = "uniformity"
+
+    def __init__(self, pairs: PairTask, threshold: float) -> None:
+        self.name = f"{pairs.name}-geometry"
+        self.pairs = pairs
+        self.threshold = threshold
+        self.positives = np.flatnonzero(pairs.gold > threshold)
+        if not len(self.positives):
+            raise EvaluationError(f"task {self.name}: no pair is rated above {threshold}, so alignment has no positives")
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the pairs and ratings."""
+        return self.pairs.hash
+
+    def sentences(self) -> list[str]:
+        """Distinct sentences of all pairs."""
+        return self.pairs.sentences()
+
+    def score(self, encoder: Encoder) -> Score:
+        """``alignment``, ``uniformity``, ``uniformity_without_log`` and `anisotropy`; what they are over."""
+        sentences = self.sentences()
+        vectors = embed(encoder, sentences)
+        row = {text: i for i, text in enumerate(sentences)}
+        first = [row[self.pairs.pairs.first[i]] for i in self.positives]
+        second = [row[self.pairs.pairs.second[i]] for i in self.positives]
+        metrics = {"alignment": alignment(vectors[first], vectors[second]), "uniformity": uniformity(vectors)}
+        metrics["uniformity_without_log"] = float(np.exp(metrics["uniformity"]))
+        counts = {"positives": len(self.positives), "threshold": self.threshold, "sentences": len(sentences)}
+        return Score(metrics | anisotropy(vectors), counts)
+
+
+class PairedGeometryTask(PairedTask):
+    """Alignment of pictures or sounds with their captions, and how evenly each kind fills the sphere (paper 002, Figures
+    2 and 3).
+
+    ``alignment`` is over all pairs of an item and one of its captions, ``text_uniformity`` over the distinct captions,
+    ``image_uniformity`` or ``audio_uniformity`` over the items. ``cross_uniformity_cyclip`` is over the items with their
+    first captions, see the function. ``modality_gap`` is the distance between the mean item and the mean caption (Liang
+    et al. 2022). Not in points.
+    """
+
+    primary = "alignment"
+
+    def score(self, encoder: Encoder) -> Score:
+        """The numbers above; counts of items and captions."""
+        items, captions, owners = encode_pairs(self.samples, encoder)
+        texts = embed_distinct(encoder, captions)
+        distinct = np.unique(np.asarray(captions), return_index=True)[1]
+        if len(distinct) < 2:
+            raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity is over different ones")
+        first = np.unique(owners, return_index=True)[1]
+        gap = np.linalg.norm((_unit(items).double().mean(0) - _unit(texts[distinct]).double().mean(0)).numpy())
+        metrics = {
+            "alignment": alignment(items[owners], texts),
+            "text_uniformity": uniformity(texts[distinct]),
+            f"{self.samples.modality}_uniformity": uniformity(items),
+            "cross_uniformity_cyclip": cross_uniformity_cyclip(items, texts[first]),
+            "modality_gap": float(gap),
+        }
+        return Score(metrics, {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct)})
+
+
+class ClassGeometryTask:
+    """Distances within and between classes, of labelled texts or of shards whose samples have a class (field cls).
+
+    ``intra_class_distance`` (lower: classes are tighter), ``inter_class_distance``, ``distance_ratio``, the first divided
+    by the second, and `anisotropy`. The counts in the details are the histogram of MoCoUTRL's figure. Not in points.
+    """
+
+    primary = "distance_ratio"
+
+    def __init__(
+        self,
+        name: str,
+        texts: Sequence[str] = (),
+        labels: Sequence[Any] = (),
+        shards: str | Path | Sequence[str] | None = None,
+    ) -> None:
+        self.name = name
+        self.texts = list(texts)
+        self.labels = list(labels)
+        self.samples = None if shards is None else Samples(name, shards)
+        if self.samples is None and (len(self.texts) != len(self.labels) or len(set(self.labels)) < 2):
+            raise EvaluationError(
+                f"task {name}: {len(self.texts)} texts with {len(self.labels)} labels of {len(set(self.labels))} classes; "
+                "every text needs a label, and there must be two classes (or give shards)"
+            )
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the shards, or of the texts and labels."""
+        if self.samples is not None:
+            return self.samples.hash
+        return hashlib.sha256(repr(list(zip(self.texts, map(str, self.labels), strict=True))).encode()).hexdigest()
+
+    def sentences(self) -> list[str]:
+        """Distinct texts; none for shards, which are read when the task is scored."""
+        return list(dict.fromkeys(self.texts))
+
+    def score(self, encoder: Encoder) -> Score:
+        """The numbers above; counts, and histograms of the distances."""
+        vectors, labels = self._vectors(encoder)
+        try:
+            found = class_distances(vectors, labels)
+        except EvaluationError as error:
+            raise EvaluationError(f"task {self.name}: {error}") from error
+        metrics = {
+            "intra_class_distance": found.intra,
+            "inter_class_distance": found.inter,
+            "distance_ratio": found.intra / found.inter if found.inter else 1.0,
+        }
+        counts = {"intra_counts": found.intra_counts, "inter_counts": found.inter_counts}
+        return Score(metrics | anisotropy(vectors), {"items": len(vectors), "classes": len(set(labels)), **counts})
+
+    def _vectors(self, encoder: Encoder) -> tuple[np.ndarray, list[Any]]:
+        if self.samples is None:
+            return embed_distinct(encoder, self.texts), self.labels
+        vectors: list[np.ndarray] = []
+        labels: list[Any] = []
+        for chunk in self.samples.chunks():
+            labels += [sample.label() for sample in chunk]
+            vectors.append(embed(encoder, [sample.item for sample in chunk], self.samples.modality))
+        return np.concatenate(vectors), labels
+
+
+def _blocks(a: Tensor, b: Tensor, upper: bool = False) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Row numbers, column numbers and cosines of blocks of unit vectors a (N, d) and b (M, d).
+
+    With `upper` only the blocks at and right of the diagonal, otherwise only those at and left of it.
+    """
+    for top in range(0, len(a), CHUNK):
+        for left in range(top, len(b), CHUNK) if upper else range(0, min(top + 1, len(b)), CHUNK):
+            rows = torch.arange(top, min(top + CHUNK, len(a)))
+            columns = torch.arange(left, min(left + CHUNK, len(b)))
+            yield rows, columns, a[rows[0] : rows[-1] + 1] @ b[columns[0] : columns[-1] + 1].T
+
+
+def _unit(x: np.ndarray) -> Tensor:
+    """Rows of x (N, d) at unit length, float32; a zero row has no direction and is refused, and so is a NaN."""
+    lengths = np.linalg.norm(x, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():
+        raise EvaluationError(f"row {int(np.argmin(np.isfinite(lengths)))} holds NaN or infinity; the model has diverged")
+    if not (lengths > 0).all():
+        raise EvaluationError(f"row {int(np.argmin(lengths))} is a zero vector, which has no place on the unit sphere")
+    return torch.from_numpy(np.asarray(x / lengths, dtype=np.float32))

@@ -1,0 +1,168 @@
+"""Samples of shards for evaluation: pictures, sounds or texts with their captions or class, decoded a chunk at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import fsspec
+import numpy as np
+import soundfile
+
+from data.errors import DataError
+from data.shards import BadSample, RawSample, ShardSet, read
+from data.streams import decode
+from evaluation.task import Encoder, EvaluationError, Sound, embed
+
+CHUNK = 64  # samples decoded at a time: some 60 MB of pictures at 640 x 480, or 110 MB of ten-second sounds
+
+
+class Sample(NamedTuple):
+    """One decoded sample."""
+
+    where: str  # task and shard, for messages; the data's own errors name the sample
+    item: Any  # uint8 RGB (H, W, 3), a Sound, or a text
+    fields: Mapping[str, bytes]
+    key: str
+
+    def captions(self) -> list[str]:
+        """Its captions, at least one: the entry `captions` of its json, else its field txt."""
+        return _checked(self.where, lambda: decode.captions(self.fields, self.key))
+
+    def label(self) -> int:
+        """Its class number, from the field cls."""
+        return _checked(self.where, lambda: decode.label(self.fields, "cls", self.key))
+
+
+class Samples:
+    """The samples of a set of shards, in their order, for the task `task` (whose name begins every message).
+
+    `shards` is what `data.shards.ShardSet.open` takes: a folder, a range, a list. Raises EvaluationError when shards are
+    missing, or when their samples hold no picture, sound or text, or both pictures and sounds.
+    """
+
+    def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:
+        self.task = f"task {task}"
+        urls = str(shards) if isinstance(shards, Path) else shards
+        self.shards: ShardSet = _checked(self.task, lambda: ShardSet.open(urls))
+        self.classes = self.shards.classes
+        self.modality = self._modality()
+
+    def __len__(self) -> int:
+        return self.shards.samples
+
+    @cached_property
+    def hash(self) -> str:
+        """sha256 over the contents of the shards, wherever they lie."""
+        digest = hashlib.sha256()
+        for shard in self.shards.shards:
+            known = shard.sha256
+            if known is None:
+                with fsspec.open(shard.url, "rb") as file:
+                    known = hashlib.file_digest(file, "sha256").hexdigest()
+            digest.update(f"{shard.name}\0{known}\0".encode())
+        return digest.hexdigest()
+
+    def chunks(self, size: int = CHUNK) -> Iterator[list[Sample]]:
+        """All samples, at most `size` at a time. A sample that cannot be decoded is an error that names it."""
+        chunk: list[Sample] = []
+        samples = self._raw()
+        while (raw := _checked(self.task, lambda: next(samples, None))) is not None:
+            where = f"{self.task}: shard {raw.shard}"
+            if isinstance(raw, BadSample):
+                raise EvaluationError(f"{where}, sample {raw.key!r}: {raw.reason}")
+            chunk.append(Sample(where, _checked(where, lambda raw=raw: self._item(raw)), raw.fields, raw.key))
+            if len(chunk) == size:
+                yield chunk
+                chunk = []
+        if chunk:
+            yield chunk
+
+    def _raw(self) -> Iterator[RawSample | BadSample]:
+        for shard in self.shards.shards:
+            yield from read(shard, range(shard.samples))
+
+    def _item(self, raw: RawSample) -> Any:
+        if self.modality == "text":
+            return decode.text(raw.fields, ("txt",), raw.key)[0]
+        if self.modality == "image":
+            return np.asarray(decode.image(decode.member(raw.fields, decode.IMAGES, raw.key), raw.key))
+        return _sound(raw.fields, raw.key)
+
+    def _modality(self) -> str:
+        fields = set(self.shards.fields)
+        if not fields:  # a dataset.json made elsewhere may not list them
+            first = next(self._raw())
+            fields = set(first.fields) if isinstance(first, RawSample) else set()
+        kinds = {"image": decode.IMAGES, "audio": decode.SOUNDS}
+        found = [kind for kind, extensions in kinds.items() if fields & set(extensions)]
+        if len(found) == 1 or (not found and "txt" in fields):
+            return found[0] if found else "text"
+        raise EvaluationError(
+            f"{self.task}: the samples have the fields {', '.join(sorted(fields)) or 'none'}; they must hold pictures "
+            f"({', '.join(decode.IMAGES)}), sounds ({', '.join(decode.SOUNDS)}) or texts (txt), not several of them"
+        )
+
+
+class PairedTask:
+    """What the tasks on pictures or sounds with captions share. Shards of texts only, or of one item, are refused."""
+
+    def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
+        self.name = name
+        self.samples = Samples(name, shards)
+        self.modality = self.samples.modality
+        if self.modality == "text":
+            raise EvaluationError(f"task {name}: the shards hold texts only; it is about pictures or sounds with captions")
+        if len(self.samples) < 2:
+            raise EvaluationError(f"task {name}: the shards hold 1 item; at least two are needed to tell them apart")
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the shards."""
+        return self.samples.hash
+
+    def sentences(self) -> list[str]:
+        """None: captions are read along with their items, when the task is scored."""
+        return []
+
+
+def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[str], np.ndarray]:
+    """Vectors (N, d) of all items, all captions (T,) and the item (T,) of each, decoding a chunk of items at a time."""
+    vectors: list[np.ndarray] = []
+    captions: list[str] = []
+    owners: list[int] = []
+    for chunk in samples.chunks():
+        for number, sample in enumerate(chunk, sum(len(part) for part in vectors)):
+            own = sample.captions()
+            captions += own
+            owners += [number] * len(own)
+        vectors.append(embed(encoder, [sample.item for sample in chunk], samples.modality))
+    return np.concatenate(vectors), captions, np.asarray(owners)
+
+
+def embed_distinct(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
+    """Vectors (T, d) of T texts, each distinct one encoded once."""
+    row = {text: i for i, text in enumerate(dict.fromkeys(texts))}
+    return embed(encoder, list(row))[[row[text] for text in texts]]
+
+
+def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
+    """A sound at its own rate, which encoders resample to theirs once."""
+    extension, data = decode.member_with_extension(fields, decode.SOUNDS, key)
+    try:
+        rate = soundfile.info(io.BytesIO(data)).samplerate
+    except soundfile.SoundFileError:
+        rate = 16_000  # the decoder says what is wrong with it
+    return Sound(decode.audio(data, extension, rate, key), rate)
+
+
+def _checked(where: str, action: Any) -> Any:
+    """What `action` gives; the data's errors become errors of the evaluation that say where."""
+    try:
+        return action()
+    except DataError as error:
+        raise EvaluationError(f"{where}: {error}") from error

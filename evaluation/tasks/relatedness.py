@@ -1,0 +1,161 @@
+"""SentEval's trained mode for rated pairs: a linear model on pair features, fitted to the training ratings.
+
+This is what "STS-B" and "SICK-R" mean in the original SentEval: not the cosine's correlation (which is what SimCSE and
+its followers report under the same names), but Pearson of a regressor on top of frozen vectors. Never mix the two.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.tasks.sts import Pairs, PairTask, pearson, spearman
+from evaluation.tasks.transfer import pair_features
+
+logger = logging.getLogger(__name__)
+
+CLASSES = 5
+BATCH = 64
+ROUND = 50  # epochs between two looks at dev
+LAST_EPOCH = 1000  # no round begins after it
+TENACITY = 4  # rounds without a better dev score, counted over the whole run, that end it
+RATE = 1e-3
+ROUNDING = 1e-5  # what float32 may add to a rating
+
+
+class Fit(NamedTuple):
+    """The model of the best round: weight (5, features), bias (5,), its Spearman on dev, and how many epochs were run."""
+
+    weight: Tensor
+    bias: Tensor
+    dev: float
+    epochs: int
+
+
+class RelatednessTask:
+    """Pearson (headline), Spearman and mean squared error on `test` of a model fitted to `train`, stopped by `dev`.
+
+    The protocol of SentEval's toolkit: features [|u - v|, u * v], ratings as distributions over five classes, a linear
+    layer with softmax fitted by mean squared error and Adam (rate 1e-3, batches of 64); after every 50 epochs Spearman
+    on dev, the best round is kept, the fourth round without a gain ends it. Correlations in points.
+    """
+
+    primary = "pearson"
+
+    def __init__(self, name: str, train: Pairs, dev: Pairs, test: Pairs, *, seed: int = 1111) -> None:
+        self.name = name
+        self.seed = seed
+        self.parts = {"train": train, "dev": dev, "test": test}
+        for part, pairs in self.parts.items():
+            _check(f"task {name}, {part}", pairs)
+
+    @property
+    def gold(self) -> np.ndarray:
+        """Ratings (N,) of the test part."""
+        return np.asarray(self.parts["test"].gold)
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the pairs and ratings of the three parts."""
+        hashes = "".join(PairTask(part, pairs).hash for part, pairs in self.parts.items())
+        return hashlib.sha256(hashes.encode()).hexdigest()
+
+    def sentences(self) -> list[str]:
+        """Distinct sentences of the three parts."""
+        return list(dict.fromkeys(text for pairs in self.parts.values() for text in (*pairs.first, *pairs.second)))
+
+    def score(self, encoder: Encoder) -> Score:
+        """``pearson``, ``spearman`` and ``mse`` on test; Spearman on dev, epochs and sizes; the predicted ratings (N,)."""
+        sentences = self.sentences()
+        row = {text: i for i, text in enumerate(sentences)}
+        vectors = embed(encoder, sentences).astype(np.float32)
+        features = {}
+        for part, pairs in self.parts.items():
+            first, second = (vectors[[row[text] for text in side]] for side in (pairs.first, pairs.second))
+            features[part] = torch.from_numpy(pair_features(first, second))
+        gold = {part: np.asarray(pairs.gold) for part, pairs in self.parts.items()}
+        fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed)
+        guess = expected_rating(features["test"], fitted.weight, fitted.bias)
+        if np.ptp(guess) < ROUNDING:  # one and the same guess, which has no correlation
+            guess = np.full_like(guess, guess.mean())
+        metrics = {
+            "pearson": pearson(guess, gold["test"]),
+            "spearman": spearman(guess, gold["test"]),
+            "mse": float(np.mean((guess - gold["test"]) ** 2)),
+        }
+        for metric, value in metrics.items():
+            if np.isnan(value):
+                logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
+                metrics[metric] = 0.0
+        details = {f"{part}_pairs": len(pairs) for part, pairs in self.parts.items()}
+        details["skipped"] = sum(pairs.skipped for pairs in self.parts.values())
+        return Score(metrics, {"dev_spearman": fitted.dev, "epochs": fitted.epochs, **details}, guess)
+
+
+def rating_distribution(ratings: np.ndarray) -> Tensor:
+    """Ratings y (N,) as distributions (N, 5) over the classes 1 to 5 (Tai, Socher and Manning 2015, section 5.2).
+
+    p[floor(y) + 1] = y - floor(y) and p[floor(y)] = floor(y) - y + 1, so that the mean of p is y. A rating below 1, as
+    STS-B has them, keeps only what falls on class 1, as in SentEval: its row sums to y, and no class stands for 0.
+    """
+    y = torch.as_tensor(ratings, dtype=torch.float64)
+    low = y.floor()
+    classes = torch.arange(1, CLASSES + 1)
+    p = (classes == low[:, None]) * (low - y + 1)[:, None] + (classes == low[:, None] + 1) * (y - low)[:, None]
+    return p.float()
+
+
+def expected_rating(features: Tensor, weight: Tensor, bias: Tensor) -> np.ndarray:
+    """The mean rating (N,) under softmax(features weight^T + bias): features (N, f), weight (5, f), bias (5,)."""
+    classes = torch.arange(1, CLASSES + 1, dtype=torch.float64)
+    with torch.no_grad():
+        return (F.linear(features, weight, bias).softmax(1).double() @ classes).numpy()
+
+
+def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int) -> Fit:
+    """Fits the model to train (N, f) and ratings (N,); rounds are chosen by Spearman on dev (M, f)."""
+    generator = torch.Generator().manual_seed(seed)
+    targets = rating_distribution(ratings)
+    bound = train.shape[1] ** -0.5  # nn.Linear's own initial range
+    weight = torch.empty(CLASSES, train.shape[1]).uniform_(-bound, bound, generator=generator).requires_grad_()
+    bias = torch.empty(CLASSES).uniform_(-bound, bound, generator=generator).requires_grad_()
+    optimizer = torch.optim.Adam([weight, bias], lr=RATE, fused=True)
+    best: Fit | None = None
+    epoch = idle = 0
+    while epoch <= LAST_EPOCH and idle < TENACITY:
+        for _ in range(ROUND):
+            order = torch.randperm(len(train), generator=generator)
+            shuffled, wanted = train[order], targets[order]
+            for x, y in zip(shuffled.split(BATCH), wanted.split(BATCH), strict=True):
+                loss = F.mse_loss(F.linear(x, weight, bias).softmax(1), y)
+                weight.grad, bias.grad = torch.autograd.grad(loss, (weight, bias))
+                optimizer.step()
+        epoch += ROUND
+        value = spearman(expected_rating(dev, weight, bias), dev_ratings)
+        value = 0.0 if np.isnan(value) else value
+        if best is None or value > best.dev:
+            best = Fit(weight.detach().clone(), bias.detach().clone(), value, epoch)
+        else:
+            idle += 1
+    assert best is not None
+    return best._replace(epochs=epoch)
+
+
+def _check(what: str, pairs: Pairs) -> None:
+    """Ratings the five classes can hold, and enough of them."""
+    gold = np.asarray(pairs.gold)
+    if len(gold) < 2:
+        raise EvaluationError(f"{what} has {len(gold)} rated pairs; at least 2 are needed")
+    outside = np.flatnonzero((gold < 0) | (gold > CLASSES))
+    if len(outside):
+        raise EvaluationError(
+            f"{what}: {len(outside):,} ratings are outside 0 to {CLASSES}, the first {gold[outside[0]]:g} of "
+            f"{pairs.first[outside[0]]!r}; the regression's classes are 1 to {CLASSES}, so rescale the ratings"
+        )

@@ -1,0 +1,333 @@
+"""Retrieval by cosine, exact and in blocks: item and caption in both directions, and the nearest captions of a text.
+
+Only a block of queries times a block of database rows is in memory at a time, in float64, never the whole matrix.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from evaluation.task import Encoder, EvaluationError, Score, did_you_mean, embed, shorten
+from evaluation.tasks.paired_items import PairedTask, embed_distinct, encode_pairs
+from evaluation.tasks.text_files import read_lines, read_table
+
+logger = logging.getLogger(__name__)
+
+CHUNK = 1024  # rows of a block on either side: 8 MB of scores
+ENCODE = 8192  # captions of a database encoded at a time
+TIE = 1e-9  # cosines that differ by less are equal
+
+
+class Ranks(NamedTuple):
+    """Ranks from 1, one a caption."""
+
+    text: np.ndarray  # (T,) of the caption among all captions, when its item asks
+    item: np.ndarray  # (T,) of its item among all items, when the caption asks
+
+
+def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int = CHUNK) -> Ranks:
+    """Ranks of everything relevant, in both directions, from items (N, d), texts (T, d) and the item (T,) of each text.
+
+    The rank of a caption is its place among the captions of the same item plus the number of other items' captions that
+    score as high or higher. A tie thus counts as lost: an encoder that gives everything one vector finds nothing, where
+    counting strictly higher scores, or sorting, would let it find what happens to come first.
+
+    Raises EvaluationError for vectors of different widths or that are not finite (a NaN compares as lower than nothing,
+    which would be a perfect rank).
+    """
+    owners = np.asarray(owners)
+    _check_space(items, texts)
+    if len(owners) != len(texts) or not len(owners) or owners.min() < 0 or owners.max() >= len(items):
+        raise EvaluationError(f"owners must give one of the {len(items)} items for each of the {len(texts)} texts")
+    own = _own_scores(items, texts, owners, chunk)
+    limit = own - TIE
+    slots = _slots(owners)
+    ahead_texts, ahead_items = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.int64)
+    for top in range(0, len(items), chunk):
+        asking = unit(items[top : top + chunk])
+        asked = [slot[(owners[slot] >= top) & (owners[slot] < top + chunk)] for slot in slots]
+        for left in range(0, len(texts), chunk):
+            scores = asking @ unit(texts[left : left + chunk]).T
+            columns = owners[left : left + chunk] - top
+            inside = np.flatnonzero((columns >= 0) & (columns < len(asking)))
+            scores[columns[inside], inside] = -np.inf  # an item's captions do not compete with each other
+            ahead_items[left : left + chunk] += (scores >= limit[left : left + chunk]).sum(0)
+            for mine in asked:
+                rows = scores if len(mine) == len(asking) else scores[owners[mine] - top]
+                ahead_texts[mine] += (rows >= limit[mine, None]).sum(1)
+    return Ranks(_place(owners, -own) + ahead_texts, 1 + ahead_items)
+
+
+class Found(NamedTuple):
+    """Ranks from 1 of everything relevant, one a pair of a query and a row of the database that is relevant to it."""
+
+    queries: np.ndarray  # (P,)
+    ranks: np.ndarray  # (P,)
+
+
+def relevant_ranks(
+    queries: np.ndarray, database: np.ndarray, relevant: tuple[np.ndarray, np.ndarray], chunk: int = CHUNK
+) -> Found:
+    """Ranks of all rows of database (M, d) that are relevant to queries (Q, d): pairs of row numbers, each (P,), once each.
+
+    The rank is the place among the query's relevant rows plus the number of other rows that score as high or higher, so
+    that a tie with an irrelevant row counts as lost, see `paired_ranks`.
+    """
+    order = np.argsort(relevant[0], kind="stable")
+    asking, asked = (np.asarray(side)[order] for side in relevant)
+    own = _own_scores(queries, database[asked], asking, chunk)
+    ahead = np.zeros(len(asking), dtype=np.int64)
+    for top in range(0, len(queries), chunk):
+        block = unit(queries[top : top + chunk])
+        first, last = np.searchsorted(asking, [top, top + chunk])
+        for left in range(0, len(database), chunk):
+            scores = block @ unit(database[left : left + chunk]).T
+            columns = asked[first:last] - left
+            inside = np.flatnonzero((columns >= 0) & (columns < scores.shape[1]))
+            scores[asking[first + inside] - top, columns[inside]] = -np.inf  # what is relevant does not compete
+            for start in range(first, last, chunk):  # a query may have more relevant rows than a block has
+                part = slice(start, min(start + chunk, last))
+                ahead[part] += (scores[asking[part] - top] >= own[part, None] - TIE).sum(1)
+    return Found(asking, _place(asking, -own) + ahead)
+
+
+def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
+    """The best rank (N,) among each item's captions, from ranks and owners (T,)."""
+    best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(best, owners, ranks)
+    return best
+
+
+def recall_at(ranks: np.ndarray, ks: Sequence[int] = (1, 5, 10)) -> dict[int, float]:
+    """R@k in points for each k: the share of queries whose (best) rank is at most k."""
+    return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in ks}
+
+
+def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | None = None) -> float:
+    """mAP@10 in points, as LAION-CLAP counts it.
+
+    With `owners` (T,) the mean over items of sum_r (r / rank_r) over those of its captions, in order, whose rank is at
+    most 10, divided by the number of its captions (by `most`, if there are more); without, every rank is a query of its
+    own: mean of 1 / rank.
+    """
+    ranks = np.asarray(ranks)
+    owners = np.arange(len(ranks)) if owners is None else np.asarray(owners)
+    gain = np.where(ranks <= 10, _place(owners, ranks) / ranks, 0.0)
+    count = np.bincount(owners)
+    share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], most or len(ranks))
+    return 100 * float(np.mean(share))
+
+
+def top_k(queries: np.ndarray, database: np.ndarray, k: int, chunk: int = CHUNK) -> tuple[np.ndarray, np.ndarray]:
+    """Cosines and row numbers (Q, k) of the k best rows of database (M, d) for each of queries (Q, d), best first."""
+    if not 1 <= k <= len(database):
+        raise EvaluationError(f"k is {k}; the database has {len(database)} rows, so it must be 1 to {len(database)}")
+    scores, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
+    for top in range(0, len(queries), chunk):
+        asking, best = unit(queries[top : top + chunk]), None
+        for left in range(0, len(database), chunk):
+            best = _merge(best, asking @ unit(database[left : left + chunk]).T, left, k)
+        assert best is not None
+        scores[top : top + chunk], rows[top : top + chunk] = best
+    return scores, rows
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows (N, d) at unit length in float64; a zero row stays zero, its cosine is 0 with everything."""
+    rows = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():
+        raise EvaluationError("an embedding holds NaN or infinity; the model has diverged or overflows")
+    return rows / np.maximum(lengths, np.finfo(np.float64).tiny)
+
+
+def _check_space(items: np.ndarray, texts: np.ndarray) -> None:
+    if items.ndim != 2 or texts.ndim != 2 or items.shape[1] != texts.shape[1]:
+        raise EvaluationError(f"items {items.shape} and texts {texts.shape} do not lie in one space, (N, d) and (T, d)")
+
+
+def _own_scores(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int) -> np.ndarray:
+    """Cosine (T,) of every caption with its item."""
+    blocks = (slice(start, start + chunk) for start in range(0, len(texts), chunk))
+    return np.concatenate([np.einsum("td,td->t", unit(items[owners[block]]), unit(texts[block])) for block in blocks])
+
+
+def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+    """Place (T,), from 1, of each value in ascending order within its group."""
+    order = np.lexsort((values, groups))
+    ordered = groups[order]
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
+    return place
+
+
+def _slots(owners: np.ndarray) -> list[np.ndarray]:
+    """The texts as lists with at most one of each item, in the items' order: all first captions, all second, ..."""
+    order = np.argsort(owners, kind="stable")
+    place = _place(owners, np.arange(len(owners)))[order]
+    return [order[place == number] for number in range(1, place.max() + 1)]
+
+
+Best = tuple[np.ndarray, np.ndarray]  # scores and rows (Q, k), best first
+
+
+def _merge(best: Best | None, scores: np.ndarray, start: int, k: int) -> Best:
+    """The k best so far, with those of a block (Q, M) whose first row is `start`; of equal scores the earlier row."""
+    kept = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
+    values, rows = np.take_along_axis(scores, kept, 1), kept + start
+    if best is not None:
+        values, rows = np.concatenate([best[0], values], 1), np.concatenate([best[1], rows], 1)
+    order = np.lexsort((rows, -values), axis=1)[:, :k]
+    return np.take_along_axis(values, order, 1), np.take_along_axis(rows, order, 1)
+
+
+# ----------------------------------------------------------------------------------------------------------- paired shards
+
+
+class RetrievalTask(PairedTask):
+    """Pictures or sounds of shards against their captions, of which an item may have several.
+
+    ``<image|audio>_to_text_r1`` (r5, r10): the item is the query, and the best ranked of its own captions counts.
+    ``text_to_<image|audio>_r1``: every caption is a query over the items. ``..._map10`` is mAP@10. In points.
+    ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
+    Chance is 100 / number of items for text to item.
+
+    LAION-CLAP makes five passes from text to item, one with the first captions, one with the second and so on, and
+    averages them. With five captions for every item that is the mean over all captions, as here, for R@k and mAP@10 alike;
+    where items have different numbers of captions, here every caption weighs the same.
+
+    With `shared`, captions of the same text are one caption that belongs to all items that carry it: for sets whose
+    captions are made from class names, where all but one of the items of a class would count as wrong. An item's hit is
+    any of its texts, a text's hit any item that carries it, and each distinct text is one query: R@k is the share of
+    queries whose best ranked hit has a rank of at most k. A rank is the place among the hits plus the number of others
+    that score as high or higher. mAP@10 is the mean over queries of sum_r (r / rank_r) over the hits, in order, whose rank
+    is at most 10, divided for an item by the number of its texts and for a text by min(10, number of its items). Where all
+    texts differ, all numbers are those without `shared`.
+
+    Raises EvaluationError for an unknown `primary`.
+    """
+
+    primary = "mean_r1"
+
+    def __init__(
+        self, name: str, shards: str | Path | Sequence[str], primary: str = "mean_r1", shared: bool = False
+    ) -> None:
+        super().__init__(name, shards)
+        kinds = ("r1", "r5", "r10", "map10")
+        known = [f"{way}_{kind}" for way in self._ways for kind in kinds] + ["mean_r1", "mean_map10"]
+        if primary not in known:
+            raise EvaluationError(
+                f"task {name}: primary={primary!r} is no number of this task{did_you_mean(primary, known)} They are "
+                f"{', '.join(known)}"
+            )
+        self.primary = primary
+        self.shared = shared
+
+    @property
+    def _ways(self) -> tuple[str, str]:
+        return f"{self.modality}_to_text", f"text_to_{self.modality}"
+
+    def score(self, encoder: Encoder) -> Score:
+        """Recall and mAP in both directions; counts of items and captions."""
+        items, captions, owners = encode_pairs(self.samples, encoder)
+        distinct = {text: row for row, text in enumerate(dict.fromkeys(captions))}
+        if self.shared:
+            pairs = np.unique(np.stack([owners, [distinct[text] for text in captions]]), axis=1)
+            texts = embed(encoder, list(distinct))
+            _check_space(items, texts)
+            there = relevant_ranks(items, texts, (pairs[0], pairs[1]))
+            back = relevant_ranks(texts, items, (pairs[1], pairs[0]))
+        else:
+            ranks = paired_ranks(items, embed_distinct(encoder, captions), owners)
+            there, back = Found(owners, ranks.text), Found(np.arange(len(captions)), ranks.item)
+        count = np.bincount(owners)
+        spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
+        counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
+        return Score(self._metrics(there, back), counts)
+
+    def _metrics(self, there: Found, back: Found) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        for way, (queries, ranks), most in zip(self._ways, (there, back), (None, 10), strict=True):
+            metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
+            metrics[f"{way}_map10"] = map_at_10(ranks, queries, most)
+        for kind in ("r1", "map10"):
+            metrics[f"mean_{kind}"] = float(np.mean([metrics[f"{way}_{kind}"] for way in self._ways]))
+        return metrics
+
+
+# -------------------------------------------------------------------------------------------------------- nearest captions
+
+
+class Neighbour(NamedTuple):
+    """A text of the database that is near to a query."""
+
+    text: str
+    score: float  # cosine
+    row: int  # position in the database, from 0
+
+
+def nearest_captions(encoder: Encoder, queries: Sequence[str], database: Sequence[str], k: int = 3) -> list[list[Neighbour]]:
+    """The k texts of `database` nearest to each query, best first (NonLing-CSE, Table D.1).
+
+    A text that occurs several times in the database is found once (at its first row), and the query itself not at all.
+    The database is encoded in chunks, of which only the best texts are kept.
+    """
+    row = {text: i for i, text in reversed(list(enumerate(database)))}
+    distinct = sorted(row, key=row.__getitem__)
+    if len(distinct) < len(database):
+        logger.info("%d of %d database texts repeat an earlier one", len(database) - len(distinct), len(database))
+    others = len(distinct) - any(query in row for query in queries)
+    if not queries or not 1 <= k <= others:
+        raise EvaluationError(
+            f"k is {k} for {len(queries)} queries; the database has {others} distinct texts beside a query, so there must "
+            f"be a query, and k must be 1 to {others}"
+        )
+    asking, best = unit(embed(encoder, list(queries))), None
+    for start in range(0, len(distinct), ENCODE):
+        vectors = unit(embed(encoder, distinct[start : start + ENCODE]))
+        best = _merge(best, asking @ vectors.T, start, k + 1)  # one more: the query itself may be among them
+    assert best is not None
+    found = []
+    for query, scores, rows in zip(queries, best[0].tolist(), best[1].tolist(), strict=True):
+        near = [Neighbour(distinct[i], score, row[distinct[i]]) for score, i in zip(scores, rows, strict=True)]
+        found.append([neighbour for neighbour in near if neighbour.text != query][:k])
+    return found
+
+
+def neighbour_table(queries: Sequence[str], found: Sequence[Sequence[Neighbour]]) -> str:
+    """Queries with their nearest texts below them, as a text table."""
+    from evaluation.tables import layout
+
+    rows = [["query, nearest texts", "cosine", "row"]]
+    for query, neighbours in zip(queries, found, strict=True):
+        rows.append([shorten(query, 100), "", ""])
+        rows += [[f"  {shorten(n.text, 98)}", f"{n.score:.4f}", f"{n.row:,}"] for n in neighbours]
+    return layout(rows)
+
+
+def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
+    """Texts of a file, one a line (``.txt``, ``.txt.gz``), or those of `columns` of a TSV with a header, row by row.
+
+    Empty texts are left out and counted in the log. Raises EvaluationError for a missing or damaged file, a missing
+    column, and a line with another number of fields, by its number.
+    """
+    path = Path(path).expanduser()
+    if columns:
+        found = [row[column].strip() for _, row in read_table(path, columns) for column in columns]
+    else:
+        lines = list(read_lines(path, blank=True))
+        if ".tsv" in path.suffixes and lines:
+            header = lines[0][1].split("\t")
+            raise EvaluationError(f"{path}, line 1: a TSV needs columns; name some of {', '.join(header)}")
+        found = [line.strip() for _, line in lines]
+    texts = [text for text in found if text]
+    if not texts:
+        raise EvaluationError(f"{path} holds no text")
+    if len(texts) < len(found):
+        logger.info("%s: %d empty texts left out", path, len(found) - len(texts))
+    return texts

@@ -1,0 +1,308 @@
+"""Semantic textual similarity: the cosine of two sentences against a human rating.
+
+Two layouts on disk hold the seven sets:
+
+* SentEval's ``downstream`` folder: tokenised, lower-cased text, one pair of files a subset;
+* raw TSV (``STS12.raw.tsv``): cased text in one file a set, columns ``dataset subset row score sentence1 sentence2``,
+  tab separated, never quoted.
+
+`pair_task` makes a task of any other file of the same kind, such as a translation of STS-B or a SemEval track.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from scipy import stats
+
+from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.tasks.text_files import read_lines, read_table
+
+logger = logging.getLogger(__name__)
+
+COLUMNS = ("score", "sentence1", "sentence2")  # what a pair file must have; subset is optional
+SEMEVAL_INPUT = re.compile(r"STS\.input\.(.+)\.txt")
+
+# The subsets of each year, as SimCSE's SentEval has them; STS13 is without SMT, whose licence forbids passing it on.
+SUBSETS = {
+    "sts12": ("MSRpar", "MSRvid", "SMTeuroparl", "surprise.OnWN", "surprise.SMTnews"),
+    "sts13": ("FNWN", "headlines", "OnWN"),
+    "sts14": ("deft-forum", "deft-news", "headlines", "images", "OnWN", "tweet-news"),
+    "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
+    "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
+}
+
+RAW_FILES = {
+    **{name: f"{name.upper()}.raw.tsv" for name in SUBSETS},
+    **{f"stsb-{split}": f"STSB.{split}.raw.tsv" for split in ("train", "dev", "test")},
+    "sickr-train": "SICK.train.raw.tsv",
+    "sickr-dev": "SICK.trial.raw.tsv",
+    "sickr": "SICK.test.raw.tsv",
+}
+
+SENTEVAL_FILES = {
+    **{name: f"STS/{name.upper()}-en-test" for name in SUBSETS},  # a folder of input and gold files
+    **{f"stsb-{split}": f"STS/STSBenchmark/sts-{split}.csv" for split in ("train", "dev", "test")},
+    "sickr-train": "SICK/SICK_train.txt",
+    "sickr-dev": "SICK/SICK_trial.txt",
+    "sickr": "SICK/SICK_test_annotated.txt",
+}
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Rated sentence pairs; `skipped` counts those that came without a rating and were left out."""
+
+    first: tuple[str, ...]
+    second: tuple[str, ...]
+    gold: tuple[float, ...]
+    subset: tuple[str, ...]
+    skipped: int = 0
+
+    def __len__(self) -> int:
+        return len(self.gold)
+
+
+class PairTask:
+    """Spearman (headline) and Pearson of cosines with human ratings.
+
+    ``spearman`` and ``pearson`` are over all subsets concatenated ("all", what SimCSE and its followers report),
+    ``spearman_mean`` the plain mean over subsets and ``spearman_wmean`` the mean weighted by their sizes (what the
+    original SentEval reports). All in points. A zero vector has cosine 0 with everything, as in SentEval.
+    """
+
+    primary = "spearman"
+
+    def __init__(self, name: str, pairs: Pairs) -> None:
+        if len(pairs) < 2:
+            raise EvaluationError(
+                f"task {name} has {len(pairs)} rated pairs ({pairs.skipped} more came without a rating); "
+                "a correlation needs at least 2"
+            )
+        self.name = name
+        self.pairs = pairs
+        self.gold = np.asarray(pairs.gold)
+
+    @cached_property
+    def _distinct(self) -> dict[str, int]:
+        return {text: i for i, text in enumerate(dict.fromkeys(self.pairs.first + self.pairs.second))}
+
+    @property
+    def hash(self) -> str:
+        """sha256 of the pairs and ratings. (SentEval's text is tokenised: the same set as raw text has another hash.)"""
+        digest = hashlib.sha256()
+        for row in zip(self.pairs.subset, self.gold, self.pairs.first, self.pairs.second, strict=True):
+            digest.update(repr(tuple(map(str, row))).encode())
+        return digest.hexdigest()
+
+    def sentences(self) -> list[str]:
+        """Distinct sentences in order of first appearance."""
+        return list(self._distinct)
+
+    def similarities(self, encoder: Encoder) -> np.ndarray:
+        """Cosine of every pair (N,), float64."""
+        vectors = embed(encoder, self.sentences()).astype(np.float64)
+        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+        vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
+        rows = [[self._distinct[text] for text in side] for side in (self.pairs.first, self.pairs.second)]
+        return np.einsum("nd,nd->n", vectors[rows[0]], vectors[rows[1]])
+
+    def score(self, encoder: Encoder) -> Score:
+        """The four correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
+        similarities = self.similarities(encoder)
+        parts = self._parts(similarities)
+        subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
+        details = {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
+        return Score(self.metrics(similarities), details, similarities)
+
+    def metrics(self, similarities: np.ndarray) -> dict[str, float]:
+        """The four correlations of given similarities (N,) with the ratings, in points."""
+        both = {"spearman": spearman(similarities, self.gold), "pearson": pearson(similarities, self.gold)}
+        for metric, value in both.items():
+            if math.isnan(value):
+                # every pair alike: the encoder has collapsed, or all ratings are equal. Nothing is ranked, which is 0.
+                logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
+                both[metric] = 0.0
+        parts = [part for part in self._parts(similarities).values() if not math.isnan(part["spearman"])]
+        values, sizes = [part["spearman"] for part in parts], [part["pairs"] for part in parts]
+        return {
+            **both,
+            "spearman_mean": float(np.mean(values)) if parts else 0.0,
+            "spearman_wmean": float(np.average(values, weights=sizes)) if parts else 0.0,
+        }
+
+    def _parts(self, similarities: np.ndarray) -> dict[str, dict[str, float]]:
+        names = np.asarray(self.pairs.subset)
+        parts = {}
+        for name in dict.fromkeys(self.pairs.subset):
+            x, y = similarities[names == name], self.gold[names == name]
+            parts[name] = {"spearman": spearman(x, y), "pearson": pearson(x, y), "pairs": len(y)}
+        return parts
+
+
+def spearman(x: np.ndarray, y: np.ndarray) -> float:
+    """Rank correlation of x, y (N,) in points; NaN where it is undefined (fewer than 2 values, or all equal)."""
+    return _points(lambda: stats.spearmanr(x, y).statistic, x, y)
+
+
+def pearson(x: np.ndarray, y: np.ndarray) -> float:
+    """Linear correlation of x, y (N,) in points; NaN where it is undefined."""
+    return _points(lambda: stats.pearsonr(x, y).statistic, x, y)
+
+
+def _points(correlation: Callable[[], float], x: np.ndarray, y: np.ndarray) -> float:
+    defined = len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
+    return 100 * float(correlation()) if defined else math.nan
+
+
+# ---------------------------------------------------------------------------------------------------------------- files
+
+
+def pair_task(path: Path) -> PairTask:
+    """The task of any file that `read_pairs` takes, named after it: ``stsb-de-test.tsv.gz`` is ``stsb-de-test``.
+
+    A SemEval file is named after its subset (``STS.input.track5.en-en.txt`` is ``track5.en-en``). Characters that metric
+    names may not have become hyphens.
+    """
+    match = SEMEVAL_INPUT.fullmatch(path.name)
+    name = match[1] if match else path.name.removesuffix(".gz").removesuffix(".tsv")
+    return PairTask(re.sub(r"[^\w.-]+", "-", name), read_pairs(path))
+
+
+def read_pairs(path: Path) -> Pairs:
+    """Pairs of any file or folder of rated pairs, in one of three forms.
+
+    * ``.tsv`` or ``.tsv.gz``: a header with at least ``score sentence1 sentence2``, in any order. A column ``subset``
+      is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and counted.
+    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017).
+    * A folder of such SemEval files: all subsets in it, in the order of their names.
+
+    Raises EvaluationError, with file and line, for what is missing, has another form, or rates nothing.
+    """
+    match = SEMEVAL_INPUT.fullmatch(path.name)
+    if match:
+        return read_senteval_year(path.parent, (match[1],))
+    if path.is_dir():
+        found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
+        subsets = tuple(match[1] for match in found if match)
+        if not subsets:
+            raise EvaluationError(f"no STS.input.<subset>.txt in the folder {path}; give such a folder, or one .tsv file")
+        return read_senteval_year(path, subsets)
+    if path.is_file() and not path.name.endswith((".tsv", ".tsv.gz")):
+        raise EvaluationError(
+            f"{path} is not a file of rated pairs by its name; use .tsv or .tsv.gz with the columns "
+            f"{' '.join(COLUMNS)}, or SemEval's STS.input.<subset>.txt"
+        )
+    return _read_tsv(path)
+
+
+def read_raw(path: Path, subsets: bool = True) -> Pairs:
+    """Pairs of one raw TSV. With `subsets` false the subset column (STS-B's genre and source) is not used for means."""
+    return _read_tsv(path, "subset" if subsets else None, needs=(*COLUMNS, "subset") if subsets else COLUMNS)
+
+
+def _read_tsv(path: Path, subset: str | None = "subset", needs: tuple[str, ...] = COLUMNS) -> Pairs:
+    rows = []
+    for number, row in read_table(path, needs):
+        gold = rating(row["score"], f"{path}, line {number}")
+        rows.append((row.get(subset, "all") if subset else "all", gold, row["sentence1"], row["sentence2"]))
+    return collect(rows, path)
+
+
+def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
+    """Pairs of one SemEval year: ``STS.input.<subset>.txt`` beside ``STS.gs.<subset>.txt``, line by line."""
+    rows = []
+    for subset in subsets:
+        inputs, golds = folder / f"STS.input.{subset}.txt", folder / f"STS.gs.{subset}.txt"
+        texts, scores = list(read_lines(inputs, blank=True)), list(read_lines(golds, blank=True))
+        if len(texts) != len(scores):
+            raise EvaluationError(f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; they go in pairs")
+        for (number, text), (_, score) in zip(texts, scores, strict=True):
+            gold = rating(score, f"{golds}, line {number}")
+            sentences = text.split("\t")
+            if len(sentences) < 2:
+                raise EvaluationError(f"{inputs}, line {number}: no tab; a line is sentence, tab, sentence")
+            rows.append((subset, gold, _tokens(sentences[0]), _tokens(sentences[1])))
+    return collect(rows, folder)
+
+
+def read_senteval_stsb(path: Path) -> Pairs:
+    """Pairs of ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
+    rows = []
+    for number, line in read_lines(path):
+        fields = line.split("\t")
+        if len(fields) < 7:
+            raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 7 are needed")
+        rows.append(("all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])))
+    return collect(rows, path)
+
+
+def read_senteval_sick(path: Path) -> Pairs:
+    """Pairs of ``SICK_<split>.txt``: a header, then id, sentence, sentence, relatedness, entailment."""
+    rows = []
+    lines = read_lines(path)
+    next(lines, None)
+    for number, line in lines:
+        fields = line.split("\t")
+        if len(fields) < 4:
+            raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 4 are needed")
+        rows.append(("all", rating(fields[3], f"{path}, line {number}"), _tokens(fields[1]), _tokens(fields[2])))
+    return collect(rows, path)
+
+
+def read(name: str, folder: Path, layout: str) -> Pairs:
+    """Pairs of the STS task `name` from a folder of the given layout, "raw" or "senteval"."""
+    if layout == "raw":
+        return read_raw(folder / RAW_FILES[name], subsets=name in SUBSETS)
+    path = folder / SENTEVAL_FILES[name]
+    if name in SUBSETS:
+        return read_senteval_year(path, SUBSETS[name])
+    return (read_senteval_stsb if name.startswith("stsb") else read_senteval_sick)(path)
+
+
+def rating(text: str, place: str) -> float | None:
+    """A rating; None where there is none: blank, or "nan" (SemEval 2015 and 2016 rate a part of the published pairs).
+
+    Raises EvaluationError, with `place`, for what is not a finite number.
+    """
+    try:
+        value = float(text) if text.strip() else math.nan
+    except ValueError:
+        value = math.inf
+    if math.isinf(value):
+        raise EvaluationError(f"{place}: the score {text!r} is not a number")
+    return None if math.isnan(value) else value
+
+
+def _tokens(text: str) -> str:
+    return " ".join(text.split())
+
+
+def collect(rows: list[tuple[str, float | None, str, str]], source: Path | str) -> Pairs:
+    """Pairs of rows (subset, rating or None, sentence, sentence) of `source`; those without a rating are counted.
+
+    Raises EvaluationError when fewer than two are rated, or all alike: no correlation is defined then.
+    """
+    rated = [(subset, gold, first, second) for subset, gold, first, second in rows if gold is not None]
+    if not rated:
+        why = f"the score is empty in all {len(rows):,} of them" if rows else "it has no pairs at all, an empty split"
+        raise EvaluationError(f"{source} holds no rated pair: {why}")
+    subset, gold, first, second = zip(*rated, strict=True)
+    if len(gold) == 1:
+        raise EvaluationError(
+            f"{source} has 1 rated pair ({len(rows) - 1:,} more came without a rating); a correlation needs at least 2"
+        )
+    if len(set(gold)) == 1:
+        raise EvaluationError(
+            f"{source}: all {len(gold):,} pairs have the score {gold[0]:g}, so there is nothing to correlate with "
+            "(some sets hide the ratings of their test split behind one value)"
+        )
+    return Pairs(first, second, gold, subset, skipped=len(rows) - len(rated))

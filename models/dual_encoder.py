@@ -1,0 +1,176 @@
+"""Texts and pictures, or texts and sounds, in one space: two towers, two projections, a learned scale."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from safetensors import safe_open
+from torch import Tensor, nn
+
+from data.streams.inputs import ImageInput
+from models.hub_folders import ENCODER
+from models.text_encoder import TOKENIZING, TextEncoder
+from models.towers import AnyTower
+
+Projection = Literal["linear", "mlp"]
+
+LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
+PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
+"""What transformers' CLIP and CLAP call them."""
+
+
+class DualEncoder(nn.Module):
+    """What CLIP and CLAP learn; as a sentence encoder, its text half.
+
+    text: token ids -> pooled (B, d_text); tower: pictures (B, 3, S, S) or spectrograms (B, frames, bins) -> (B, d_tower);
+    each projected to (B, embed_dim) and brought to unit length. `projection` is CLIP's (``linear``, no bias) or CLAP's
+    (``mlp``: Linear, ReLU, Linear). `logit_scale` is the logarithm of the factor on cosines, at first 1/.07.
+
+    A text encoder or tower that comes from a CLIP or CLAP folder brings its projection along, and the text encoder the
+    scale. Raises ValueError where that projection has another shape.
+    """
+
+    def __init__(
+        self,
+        text: TextEncoder,
+        tower: AnyTower,
+        embed_dim: int,
+        projection: Projection = "linear",
+        keeps_end: bool = True,
+    ) -> None:
+        super().__init__()
+        if text.pooling == "cls" and text.head is None:  # RoBERTa's checkpoints have no pooler: it begins at random
+            text.add_head(only_trains=False)
+        text.normalise = False  # the projection comes first
+        self.text, self.input, self.embed_dim, self.projection = text, tower.input, embed_dim, projection
+        self.keeps_end = keeps_end
+        """Off: long texts lose their last token, as CyCLIP's released code has it."""
+        self.tower = tower.build(embed_dim)
+        self.text_projection = make_projection(projection, text.hidden_size, embed_dim)
+        self.tower_projection: nn.Module = nn.Identity()
+        if not self.tower.projects:
+            self.tower_projection = make_projection(projection, self.tower.width, embed_dim)
+            _load_projection(self.tower_projection, getattr(tower, "path", None), tower.modality, "method.tower.path")
+        _load_projection(self.text_projection, text.path, "text", "encoder.path")
+        self.logit_scale = nn.Parameter(torch.tensor(_saved_scale(text.path)))
+        self.modalities: tuple[str, ...] = ("text", tower.modality)
+
+    @property
+    def tokenizer(self) -> Any:
+        """The text encoder's."""
+        return self.text.tokenizer
+
+    @property
+    def limit(self) -> int:
+        """Most tokens of one text."""
+        return self.text.limit
+
+    @property
+    def scale(self) -> Tensor:
+        """Factor on cosines."""
+        return self.logit_scale.exp()
+
+    @torch.no_grad()
+    def clamp_scale(self) -> None:
+        """Keep the scale between 1 and 100, as CLIP does after every step."""
+        self.logit_scale.clamp_(0, -math.log(LOWEST_TEMPERATURE))
+
+    def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest, cut at `max_length` or `limit`."""
+        if self.keeps_end:
+            return self.text.tokenize(texts, max_length)
+        with TOKENIZING:
+            whole = self.tokenizer(texts, padding=True, truncation=False, return_tensors="pt", return_token_type_ids=False)
+        limit = min(max_length or self.limit, self.limit)
+        ids, mask = whole["input_ids"][:, :limit], whole["attention_mask"][:, :limit]
+        # The largest id is taken for the end of the text; what comes behind it changes nothing.
+        end = (ids * mask).argmax(1, keepdim=True)
+        return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) <= end).long()}
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Tokens of each text uncut, special tokens included."""
+        return self.text.lengths(texts)
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Unit vectors (B, d) of tokenised texts (B, L)."""
+        return self.texts(batch["input_ids"], batch["attention_mask"])
+
+    def texts(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        """The same; input_ids and attention_mask (B, L)."""
+        pooled = self.text.pooled(input_ids, attention_mask)
+        return _unit(self.text_projection(self.text.project(pooled)))
+
+    def items(self, inputs: Tensor) -> Tensor:
+        """Unit vectors (B, d) of pictures (B, 3, S, S) or spectrograms (B, frames, bins)."""
+        return _unit(self.tower_projection(self.tower(inputs)))
+
+    def prepare(self, items: list[Any]) -> Tensor:
+        """What the tower takes of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``: the middle
+        of what is too large, and nothing is drawn at random."""
+        from data.streams.pairs import prepare_images, prepare_sounds
+
+        if isinstance(self.input, ImageInput):
+            return prepare_images(items, self.input)
+        return prepare_sounds([(sound.samples, sound.rate) for sound in items], self.input)
+
+    @torch.no_grad()
+    def encode_items(self, items: list[Any]) -> Tensor:
+        """Unit vectors (B, d) of pictures or sounds as `prepare` takes them."""
+        return self.items(self.prepare(items).to(self.logit_scale.device))
+
+    def save(self, folder: str) -> None:
+        """Write a folder that SentenceTransformer loads, for texts and for the other modality."""
+        from models.dual_export import save_dual
+
+        save_dual(self, folder)
+
+
+def _unit(vectors: Tensor) -> Tensor:
+    """Of unit length, and no longer in half precision: a length of 1 +- .004 shifts logits at a scale of 100 by .4."""
+    whole = vectors.float() if vectors.dtype in (torch.float16, torch.bfloat16) else vectors
+    return F.normalize(whole, dim=-1)
+
+
+def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
+    """CLIP's matrix, with deviation d_in^-.5, or CLAP's Linear-ReLU-Linear: (B, d_in) -> (B, d_out)."""
+    if kind == "mlp":
+        return nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU(), nn.Linear(d_out, d_out))
+    linear = nn.Linear(d_in, d_out, bias=False)
+    nn.init.normal_(linear.weight, std=d_in**-0.5)
+    return linear
+
+
+def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:
+    """Tensors of a folder's, or hub model's, safetensors whose name begins with one of `names`."""
+    found: dict[str, Tensor] = {}
+    for file in [] if path is None else sorted(ENCODER.folder(path).glob("*.safetensors")):
+        with safe_open(str(file), "pt") as content:
+            found |= {key: content.get_tensor(key) for key in content.keys() if key.startswith(names)}  # noqa: SIM118
+    return found
+
+
+def _load_projection(projection: nn.Module, path: str | None, modality: str, setting: str) -> None:
+    """The projection that a CLIP or CLAP folder has for this modality, if it has one."""
+    name = PROJECTIONS[modality]
+    own = {key.removeprefix(f"{name}."): value for key, value in _saved(path, (f"{name}.",)).items()}
+    if not own:
+        return
+    own = {key.replace("linear1", "0").replace("linear2", "2"): value for key, value in own.items()}
+    wanted = {key: tuple(value.shape) for key, value in projection.state_dict().items()}
+    if (found := {key: tuple(value.shape) for key, value in own.items()}) != wanted:
+        kind = "mlp" if "0.weight" in found else "linear"
+        dim = next(shape[0] for shape in found.values())
+        raise ValueError(
+            f"{setting}: {path!r} has a projection {kind!r} to {dim} dimensions, and the method another one; set "
+            f"method.projection {kind} and method.embed_dim {dim}, or take the towers from folders without a projection"
+        )
+    projection.load_state_dict(own)
+
+
+def _saved_scale(path: str | None) -> float:
+    """The logarithm of the scale that a CLIP or CLAP folder ends with (CLAP: that of its audio), else that of 1/.07."""
+    found = {key: float(value) for key, value in _saved(path, ("logit_scale",)).items()}
+    return found.get("logit_scale", found.get("logit_scale_a", -math.log(FIRST_TEMPERATURE)))

@@ -1,0 +1,277 @@
+"""Bytes -> pictures, waveforms, texts, classes; and what every bad sample says."""
+
+from __future__ import annotations
+
+import io
+import json
+import pickle
+import struct
+import zlib
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from data.errors import DataError, DecodeError
+from data.streams import decode
+
+
+def stored(picture: Image.Image, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def smooth(width: int = 40, height: int = 30) -> Image.Image:
+    x, y = np.meshgrid(np.linspace(0, 255, width), np.linspace(0, 255, height))
+    return Image.fromarray(np.stack([x, y, 255 - x], -1).astype(np.uint8))
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+def test_image_formats_give_the_pixels(kind: str) -> None:
+    options = {"lossless": True} if kind == "WEBP" else {}
+    found = decode.image(stored(smooth(), kind, **options), key="a")
+    assert found.mode == "RGB" and found.size == (40, 30)
+    difference = np.abs(np.asarray(found).astype(int) - np.asarray(smooth()).astype(int))
+    assert difference.mean() < 3 if kind == "JPEG" else difference.max() == 0
+
+
+def test_transparency_lies_on_white() -> None:
+    rgba = np.zeros((2, 2, 4), np.uint8)
+    rgba[..., 0] = 200
+    rgba[0, :, 3], rgba[1, 0, 3], rgba[1, 1, 3] = 0, 255, 51  # 51 / 255: a fifth of red on four fifths of white
+    found = np.asarray(decode.image(stored(Image.fromarray(rgba), "PNG"), key="a"))
+    np.testing.assert_array_equal(found[0], [[255, 255, 255]] * 2)
+    np.testing.assert_array_equal(found[1, 0], [200, 0, 0])
+    np.testing.assert_allclose(found[1, 1], [244, 204, 204], atol=1)
+
+
+def test_palette_with_a_transparent_colour() -> None:
+    picture = Image.new("P", (2, 1))
+    picture.putpalette([10, 20, 30, 40, 50, 60])
+    picture.putdata([0, 1])
+    found = np.asarray(decode.image(stored(picture, "PNG", transparency=0), key="a"))
+    np.testing.assert_array_equal(found, [[[255, 255, 255], [40, 50, 60]]])
+
+
+def test_gray_16_bit_gray_and_cmyk() -> None:
+    deep = Image.fromarray(np.array([[0, 128 * 256, 65535]], np.uint16))
+    np.testing.assert_array_equal(np.asarray(decode.image(stored(deep, "PNG"), key="a"))[0, :, 0], [0, 128, 255])
+    assert decode.image(stored(smooth().convert("L"), "PNG"), key="a").mode == "RGB"
+    cmyk = np.asarray(decode.image(stored(Image.new("CMYK", (8, 8), (0, 255, 255, 0)), "JPEG"), key="a"))
+    np.testing.assert_allclose(cmyk[4, 4], [255, 0, 0], atol=4)
+
+
+def test_exif_orientation_is_applied() -> None:
+    exif = Image.Exif()
+    exif[0x0112] = 6  # the camera was turned: rotate by 270 degrees to see it upright
+    found = decode.image(stored(smooth(40, 30), "JPEG", exif=exif, quality=95), key="a")
+    assert found.size == (30, 40)
+    expected = np.asarray(smooth(40, 30).rotate(-90, expand=True)).astype(int)
+    assert np.abs(np.asarray(found).astype(int) - expected).mean() < 3
+
+
+@pytest.mark.parametrize("kind", ["JPEG", "PNG", "WEBP"])
+@pytest.mark.parametrize("share", [0.0, 0.02, 0.5, 0.9])
+def test_cut_short_pictures(kind: str, share: float) -> None:
+    noise = Image.fromarray(np.random.default_rng(0).integers(0, 256, (64, 64, 3), np.uint8))
+    data = stored(noise, kind)
+    with pytest.raises(DecodeError, match="'a/7'") as caught:
+        decode.image(data[: int(len(data) * share)], key="a/7")
+    assert caught.value.reason in ("damaged picture", "not a picture")
+
+
+@pytest.mark.filterwarnings("ignore::PIL.Image.DecompressionBombWarning")
+def test_decompression_bomb_is_refused_from_its_header() -> None:
+    def chunk(kind: bytes, body: bytes) -> bytes:
+        return struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
+
+    for side in (10_000, 50_000, 60_000):  # Pillow itself only warns of the first
+        header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
+        bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
+        with pytest.raises(DecodeError, match="more than the allowed 89,478,485 pixels") as caught:
+            decode.image(bomb, key="a")
+        assert caught.value.reason == "picture too large"
+    assert decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1200).size == (40, 30)
+    with pytest.raises(DecodeError, match="1,199 pixels"):
+        decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1199)
+
+
+def test_other_formats_are_no_pictures() -> None:
+    with pytest.raises(DecodeError, match="no JPEG, PNG or WebP"):
+        decode.image(stored(smooth(), "GIF"), key="a")
+
+
+def test_errors_are_data_errors_and_travel_between_processes() -> None:
+    with pytest.raises(DataError) as caught:
+        decode.image(b"x", key="a")
+    again = pickle.loads(pickle.dumps(caught.value))  # what Ray does with a task's error
+    assert (str(again), again.reason) == (str(caught.value), "not a picture")
+
+
+# ---- sound
+
+
+def tone(rate: int, seconds: float, hertz: float = 440.0) -> np.ndarray:
+    return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate)).astype(np.float32)
+
+
+def sound(wave: np.ndarray, rate: int, kind: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    soundfile.write(buffer, wave, rate, format=kind.upper(), **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("kind", decode.SOUNDS)
+def test_sound_formats_keep_the_tone(kind: str) -> None:
+    wave = tone(16000, 1.0)
+    found = decode.audio(sound(wave, 16000, kind), kind, rate=16000, key="a")
+    assert found.dtype == np.float32 and found.ndim == 1
+    assert abs(len(found) - 16000) <= (2400 if kind == "mp3" else 0)
+    if kind in ("wav", "flac"):
+        np.testing.assert_allclose(found, wave, atol=1 / 32768)
+    spectrum = np.abs(np.fft.rfft(found[2000:12000]))  # in the middle: lossy formats fade in
+    assert spectrum.argmax() * 16000 / 10000 == pytest.approx(440, abs=2)
+    assert np.sqrt(np.mean(found[2000:12000] ** 2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.03)
+
+
+def test_channels_are_averaged() -> None:
+    left, right = tone(8000, 0.2), tone(8000, 0.2, 1000)
+    stereo = sound(np.stack([left, right], 1), 8000, "wav", subtype="FLOAT")
+    np.testing.assert_allclose(decode.audio(stereo, "wav", rate=8000, key="a"), (left + right) / 2, atol=1e-6)
+
+
+def test_long_sounds_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode, "_SOUND_BLOCK", 1000)
+    wave = tone(8000, 0.7)
+    np.testing.assert_allclose(decode.audio(sound(wave, 8000, "flac"), "flac", 8000, "a"), wave, atol=1 / 32768)
+
+
+@pytest.mark.parametrize("rate", [8000, 22050, 48000])
+def test_resampling(rate: int) -> None:
+    found = decode.audio(sound(tone(16000, 1.0), 16000, "wav", subtype="FLOAT"), "wav", rate=rate, key="a")
+    assert len(found) == rate
+    np.testing.assert_allclose(found[rate // 10 : -rate // 10], tone(rate, 1.0)[rate // 10 : -rate // 10], atol=2e-3)
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_sound_that_is_not_finite(value: float) -> None:
+    wave = tone(8000, 0.1)
+    wave[17] = value
+    with pytest.raises(DecodeError, match=r"'a/7'.*not finite"):
+        decode.audio(sound(wave, 8000, "wav", subtype="FLOAT"), "wav", rate=8000, key="a/7")
+
+
+def test_bad_sounds() -> None:
+    with pytest.raises(DecodeError, match="empty at 8000") as caught:
+        decode.audio(sound(np.zeros(0, np.float32), 8000, "wav"), "wav", rate=8000, key="a")
+    assert caught.value.reason == "empty sound"
+    with pytest.raises(DecodeError, match="empty at 100"):
+        decode.audio(sound(tone(48000, 0.0001), 48000, "wav"), "wav", rate=100, key="a")
+    for data in (b"", b"no sound at all", sound(tone(8000, 0.1), 8000, "flac")[:20]):
+        with pytest.raises(DecodeError, match=r"'a'.*damaged"):
+            decode.audio(data, "flac", rate=8000, key="a")
+    with pytest.raises(DecodeError, match=r"'aiff' is not one of wav, flac, ogg, mp3"):
+        decode.audio(b"", "aiff", rate=8000, key="a")
+    with pytest.raises(ValueError, match="rate is 0"):
+        decode.audio(b"", "wav", rate=0, key="a")
+
+
+def test_flac_cut_short() -> None:
+    noise = np.random.default_rng(0).normal(0, 0.1, 40000).astype(np.float32)
+    data = sound(noise, 8000, "flac")
+    with pytest.raises(DecodeError, match=r"cut short|damaged"):
+        decode.audio(data[: len(data) // 2], "flac", rate=8000, key="a")
+
+
+def test_sound_bomb() -> None:
+    silence = sound(np.zeros((60000, 2), np.float32), 8000, "flac")
+    assert len(silence) < 2000
+    assert len(decode.audio(silence, "flac", 8000, "a", max_values=120000)) == 60000
+    with pytest.raises(DecodeError, match="more than the allowed 119,999 values"):
+        decode.audio(silence, "flac", 8000, "a", max_values=119999)
+
+
+# ---- fields
+
+
+def test_member() -> None:
+    fields = {"txt": b"t", "png": b"p", "jpeg": b"j"}
+    assert decode.member_with_extension(fields, decode.IMAGES, "a") == ("jpeg", b"j")
+    assert decode.member(fields, ("png",), "a") == b"p"
+    with pytest.raises(DecodeError, match="'a' has no field wav or flac or ogg or mp3; it has jpeg, png, txt") as caught:
+        decode.member(fields, decode.SOUNDS, "a")
+    assert caught.value.reason == "missing field"
+
+
+def test_text() -> None:
+    record = json.dumps({"sent0": " A\tman \n walks. ", "sent1": "Grüße", "n": 3}).encode()
+    fields = {"txt": "\ufeffhello\r\n".encode(), "json": record}
+    assert decode.text(fields, ["txt"], key="a") == ["hello"]
+    assert decode.text(fields, ["sent0", "sent1", "txt"], key="a") == ["A man walks.", "Grüße", "hello"]
+    with pytest.raises(DecodeError, match=r"no field 'hard'; it has txt, json\[n\], json\[sent0\], json\[sent1\]"):
+        decode.text(fields, ["hard"], key="a")
+    with pytest.raises(DecodeError, match="'n' is int, not a text"):
+        decode.text(fields, ["n"], key="a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"txt": b" \n\t"}, "'txt' is empty"),
+        ({"txt": b"\xff\xfe"}, "not UTF-8"),
+        ({}, "no field 'txt'; it has no field"),
+        ({"json": b"{"}, "json cannot be read"),
+        ({"json": b"\xff{}"}, "not UTF-8|json cannot be read"),
+        ({"json": b"[" * 100_000}, "json cannot be read"),
+        ({"json": b"[1]"}, "no object"),
+        ({"json": b'{"txt": null}'}, "NoneType, not a text"),
+    ],
+)
+def test_bad_texts(fields: dict[str, bytes], message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
+        decode.text(fields, ["txt"], key="a")
+
+
+def test_label() -> None:
+    assert decode.label({"cls": b"7\n"}, "cls", key="a") == 7
+    assert decode.label({"json": b'{"speaker": 12}'}, "speaker", key="a") == 12
+    for bad in (b"dog", b"-1", b"1.5", b"", b"9" * 30):
+        with pytest.raises(DecodeError, match="not a class number"):
+            decode.label({"cls": bad}, "cls", key="a")
+    with pytest.raises(DecodeError, match="not a class number"):
+        decode.label({"json": b'{"cls": true}'}, "cls", key="a")
+    with pytest.raises(DecodeError, match="no field 'cls'"):
+        decode.label({"jpg": b""}, "cls", key="a")
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"json": b'{"captions": ["a  dog\\n", "one cat"], "x": 1}'}, ["a dog", "one cat"]),
+        ({"txt": b" a dog "}, ["a dog"]),
+        ({"txt": b"a dog", "json": b'{"caption": "a cat"}'}, ["a dog"]),
+        ({"txt": b"a dog", "json": b'{"captions": ["a cat"]}'}, ["a cat"]),
+    ],
+)
+def test_captions(fields: dict[str, bytes], expected: list[str]) -> None:
+    assert decode.captions(fields, "a") == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason", "message"),
+    [
+        ({}, "no captions", "sample 'a' has no captions; pack it with --captions COLUMN"),
+        ({"json": b'{"captions": "a dog"}'}, "no captions", "has no captions"),
+        ({"json": b'{"captions": ["a dog", ""]}'}, "no captions", "none of them empty"),
+        ({"json": b'{"captions": ["a dog", 3]}'}, "no captions", "has no captions"),
+        ({"json": b"["}, "damaged json", "its json cannot be read"),
+        ({"txt": b" "}, "empty text", "the text 'txt' is empty"),
+    ],
+)
+def test_bad_captions(fields: dict[str, bytes], reason: str, message: str) -> None:
+    with pytest.raises(DecodeError, match=message) as caught:
+        decode.captions(fields, "a")
+    assert caught.value.reason == reason

@@ -1,0 +1,428 @@
+"""Pairs of a picture or sound and a caption: which caption a pass sees, what the tensors hold, what bad samples say."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import tarfile
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+import soxr
+import torch
+from PIL import Image
+from pydantic import TypeAdapter, ValidationError
+
+from data.errors import DataError
+from data.shards import RawSample, ShardSet
+from data.stream import Reader
+from data.streams import pairs
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.kinds import AnyStream, AudioTextStream, ImageTextStream
+from data.streams.pairs import CaptionedStream, misnamed, prepare_images, prepare_sounds
+from pipelines import pack as command
+from tests.small import add
+
+SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
+IMAGE = ImageInput(size=12)
+CAPTIONS = 4
+
+
+def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
+    """A tokenizer that can be read back: one token a character."""
+    longest = max(map(len, texts))
+    ids = torch.tensor([[ord(letter) for letter in text.ljust(longest, "\0")] for text in texts])
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": ids * 0}
+
+
+def spoken(ids: torch.Tensor) -> list[str]:
+    assert ids.ndim == 3 and ids.shape[1] == 1
+    return ["".join(map(chr, row[0].tolist())).rstrip("\0") for row in ids]
+
+
+def picture(number: int) -> np.ndarray:
+    return np.random.default_rng(number).integers(0, 255, (15, 20, 3), dtype=np.uint8)
+
+
+def sound(number: int) -> np.ndarray:
+    """Of 0.25 s, 0.5 s or 1 s."""
+    return np.random.default_rng(number).normal(0, 0.1, (2000, 4000, 8000)[number % 3]).astype(np.float32)
+
+
+def encoded(number: int, kind: str) -> bytes:
+    data = io.BytesIO()
+    if kind == "png":
+        Image.fromarray(picture(number)).save(data, "PNG")
+    else:
+        soundfile.write(data, sound(number), 8000, format="WAV", subtype="FLOAT")
+    return data.getvalue()
+
+
+def write(folder: Path, kind: str, count: int = 24, bad: dict[int, bytes] | None = None) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / "pairs-train-000000.tar", "w") as tar:
+        for i in range(count):
+            record = {"captions": [f"item {i} caption {j}" for j in range(CAPTIONS)]}
+            add(tar, f"{i:04d}.{kind}", encoded(i, kind))
+            add(tar, f"{i:04d}.json", (bad or {}).get(i, json.dumps(record).encode()))
+            add(tar, f"{i:04d}.cls", str(i % 3).encode())
+    return str(folder)
+
+
+def reader(config: CaptionedStream, start: int = 0, seed: int = 5, **more: Any) -> Reader:
+    shards = ShardSet.open(config.shards)
+    settings = {"batches": 40, "inline": True, "rank": 0, "world_size": 1, **more}
+    return Reader(config, "pairs", shards, seed=seed, tokenize=words, start=start, **settings)
+
+
+def seen(config: CaptionedStream, batches: int, **more: Any) -> list[tuple[str, str]]:
+    """(key, text) of every sample."""
+    found = reader(config, **more)
+    out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spoken(b["input_ids"]), strict=True)]
+    found.close()
+    return out
+
+
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> ImageTextStream:
+    return ImageTextStream(shards=write(tmp_path_factory.mktemp("i"), "png"), batch_size=8, window=12, input=IMAGE)
+
+
+@pytest.fixture(scope="module")
+def sounds(tmp_path_factory: pytest.TempPathFactory) -> AudioTextStream:
+    return AudioTextStream(shards=write(tmp_path_factory.mktemp("s"), "wav"), batch_size=8, window=12, input=SOUND)
+
+
+# -------------------------------------------------------------------------------------------------------------- captions
+
+
+def test_a_pass_draws_one_of_the_samples_own_captions(images: ImageTextStream) -> None:
+    found = seen(images, 36)  # 12 passes of 24
+    per_sample = defaultdict(list)
+    for key, text in found:
+        number = int(key.split("/")[1])
+        assert text in [f"item {number} caption {j}" for j in range(CAPTIONS)]
+        per_sample[number].append(int(text[-1]))
+    assert {len(draws) for draws in per_sample.values()} == {12}
+    assert sum(len(set(draws)) > 1 for draws in per_sample.values()) == 24  # another pass, another caption
+    counts = np.bincount([draw for draws in per_sample.values() for draw in draws], minlength=CAPTIONS)
+    assert counts.min() > 45 and counts.sum() == 288  # 72 each, if fair
+
+
+def test_equal_seeds_are_equal_runs_and_a_start_continues_one(images: ImageTextStream) -> None:
+    whole = seen(images, 9)
+    assert whole == seen(images, 9)
+    assert whole[32:] == seen(images, 5, start=32)
+    assert whole != seen(images, 9, seed=6)
+
+
+def test_the_first_caption_can_be_had_always(images: ImageTextStream) -> None:
+    config = images.model_copy(update={"captions": "first"})
+    assert {text[-1] for _, text in seen(config, 9)} == {"0"}
+
+
+def test_class_templates_make_captions(images: ImageTextStream) -> None:
+    more: dict[str, Any] = {"templates": ("a {}.", "{label} {label}", "{}"), "classes": ("cat", "big dog", "{}")}
+    config = ImageTextStream(shards=images.shards, batch_size=8, window=12, input=IMAGE, **more)
+    found = seen(config, 36)
+    expected = {0: {"a cat.", "cat cat", "cat"}, 1: {"a big dog.", "big dog big dog", "big dog"}}
+    for number, texts in expected.items():
+        assert {text for key, text in found if int(key.split("/")[1]) % 3 == number} == texts
+    assert {text for _, text in seen(config.model_copy(update={"captions": "first"}), 3)} >= {"a cat.", "a big dog."}
+
+
+def test_a_class_without_a_name_is_named(images: ImageTextStream) -> None:
+    config = images.model_copy(update={"templates": ("a {}",), "classes": ("cat", "dog")})
+    with pytest.raises(DataError, match=r"sample pairs-train-000000/00.*'cls' is 2, but `classes` names 2 classes, 0 to 1"):
+        next(reader(config))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ({"templates": ("a {}",)}, "belong together: 1 templates and 0 classes"),
+        ({"classes": ("a",)}, "belong together: 0 templates and 1 classes"),
+        ({"templates": ("a {}", "a name"), "classes": ("a",)}, "templates: 'a name' has no place"),
+        ({"templates": ("a {}",), "classes": ("a", " ")}, "the name of class 1 is empty"),
+    ],
+)
+def test_settings_that_do_not_fit(more: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AudioTextStream(shards="x", **more)
+
+
+def test_fill() -> None:
+    assert pairs.fill("a {label} and {} {other}", "cat") == "a cat and cat {other}"
+
+
+@pytest.mark.parametrize(
+    ("record", "message"),
+    [
+        (b'{"captions": []}', "has no captions; pack it with --captions"),
+        (b'{"captions": ["a", " "]}', "none of them empty"),
+        (b"{", "its json cannot be read"),
+    ],
+)
+def test_bad_captions_are_named_or_skipped(tmp_path: Path, record: bytes, message: str) -> None:
+    config = ImageTextStream(shards=write(tmp_path, "png", bad={7: record}), batch_size=4, input=IMAGE)
+    with pytest.raises(DataError, match=f"stream 'pairs', sample pairs-train-000000/0007: .*{message}"):
+        seen(config, 6)
+    config = config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.2})
+    found = reader(config)
+    keys = [key for _ in range(6) for key in next(found).keys]
+    assert "pairs-train-000000/0007" not in keys[:23] and [key for key, _ in found.skipped] == ["pairs-train-000000/0007"]
+    found.close()
+
+
+# --------------------------------------------------------------------------------------------------------------- tensors
+
+
+def naive_image(array: np.ndarray, size: int) -> np.ndarray:
+    """Resize the shorter side, cut the centre, normalise by CLIP's numbers."""
+    image = Image.fromarray(array)
+    scale = size / min(image.size)
+    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
+    left, top = (image.width - size) // 2, (image.height - size) // 2
+    pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float64) / 255
+    return ((pixels - IMAGE.mean) / IMAGE.std).transpose(2, 0, 1)
+
+
+def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
+    found = reader(images)
+    batch = found.on_device(next(found), torch.device("cpu"), 0)
+    assert batch["image"].shape == (8, 1, 3, 12, 12) and batch["image"].dtype == torch.float32
+    assert set(batch.tensors) == {"image", "input_ids", "attention_mask"}
+    assert batch["attention_mask"].shape == batch["input_ids"].shape == (8, 1, batch["input_ids"].shape[-1])
+    numbers = [int(key.split("/")[1]) for key in batch.keys]
+    for image, number in zip(batch["image"], numbers, strict=True):
+        np.testing.assert_allclose(image[0].numpy(), naive_image(picture(number), 12), atol=0.02)
+    assert torch.equal(prepare_images([picture(number) for number in numbers], IMAGE), batch["image"][:, 0])
+    assert [int(text.split()[1]) for text in spoken(batch["input_ids"])] == numbers  # its own caption
+    found.close()
+
+
+def test_prepare_images_is_transformers_clip_preprocessing() -> None:
+    from transformers import CLIPImageProcessorPil
+
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size=12)
+    expected = processor([picture(1), picture(2)], return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(prepare_images([picture(1), picture(2)], IMAGE), expected, atol=1e-5, rtol=0)
+
+
+def test_crops_differ_between_passes_and_are_most_of_the_picture(images: ImageTextStream) -> None:
+    ramp = np.repeat(np.repeat(np.arange(0, 200, 2, dtype=np.uint8)[None, :, None], 100, 0), 3, 2)  # dark to bright
+    data = io.BytesIO()
+    Image.fromarray(ramp).save(data, "PNG")
+    sample = RawSample("s", "k", {"png": data.getvalue(), "txt": b"a ramp"})
+    config = ImageTextStream(shards="x", input=ImageInput(size=20), augment="crop")
+    rows = [config.row(sample, np.random.default_rng(seed))["image"] for seed in range(200)]
+    assert rows[0].shape == (1, 3, 20, 20) and rows[0].dtype == np.uint8
+    width = np.array([(int(row[0, 0, 10, -1]) - int(row[0, 0, 10, 0])) / 190 for row in rows])  # share of the width
+    assert len({row.tobytes() for row in rows}) > 20 and (width > 0).all()  # never mirrored
+    assert width.min() > 0.8 and width.max() <= 1.02
+    plain = ImageTextStream(shards="x", input=ImageInput(size=20))
+    same = {plain.row(sample, np.random.default_rng(seed))["image"].tobytes() for seed in range(5)}
+    assert len(same) == 1 and plain.augment == "none"
+
+
+def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
+    found = reader(sounds)
+    raw = next(found)
+    batch = found.on_device(raw, torch.device("cpu"), 0)
+    assert set(batch.tensors) == {"spectrogram", "input_ids", "attention_mask"} and batch.keys == raw.keys
+    assert raw["waveform"].shape == (8, 1, 4000) and raw["waveform"].dtype == torch.int16
+    assert batch["spectrogram"].shape == (8, 1, SOUND.frames, SOUND.bins) == (8, 1, 51, 16)
+    for i, key in enumerate(raw.keys):
+        number, wave = int(key.split("/")[1]), raw["waveform"][i, 0].numpy()
+        whole = np.rint(sound(number) * 32768).astype(np.int16)
+        if len(whole) == 2000:
+            np.testing.assert_array_equal(wave, np.tile(whole, 2))
+        elif len(whole) == 8000:
+            assert wave.tobytes() in whole.tobytes()
+        if len(whole) <= 4000:  # no choice: training and evaluation hear the same
+            assert torch.equal(prepare_sounds([(sound(number), 8000)], SOUND)[0], batch["spectrogram"][i, 0])
+    found.close()
+
+
+def test_long_sounds_are_cut_elsewhere_in_every_pass(sounds: AudioTextStream) -> None:
+    sample = RawSample("s", "k", {"wav": encoded(2, "wav"), "txt": b"noise"})
+    whole = np.rint(sound(2) * 32768).astype(np.int16)
+    starts = []
+    for seed in range(300):
+        wave = sounds.row(sample, np.random.default_rng(seed))["waveform"][0]
+        (place,) = np.flatnonzero((whole[:4001] == wave[0]) & (whole[1:4002] == wave[1]) & (whole[2:4003] == wave[2]))
+        starts.append(place)
+    assert min(starts) < 200 and max(starts) > 3800 and abs(np.mean(starts) - 2000) < 250
+
+
+def test_prepare_sounds_takes_the_middle_repeats_and_resamples() -> None:
+    long, short = sound(2), sound(0)[:1500]
+    found = prepare_sounds([(long, 8000), (short, 8000)], SOUND)
+    quantised = [np.rint(wave * 32768).astype(np.int16) for wave in (long[2000:6000], np.tile(short, 2))]
+    padded = np.concatenate([quantised[1], np.zeros(1000, np.int16)])
+    expected = pairs.prepare_sounds([(wave.astype(np.float32) / 32768, 8000) for wave in (quantised[0], padded)], SOUND)
+    assert torch.equal(found, expected) and found.shape == (2, 51, 16)
+    slow = soxr.resample(long, 16000, 8000)
+    assert torch.equal(prepare_sounds([(long, 16000)], SOUND), prepare_sounds([(slow, 8000)], SOUND))
+
+
+def test_kaldi_features(sounds: AudioTextStream) -> None:
+    from data.streams import device
+
+    kaldi = AudioInput(features="kaldi", rate=8000, seconds=0.5, bins=32)
+    found = prepare_sounds([(sound(1), 8000)], kaldi)
+    wave = torch.from_numpy(np.rint(sound(1) * 32768).astype(np.int16))[None, None]
+    assert found.shape == (1, kaldi.frames, 32) == (1, 48, 32)
+    assert torch.equal(found[0], device.log_mel(wave, rate=8000, bins=32, frames=48)[0, 0])
+
+
+def test_what_prepare_refuses() -> None:
+    with pytest.raises(ValueError, match=r"picture 1 is float64 \(3, 3, 3\); it must be uint8"):
+        prepare_images([picture(0), np.zeros((3, 3, 3))], IMAGE)
+    with pytest.raises(ValueError, match=r"sound 0 is \(2, 100\) at rate 8000"):
+        prepare_sounds([(np.zeros((2, 100), np.float32), 8000)], SOUND)
+    with pytest.raises(ValueError, match=r"sound 0 is \(0,\)"):
+        prepare_sounds([(np.zeros(0, np.float32), 8000)], SOUND)
+    for value in (np.nan, np.inf):
+        broken = sound(1).copy()
+        broken[[3, 3999]] = value
+        for rate in (8000, 11025):
+            with pytest.raises(ValueError, match=r"sound 1: 2 of 4000 samples are infinite or NaN"):
+                prepare_sounds([(sound(0), 8000), (broken, rate)], SOUND)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rate": 10, "seconds": 0.01}, r"rate=10 x seconds=0\.01 is a clip of 0 samples, and n_fft=1024 needs 513 or more"),
+        ({"rate": 8000, "seconds": 0.016, "n_fft": 256}, r"a clip of 128 samples, and n_fft=256 needs 129 or more"),
+        ({"features": "kaldi", "rate": 8000, "seconds": 0.0248}, r"a clip of 198 samples, and a window of 25 ms needs 200"),
+        ({"features": "kaldi", "rate": 50}, r"rate=50: Kaldi's windows are 10 ms apart, so rate must be at least 100"),
+    ],
+)
+def test_clips_too_short_for_a_frame(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        AudioInput(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rate": 8000, "seconds": 129 / 8000, "n_fft": 256, "hop": 80, "bins": 8, "high_hz": 4000},
+        {"features": "kaldi", "rate": 8000, "seconds": 0.025, "bins": 8},
+    ],
+)
+def test_the_shortest_clip_has_a_spectrogram(settings: dict[str, Any]) -> None:
+    shortest = AudioInput(**settings)
+    found = prepare_sounds([(sound(1), 8000)], shortest)
+    assert found.shape == (1, shortest.frames, 8) and shortest.frames > 0 and bool(found.isfinite().all())
+
+
+@pytest.mark.parametrize(
+    ("named", "given", "message"),
+    [
+        (("cat", "dog"), ("dog", "cat"), "another order than the shards': number 0 is 'cat' there and 'dog' here"),
+        (("A", "crying_baby", "b"), ("a", "B", "Crying  baby"), "number 1 is 'crying baby' there and 'B' here"),
+        (("a", "b"), ("a", "b", "c"), r"3 classes are given, but the shards have 2 \(a, b, \.\.\.\)"),
+        (("a", "b", "c"), ("a", "b"), "2 classes are given, but the shards have 3"),
+        (("cat", "crying_baby"), ("Cat", "crying baby"), None),
+        (("cat", "dog"), ("Katze", "Hund"), None),
+        (("crane", "crane", "dog"), ("crane", "crane", "dog"), None),
+        ((), ("a", "b"), None),
+    ],
+)
+def test_class_names_against_those_of_the_shards(
+    named: tuple[str, ...], given: tuple[str, ...], message: str | None
+) -> None:
+    wrong = misnamed(named, given)
+    assert wrong is None if message is None else wrong is not None and re.search(message, wrong)
+
+
+# ----------------------------------------------------------------------------------------------------- recipes and tasks
+
+
+def test_streams_are_told_apart_by_their_kind() -> None:
+    adapter = TypeAdapter(AnyStream)
+    for stream in (ImageTextStream(shards="x", input=IMAGE), AudioTextStream(shards="x", input=SOUND)):
+        again = adapter.validate_json(stream.model_dump_json())
+        assert again == stream and type(again) is type(stream) and again.texts
+
+
+@pytest.mark.parametrize("first", ["data.streams.pairs", "data.streams.kinds", "data.offline.synth"])
+def test_reading_tasks_import_no_torch(first: str) -> None:
+    code = f"import {first}, data.window, data.streams.pairs, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]).returncode == 0
+
+
+# ------------------------------------------------------------------------------------------------------------- real data
+
+
+def one_batch(config: CaptionedStream) -> tuple[Any, list[str]]:
+    found = reader(config)
+    batch = next(found)
+    found.close()
+    return found.on_device(batch, torch.device("cpu"), 0), spoken(batch["input_ids"])
+
+
+def packed(*arguments: object) -> str:
+    assert command.main([str(argument) for argument in arguments]) == 0
+    return str(arguments[arguments.index("--out") + 1])
+
+
+def test_coco(datasets: Path, tmp_path: Path) -> None:
+    source = datasets / "coco_mini"
+    out = packed(
+        "images", source / "captions_val.jsonl", "--root", source / "coco_mini_val.tar", "--captions", "captions",
+        "--out", tmp_path / "coco", "--split", "val",
+    )  # fmt: skip
+    assert ShardSet.open(out).samples == 39
+    batch, texts = one_batch(ImageTextStream(shards=out, batch_size=13))
+    assert batch["image"].shape == (13, 1, 3, 224, 224)
+    assert abs(float(batch["image"].mean())) < 0.6 and 0.7 < float(batch["image"].std()) < 1.4  # as its name says
+    known = {" ".join(c.split()) for line in (source / "captions_val.jsonl").open() for c in json.loads(line)["captions"]}
+    assert set(texts) <= known
+
+
+def test_emoji(datasets: Path, tmp_path: Path) -> None:
+    source = datasets / "emoji"
+    rows = [json.loads(line) for line in (source / "emoji_names.jsonl").open(encoding="utf-8")][:40]
+    manifest = tmp_path / "emoji.jsonl"
+    manifest.write_text("".join(json.dumps({"file": r["file"], "name": r["names"]["en"]}) + "\n" for r in rows))
+    out = packed(
+        "images", manifest, "--root", source / "noto_emoji_64px.tar", "--captions", "name", "--out", tmp_path / "e"
+    )  # fmt: skip
+    batch, texts = one_batch(ImageTextStream(shards=out, batch_size=40, input=ImageInput(size=64)))
+    assert batch["image"].shape == (40, 1, 3, 64, 64)
+    assert sorted(texts) == sorted(r["names"]["en"] for r in rows)
+
+
+def test_clotho(datasets: Path, tmp_path: Path) -> None:
+    source = datasets / "clotho"
+    out = packed(
+        "audio", source / "clotho_7clips.jsonl", "--root", source / "clotho_7clips_ogg22k.tar", "--captions", "captions",
+        "--out", tmp_path / "clotho",
+    )  # fmt: skip
+    batch, texts = one_batch(AudioTextStream(shards=out, batch_size=7))
+    assert batch["spectrogram"].shape == (7, 1, 1001, 64) and bool(batch["spectrogram"].isfinite().all())
+    assert len(set(texts)) == 7
+
+
+def test_esc10_as_class_conditional_set(datasets: Path, tmp_path: Path) -> None:
+    source = datasets / "esc10"
+    out = packed(
+        "audio", source / "esc10.tsv", "--root", source / "esc10_ogg22k_folds1-4.tar", "--label", "category",
+        "--where", "fold=1", "--out", tmp_path / "esc10",
+    )  # fmt: skip
+    classes = ShardSet.open(out).classes
+    assert len(classes) == 10
+    config = AudioTextStream(shards=out, batch_size=20, templates=("This is a sound of {label}.",), classes=classes)
+    batch, texts = one_batch(config)
+    assert batch["spectrogram"].shape == (20, 1, 1001, 64)
+    assert set(texts) <= {f"This is a sound of {name}." for name in classes} and len(set(texts)) > 3

@@ -1,0 +1,355 @@
+"""Triplets: which word is replaced and by what, the rest of the text left alone; the stream of three views."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from collections import Counter
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pytest
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from data.errors import DataError, DecodeError
+from data.shards import RawSample, ShardSet
+from data.stream import Reader
+from data.streams.kinds import AnyStream
+from data.streams.triplets import NO_CANDIDATE, TripletTextStream, remembered, triplet, words
+from data.wordnet.lexicon import open_lexicon
+from tests.small import add, write_text
+
+TABLE = {"big": (("large", "great"), "small"), "Old": (("Aged",), "Young"), "walks": (("strolls",), "stands")}
+PLAIN = "zzz xxx"  # without a candidate
+LINES = ["The big dog walks.", PLAIN, "a Old house", "qqq vvv", "big, big (big)"]
+
+
+def find(word: str) -> tuple[tuple[str, ...], str] | None:
+    return TABLE.get(word)
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def write(folder: Path, lines: list[str]) -> str:
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(folder / "lines-train-000000.tar", "w") as tar:
+        for number, line in enumerate(lines):
+            add(tar, f"{number:04d}.txt", line.encode())
+    return str(folder)
+
+
+def letters(texts: list[str], spans: list[tuple[int, int]], max_length: int = 99) -> dict[str, torch.Tensor]:
+    """A tokenizer that can be read back: one token a character, behind one that stands for the text."""
+    longest = 1 + max(map(len, texts))
+    ids = torch.tensor([[1, *map(ord, text.ljust(longest - 1, "\0"))] for text in texts])[:, :max_length]
+    mask = torch.zeros_like(ids)
+    for row, (start, stop) in zip(mask, spans, strict=True):
+        row[1 + start : 1 + stop] = 1
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "word_mask": mask, "token_type_ids": mask}
+
+
+def stream(shards: str, **more: Any) -> TripletTextStream:
+    return TripletTextStream(**{"shards": shards, "batch_size": 4, "window": 8, "lexicon": "small", **more})
+
+
+def reader(config: TripletTextStream, batches: int, inline: bool = True, **more: Any) -> Reader:
+    settings = {"seed": 5, "tokenize": letters, "start": 0, **more}
+    return Reader(
+        config, "text", ShardSet.open(config.shards), rank=0, world_size=1, batches=batches, inline=inline, **settings
+    )
+
+
+Views = tuple[tuple[str, ...], tuple[str, ...]]
+
+
+def views(config: TripletTextStream, batches: int, **more: Any) -> dict[str, list[Views]]:
+    """Per sample, in every pass, its texts and the words that are marked in them."""
+    found, seen = reader(config, batches, **more), dict[str, list[Views]]()
+    for _ in range(batches):
+        batch = next(found)
+        assert set(batch.tensors) == {"input_ids", "attention_mask", "word_mask", "candidate"}
+        for key, ids, mask in zip(batch.keys, batch["input_ids"], batch["word_mask"], strict=True):
+            texts = tuple("".join(map(chr, row[1:].tolist())).rstrip("\0") for row in ids)
+            marked = tuple("".join(map(chr, row[on.bool()].tolist())) for row, on in zip(ids, mask, strict=True))
+            seen.setdefault(key, []).append((texts, marked))
+    found.close()
+    return seen
+
+
+def rows() -> list[str]:
+    """Triplets of one sentence for 20 generators."""
+    sample = RawSample("s", "k", {"txt": b"The old man laughs at a big hot car"})
+    return [str(stream("x").row(sample, rng(seed))) for seed in range(20)]
+
+
+# ---- words and their replacement
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The dog's re-use, don't!", ["The", "dog", "re-use", "don't"]),
+        ("  3rd B2B x_1 (big) 'old' ''new''", ["big", "old", "new"]),
+        ("Ÿ naïve’s — café", ["Ÿ", "naïve", "café"]),
+        ("JOHN'S", ["JOHN"]),
+        ("nave\u0301 end-", ["end"]),
+        ("", []),
+        ("1 2 ...", []),
+    ],
+)
+def test_words_are_found_where_they_are(text: str, expected: list[str]) -> None:
+    assert [text[start:stop] for start, stop in words(text)] == expected
+
+
+def test_only_the_word_changes() -> None:
+    seen: Counter[tuple[str, str]] = Counter()
+    text = "“Old” big,big   walks's!"
+    for seed in range(400):
+        found = triplet(text, rng(seed), find)
+        assert found is not None and found.texts[0] == text
+        word, synonym, antonym = (view[slice(*span)] for view, span in zip(found.texts, found.spans, strict=True))
+        assert synonym in TABLE[word][0] and antonym == TABLE[word][1]
+        start, stop = found.spans[0]
+        for view, new in zip(found.texts[1:], (synonym, antonym), strict=True):
+            assert view == text[:start] + new + text[stop:]
+        seen[f"{word}{start}", synonym] += 1
+    # each of the four occurrences with 1/4, then each synonym of "big" with 1/2
+    wanted = {("Old1", "Aged"): 1 / 4, ("walks16", "strolls"): 1 / 4}
+    wanted |= {(f"big{start}", word): 1 / 8 for start in (6, 10) for word in ("large", "great")}
+    assert {key: count / 400 for key, count in seen.items()} == pytest.approx(wanted, abs=0.07)
+
+
+def test_no_candidate_is_none() -> None:
+    assert triplet(PLAIN, rng(), find) is None and triplet("", rng(), find) is None
+
+
+def test_words_that_are_certainly_cut_off_are_no_candidates() -> None:
+    text = "zzz big Old walks"
+    for most, allowed in (
+        (1, set()),
+        (2, {"big"}),
+        (3, {"big", "Old"}),
+        (4, {"big", "Old", "walks"}),
+        (9, {"big", "Old", "walks"}),
+    ):
+        found = [triplet(text, rng(seed), find, most) for seed in range(60)]
+        assert {one.texts[0][slice(*one.spans[0])] for one in found if one} == allowed
+        assert all(found) == bool(allowed)
+
+
+@pytest.mark.parametrize(
+    ("text", "pos", "texts", "spans"),
+    [
+        ("A big car.", None, ("A big car.", {"A large car.", "A huge car."}, "A small car."), (2, 5)),
+        ("He Ran: FAST!", "a", ("He Ran: FAST!", {"He Ran: QUICK!", "He Ran: RAPID!"}, "He Ran: SLOW!"), (8, 12)),
+        ("two  boys'", "n", ("two  boys'", {"two  lads'"}, "two  girls'"), (5, 9)),
+    ],
+)
+def test_golden_triplets_of_the_small_table(
+    text: str, pos: str, texts: tuple[str, set[str], str], spans: tuple[int, int]
+) -> None:
+    find_here = remembered(open_lexicon("small"), pos)
+    found = [triplet(text, rng(seed), find_here) for seed in range(40)]
+    assert {one.texts[0] for one in found if one} == {texts[0]} and {one.texts[1] for one in found if one} == texts[1]
+    assert {one.texts[2] for one in found if one} == {texts[2]} and {one.spans[0] for one in found if one} == {spans}
+
+
+def test_the_antonym_is_the_lexicons_first() -> None:
+    lexicon = open_lexicon("small")
+    kept = remembered(lexicon, None)
+    assert remembered(lexicon, None) is kept and remembered(lexicon, "a") is not kept
+    for word in ("big", "Hard", "old", "walk", "zzz", "light"):
+        synonyms, antonyms = lexicon.replacements(word, None)
+        expected = (tuple(synonyms), antonyms[0]) if synonyms and antonyms else None
+        assert kept(word) == kept(word) == expected
+    assert kept("walk") is None and kept("light") is not None
+
+
+# ---- the stream
+
+
+def test_the_stream_has_three_views_of_one_sentence(tmp_path: Path) -> None:
+    shards = write_text(tmp_path / "text", (40,))  # "old", "new" and "likes" are in the small table
+    config = stream(shards, without_candidate="keep")
+    assert config.texts and config.n_texts == 3
+    seen = views(config, 20)
+    assert len(seen) == 40
+    lexicon, changed, passes = open_lexicon("small"), 0, 0
+    for (texts, marked), (later, _) in seen.values():
+        word, synonym, antonym = marked
+        assert texts[0] == later[0]
+        if not word:
+            assert texts == (texts[0],) * 3 and not {"old", "new", "likes"} & set(texts[0].split())
+            continue
+        synonyms, antonyms = lexicon.replacements(word, None)
+        assert synonym in synonyms and antonym == antonyms[0]
+        for text, new in zip(texts[1:], marked[1:], strict=True):
+            differ = [(a, b) for a, b in zip(texts[0].split(), text.split(), strict=True) if a != b]
+            assert differ == [(word, new)]
+        changed, passes = changed + 1, passes + (texts != later)
+    assert changed >= 20 and passes >= 10
+    assert views(config, 20) == seen and views(config, 20, seed=6) != seen
+
+
+def test_another_process_gives_the_same() -> None:
+    """String hashes differ between processes; the order of a set must not show."""
+    code = "from tests.data.streams.test_triplets import rows\nprint(rows())"
+    root = Path(__file__).resolve().parents[2]
+    found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
+    assert found.strip() == str(rows()) and len(set(rows())) >= 4
+
+
+def test_sentences_without_a_candidate_are_skipped_and_counted(tmp_path: Path) -> None:
+    config = stream(write(tmp_path, ["a big car", PLAIN, "qqq", "the old dog", "vvv"] * 8), batch_size=8)
+    found = reader(config, 8)
+    for _ in range(8):  # of 16 that can be used: four passes
+        batch = next(found)
+        assert batch["candidate"].all() and all(int(key[-4:]) % 5 in (0, 3) for key in batch.keys)
+    assert {reason for _, reason in found.skipped} == {NO_CANDIDATE}
+    assert all(int(key[-4:]) % 5 in (1, 2, 4) for key, _ in found.skipped)
+    assert found.position == 64 + len(found.skipped)
+    found.close()
+
+
+def test_sentences_without_a_candidate_are_kept(tmp_path: Path) -> None:
+    config = stream(write(tmp_path, ["a big car", PLAIN, "qqq", "the old dog"]), without_candidate="keep", shuffle=False)
+    found = reader(config, 1)
+    batch = next(found)
+    assert batch["candidate"].dtype == torch.bool and batch["candidate"].tolist() == [True, False, False, True]
+    assert batch["word_mask"].dtype == torch.int64 and batch["input_ids"].shape == batch["word_mask"].shape
+    assert batch["input_ids"].shape[:2] == (4, 3) and batch["word_mask"].sum(2)[:, 0].tolist() == [3, 0, 0, 3]
+    assert torch.equal(batch["input_ids"][1, 0], batch["input_ids"][1, 2]) and not found.skipped
+    found.close()
+
+
+def test_a_word_that_is_cut_off_is_no_candidate(tmp_path: Path) -> None:
+    config = stream(write(tmp_path, ["a big car", "zzz big car"]), batch_size=2, shuffle=False)
+
+    def cut(texts: list[str], spans: list[tuple[int, int]]) -> dict[str, torch.Tensor]:
+        return letters(texts, spans, 5)
+
+    batch = next(reader(config, 1, tokenize=cut))
+    assert batch["word_mask"].sum(2)[:, 0].tolist() == [2, 0] and batch["candidate"].tolist() == [True, False]
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_ray_gives_what_inline_gives(tmp_path: Path) -> None:
+    config = stream(write(tmp_path, LINES * 4), lexicon="small")
+    through_ray, plain = reader(config, 10, inline=False), reader(config, 10)
+    for _ in range(10):  # more than the first round of the plan brings
+        a, b = next(through_ray), next(plain)
+        assert a.keys == b.keys and all(torch.equal(a[name], b[name]) for name in a.tensors)
+    assert through_ray.position == plain.position and sorted(through_ray.skipped) == sorted(plain.skipped)
+    through_ray.close()
+    plain.close()
+
+
+@pytest.mark.parametrize("keep", ["skip", "keep"])
+def test_a_run_without_wordnet_stops_and_skips_no_sample(tmp_path: Path, keep: Literal["skip", "keep"]) -> None:
+    config = stream(write(tmp_path, LINES), lexicon=str(tmp_path / "none"), without_candidate=keep)
+    with pytest.raises(
+        ValueError, match=r"the lexicon of a stream of kind 'triplet': no WordNet in .*apt-get install"
+    ) as caught:
+        views(config, 1)
+    assert not isinstance(caught.value, DataError)
+
+
+def test_the_pass_does_not_matter_to_a_sample_that_cannot_be_used() -> None:
+    config = stream("x")
+    for seed in range(3):
+        with pytest.raises(DecodeError, match=f"^{NO_CANDIDATE}$") as caught:
+            config.row(RawSample("s", "k", {"txt": PLAIN.encode()}), rng(seed))
+        assert caught.value.reason == "no candidate"
+    with pytest.raises(ValueError, match="needs a tokenizer"):
+        config.collate({}, None)
+
+
+def test_adjectives_only() -> None:
+    sample = RawSample("s", "k", {"txt": b"the boys walk to a big house"})
+    chosen = {}
+    for choose in ("token", "adjective"):
+        rows = [stream("x", choose=choose).row(sample, rng(seed)) for seed in range(40)]
+        chosen[choose] = {row["text0"][slice(*row["spans"][0])] for row in rows}
+        assert all(row["spans"].shape == (3, 2) and row["spans"].dtype == np.int32 for row in rows)
+    assert chosen == {"token": {"boys", "big"}, "adjective": {"big"}}
+
+
+def test_the_stream_in_a_recipe() -> None:
+    adapter: TypeAdapter[AnyStream] = TypeAdapter(AnyStream)
+    for config in (stream("x", choose="adjective"), stream("x", without_candidate="keep", on_bad_sample="raise")):
+        again = adapter.validate_json(config.model_dump_json())
+        assert again == config and type(again) is TripletTextStream
+    plain = TripletTextStream(shards="x")
+    assert (plain.without_candidate, plain.on_bad_sample, plain.choose, plain.lexicon) == ("skip", "skip", "token", None)
+    with pytest.raises(ValidationError, match=r"without_candidate='skip' with on_bad_sample='raise'"):
+        stream("x", on_bad_sample="raise")
+    with pytest.raises(ValidationError, match="columns"):
+        stream("x", columns=("a", "b"))
+
+
+def test_no_torch_is_imported() -> None:
+    root = Path(__file__).resolve().parents[2]
+    code = "import data.streams.triplets, data.wordnet.lexicon, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
+
+
+# ---- many skipped samples
+
+
+@pytest.mark.parametrize("usable", [60, 20, 8])
+def test_a_stream_that_skips_most_samples_lasts_as_long_as_it_was_planned(tmp_path: Path, usable: int) -> None:
+    lines = ["a big car" if number % 100 < usable else PLAIN for number in range(200)]
+    config = stream(write(tmp_path, lines), batch_size=16, window=16)
+    found = reader(config, 12)
+    got = [key for _ in range(12) for key in next(found).keys]
+    whole = reader(config.model_copy(update={"max_skipped_share": 0.99}), 1000)  # all of it in the first round
+    assert got == [key for _ in range(12) for key in next(whole).keys]
+    assert found.position == whole.position == len(got) + len(found.skipped)
+    assert sorted(found.skipped) == sorted(whole.skipped)
+    late = reader(config, 4, start=found.position)
+    assert next(late).keys == next(whole).keys
+    for one in (found, whole, late):
+        one.close()
+
+
+def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = stream(write(tmp_path, LINES * 20), batch_size=16, window=8)
+    whole = reader(config, 40)
+    expected = [next(whole).keys for _ in range(40)]
+    planned: list[int] = []
+    plan = Reader._plan
+
+    def counted(self: Reader, start: int, samples: int) -> Any:
+        planned.append(samples)
+        return plan(self, start, samples)
+
+    monkeypatch.setattr("data.stream.ROUND", 1)  # windows of 8: fewer than a batch
+    monkeypatch.setattr(Reader, "_plan", counted)
+    found = reader(config, 40)
+    assert [next(found).keys for _ in range(40)] == expected and found.position == whole.position
+    assert sorted(found.skipped) == sorted(whole.skipped)
+    assert len(planned) > 5 and max(planned) < 40 * 16 / 2
+    found.close()
+    whole.close()
+
+
+def test_a_stream_without_one_usable_sample_ends(tmp_path: Path) -> None:
+    config = stream(write(tmp_path, [PLAIN] * 20))
+    with pytest.raises(DataError, match=r"stream 'text' ended before the run: more samples were skipped"):
+        next(reader(config, 5))
+
+
+def test_the_plan_ends_where_the_allowed_share_is_lost(tmp_path: Path) -> None:
+    """Four of five samples cannot be used, where half of them may be lost."""
+    config = stream(write(tmp_path, ["a big car", *[PLAIN] * 4] * 4), max_skipped_share=0.5)
+    found = reader(config, 30)
+    with pytest.raises(DataError, match=r"more than max_skipped_share=0.5; the last was .*: no word with a synonym"):
+        for _ in range(30):
+            next(found)
+            found.skipped = []  # as the engine does at every report
+    found.close()

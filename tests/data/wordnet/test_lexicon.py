@@ -1,0 +1,518 @@
+"""Lexicon: golden examples, WordNet's own `wn` program, files that a test writes, inflection both ways."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import random
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from data.errors import DataError
+from data.wordnet import lexicon, morphology
+from data.wordnet.lexicon import Lexicon, match_case, open_lexicon
+from data.wordnet.morphology import POS, Morphology, Pos
+
+NAMES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+
+
+@pytest.fixture(scope="module")
+def wordnet() -> Lexicon:
+    try:
+        return open_lexicon()
+    except DataError as error:
+        pytest.skip(str(error))
+
+
+@pytest.fixture(scope="module")
+def small() -> Lexicon:
+    return open_lexicon("small")
+
+
+# Files in WordNet's format, written here: (part of speech, type, words, pointers), pointers to the synsets' places.
+Pointer = tuple[str, int, int, int]
+SYNSETS: list[tuple[Pos, str, list[str], list[Pointer]]] = [
+    ("a", "a", ["fast", "swift"], [("!", 1, 1, 1), ("&", 2, 0, 0)]),
+    ("a", "a", ["slow"], [("!", 0, 1, 1)]),
+    ("a", "s", ["quick", "speedy", "in_no_time(p)"], [("&", 0, 0, 0)]),
+    ("a", "a", ["quick", "alive(p)"], [("!", 4, 1, 1), ("!", 1, 2, 1)]),
+    ("a", "a", ["dead"], [("!", 3, 1, 1)]),
+    ("n", "n", ["Slow", "sluggard"], []),
+    ("n", "n", ["quick", "core"], []),
+    ("v", "v", ["walk", "stroll"], [("!", 8, 0, 0)]),
+    ("v", "v", ["run", "race"], []),
+    ("r", "r", ["quickly", "fast"], []),
+]
+
+
+def write_wordnet(folder: Path) -> Path:
+    """A folder of database files with `SYNSETS`; senses of a word are in the order of the list."""
+    folder.mkdir(exist_ok=True)
+    licence = b"  1 first line of a licence  \n  2 and the last\n"
+    offsets: list[int] = []
+    lines: dict[str, bytes] = {}
+    for _ in range(2):  # the second time with the offsets found in the first, which change no length
+        places, made = iter(offsets or [0] * len(SYNSETS)), dict.fromkeys(NAMES, licence)
+        known, offsets = list(offsets or [0] * len(SYNSETS)), []
+        for pos, kind, words, pointers in SYNSETS:
+            offsets.append(len(made[pos]))
+            fields = [f"{next(places):08d} 00 {kind} {len(words):02x}", *(f"{word} 0" for word in words)]
+            fields += [f"{len(pointers):03d}"]
+            for mark, to, source, target in pointers:
+                fields.append(f"{mark} {known[to]:08d} {SYNSETS[to][0]} {source:02x}{target:02x}")
+            made[pos] += (" ".join(fields) + " | a gloss with ! in it  \n").encode()
+        lines = made
+    for part_of_speech, name in NAMES.items():
+        (folder / f"data.{name}").write_bytes(lines[part_of_speech])
+        senses: dict[str, list[int]] = {}
+        for offset, (part, _, words, _) in zip(offsets, SYNSETS, strict=True):
+            for word in words if part == part_of_speech else ():
+                senses.setdefault(word.lower().removesuffix("(p)"), []).append(offset)
+        rows = []
+        for word, found in senses.items():
+            rows.append(f"{word} {part_of_speech} {len(found)} 1 ! {len(found)} 0 {' '.join(f'{o:08d}' for o in found)}  \n")
+        (folder / f"index.{name}").write_bytes(licence + "".join(sorted(rows)).encode())
+        (folder / f"{name}.exc").write_text("ran run\nrunning run\n" if part_of_speech == "v" else "")
+    (folder / "cntlist.rev").write_text("quick%1:08:00:: 1 1\nquick%3:00:02:: 2 5\nquick%5:00:00:fast:00 1 30\n")
+    return folder
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Lexicon:
+    return open_lexicon(str(write_wordnet(tmp_path / "wn")))
+
+
+def test_files_in_wordnets_format(written: Lexicon) -> None:
+    assert written.synonyms("quick", "a") == ["speedy", "alive"]  # sense order; no word of several parts, no "(p)"
+    assert written.antonyms("quick", "a") == ["dead", "slow"]  # the second sense's own before the first one's indirect
+    assert written.antonyms("swift") == []  # the antonym of its synonym fast
+    assert written.antonyms("walks") == ["run", "race"]  # a pointer between whole synsets
+    assert written.synonyms("slow") == ["sluggard"]
+    assert written.parts("quick") == {"a", "n"} and written.parts("fast") == {"a", "r"} and written.parts("ran") == {"v"}
+    assert written.parts("nothing") == set() and written.synonyms("") == [] and written.parts("quick a") == set()
+    assert written.parts("\ud800") == set()
+
+
+def test_parts_of_speech_in_the_order_of_use(written: Lexicon) -> None:
+    assert written.synonyms("quick") == ["speedy", "alive", "core"]  # 35 times an adjective, once a noun
+    assert written.synonyms("quick", "n") == ["core"]
+    assert written.replacements("Quick", None) == (["Speedy", "Alive"], ["Dead", "Slow"])  # without the rare noun
+    with pytest.raises(ValueError, match="pos='x'; allowed are n, v, a, r"):
+        written.synonyms("quick", "x")
+    assert written.synonyms("quick", "s") == written.synonyms("quick", "a")
+
+
+def test_a_name_is_not_meant_by_a_word_written_small(written: Lexicon) -> None:
+    assert written.replacements("slow", "n") == ([], [])
+    assert written.replacements("Slow", "n") == (["Sluggard"], [])
+
+
+def test_counts_are_optional(tmp_path: Path) -> None:
+    folder = write_wordnet(tmp_path / "wn")
+    (folder / "cntlist.rev").unlink()
+    (folder / "noun.exc").unlink()
+    assert open_lexicon(str(folder)).synonyms("quick") == ["core", "speedy", "alive"]  # n v a r
+
+
+@pytest.mark.parametrize("variable", ["WNSEARCHDIR", "WNHOME", None])
+def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
+    folder = write_wordnet(tmp_path / "dict")
+    for name in ("WNSEARCHDIR", "WNHOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(lexicon, "FOLDERS", ("/no/such/folder", str(folder)) if variable is None else ())
+    if variable is not None:
+        monkeypatch.setenv(variable, str(folder if variable == "WNSEARCHDIR" else tmp_path))
+    assert open_lexicon().path == str(folder)
+    assert open_lexicon() is open_lexicon(str(tmp_path))  # `dict` below a path is found too
+
+
+def test_without_wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("WNSEARCHDIR", "WNHOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(lexicon, "FOLDERS", (str(tmp_path),))
+    with pytest.raises(DataError, match=r"no WordNet in the usual folders.*apt-get install wordnet-base.*'small'"):
+        open_lexicon()
+    with pytest.raises(DataError, match=f"no WordNet in the path {tmp_path}"):
+        open_lexicon(str(tmp_path))
+    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))  # a wrong name is an error, not a reason to look elsewhere
+    with pytest.raises(DataError, match="no WordNet in WNSEARCHDIR="):
+        open_lexicon()
+
+
+def test_files_that_do_not_fit(tmp_path: Path) -> None:
+    folder = write_wordnet(tmp_path / "a")
+    (folder / "data.adj").write_bytes(b"  one more line\n" + (folder / "data.adj").read_bytes())
+    with pytest.raises(DataError, match=r"data.adj has no synset at byte \d+.*two versions"):
+        open_lexicon(str(folder)).synonyms("quick", "a")
+    folder = write_wordnet(tmp_path / "b")
+    lines = (folder / "index.adj").read_bytes().splitlines(keepends=True)
+    (folder / "index.adj").write_bytes(b"".join([*lines[:2], *reversed(lines[2:])]))
+    with pytest.raises(DataError, match=r"index.adj is not sorted"):
+        open_lexicon(str(folder))
+    folder = write_wordnet(tmp_path / "c")
+    (folder / "index.adv").write_bytes(b"")
+    with pytest.raises(DataError, match=r"index.adv cannot be read"):
+        open_lexicon(str(folder))
+    (folder / "index.adv").unlink()
+    with pytest.raises(DataError, match=r"index.adv cannot be read"):
+        open_lexicon(str(folder))
+
+
+# The small table.
+
+
+@pytest.mark.parametrize(
+    ("word", "pos", "synonyms", "antonyms"),
+    [
+        ("Quick", "a", ["Fast", "Rapid"], ["Slow"]),
+        ("happiest", "a", ["gladdest"], ["saddest", "unhappiest"]),
+        ("BIGGER", "a", ["LARGER", "HUGER"], ["SMALLER", "TINIER"]),
+        ("better", "a", ["finer"], ["worse", "poorer"]),
+        ("started", "v", [], ["stopped", "ended", "finished"]),  # began or begun: not certain
+        ("began", "v", ["started"], ["stopped", "ended", "finished"]),
+        ("ran", "v", ["raced", "dashed"], []),
+        ("walked", "v", ["strolled"], []),
+        ("buying", "v", ["purchasing"], ["selling"]),
+        ("remembers", "v", ["recalls"], ["forgets"]),
+        ("wives", "n", [], ["husbands"]),
+        ("men", "n", [], ["women"]),
+        ("cities", "n", [], ["villages"]),
+        ("hot", None, [], ["cold", "chilly", "icy"]),
+        ("in", None, [], []),
+        ("iPhone", None, [], []),
+        ("unheard", None, [], []),
+    ],
+)
+def test_small_table(small: Lexicon, word: str, pos: str | None, synonyms: list[str], antonyms: list[str]) -> None:
+    assert small.replacements(word, pos) == (synonyms, antonyms)
+
+
+def test_small_table_is_sound(small: Lexicon) -> None:
+    table = small._source
+    assert isinstance(table, lexicon._Table)
+    assert len(table._senses) > 150
+    for word, pos in table._senses:
+        assert pos in POS and word == word.lower()
+        synonyms, antonyms = small.synonyms(word, pos), small.antonyms(word, pos)
+        assert synonyms or antonyms
+        assert word not in synonyms + antonyms and len(set(synonyms)) == len(synonyms)
+        assert all(word in small.antonyms(other, pos) for other in antonyms)
+        assert all(word in small.synonyms(other, pos) for other in synonyms)
+
+
+def test_answers_are_the_callers(small: Lexicon) -> None:
+    small.replacements("quick", "a")[0].clear()
+    small.synonyms("quick", "a").clear()
+    assert small.replacements("quick", "a")[0] == small.synonyms("quick", "a") == ["fast", "rapid"]
+
+
+def test_no_word_is_both() -> None:
+    found = Lexicon(lexicon._Table("a | hot spicy | mild\na | hot mild |"), "own")
+    assert found.synonyms("hot") == ["spicy", "mild"] and found.antonyms("hot") == ["mild"]
+    assert found.replacements("hot", "a") == (["spicy", "mild"], [])
+
+
+def test_pickled_as_a_path(small: Lexicon, written: Lexicon) -> None:
+    for each in (small, written):
+        assert len(pickle.dumps(each)) < 300
+        assert pickle.loads(pickle.dumps(each)) is each
+
+
+@pytest.mark.parametrize(
+    ("word", "like", "expected"),
+    [
+        ("fast", "quick", "fast"),
+        ("fast", "Quick", "Fast"),
+        ("fast", "QUICK", "FAST"),
+        ("fast", "Q", "Fast"),
+        ("Paris", "city", "Paris"),
+        ("fast", "iPhone", None),
+        ("fast", "McCoy", None),
+        ("fast", "12", None),
+        ("fast", "", None),
+        ("large", "Well-known", "Large"),
+    ],
+)
+def test_capitals(word: str, like: str, expected: str | None) -> None:
+    assert match_case(word, like) == expected
+
+
+# Inflection.
+
+
+@pytest.fixture(scope="module")
+def anything() -> Morphology:
+    """Knows every word, so that only spelling and tables speak."""
+    listed = {"dying": ("die",), "stopping": ("stop",), "stopped": ("stop",)}
+    return Morphology({"v": listed}, lambda word, pos: True)
+
+
+@pytest.mark.parametrize(
+    ("lemma", "pos", "like", "base", "expected"),
+    [
+        ("walk", "v", "ran", "run", "walked"),
+        ("walk", "v", "run", "run", None),  # a base or a participle
+        ("go", "v", "ran", "run", "went"),
+        ("go", "v", "walked", "walk", None),  # went or gone
+        ("say", "v", "walked", "walk", "said"),
+        ("put", "v", "walked", "walk", "put"),
+        ("take", "v", "gone", "go", "taken"),
+        ("try", "v", "goes", "go", "tries"),
+        ("play", "v", "goes", "go", "plays"),
+        ("watch", "v", "goes", "go", "watches"),
+        ("go", "v", "walks", "walk", "goes"),
+        ("make", "v", "going", "go", "making"),
+        ("see", "v", "going", "go", "seeing"),
+        ("die", "v", "going", "go", "dying"),
+        ("stop", "v", "going", "go", "stopping"),
+        ("layer", "v", "going", "go", "layering"),
+        ("panic", "v", "going", "go", None),  # not "panicing"
+        ("stop", "v", "walked", "walk", "stopped"),
+        ("stroll", "v", "was", "be", "strolled"),
+        ("exist", "v", "are", "be", "exist"),
+        ("exist", "v", "is", "be", "exists"),
+        ("upset", "v", "walked", "walk", "upset"),
+        ("typeset", "v", "walked", "walk", None),
+        ("lie", "v", "walked", "walk", None),
+        ("behave", "v", "walked", "walk", "behaved"),
+        ("wife", "n", "dogs", "dog", "wives"),
+        ("box", "n", "dogs", "dog", "boxes"),
+        ("stomach", "n", "dogs", "dog", "stomachs"),
+        ("church", "n", "dogs", "dog", "churches"),
+        ("day", "n", "dogs", "dog", "days"),
+        ("lady", "n", "dogs", "dog", "ladies"),
+        ("policeman", "n", "dogs", "dog", "policemen"),
+        ("human", "n", "dogs", "dog", "humans"),
+        ("sheep", "n", "dogs", "dog", "sheep"),
+        ("dog", "n", "sheep", "sheep", None),  # one or several
+        ("news", "n", "dog", "dog", None),
+        ("advice", "n", "dogs", "dog", None),
+        ("kindness", "n", "dogs", "dog", None),
+        ("T-shirt", "n", "dogs", "dog", None),
+        ("T-shirt", "n", "dog", "dog", "T-shirt"),
+        ("fine", "a", "better", "good", "finer"),
+        ("bad", "a", "best", "good", "worst"),
+        ("bored", "a", "better", "good", None),
+        ("beautiful", "a", "better", "good", None),
+        ("quickly", "r", "better", "well", None),
+    ],
+)
+def test_forms(anything: Morphology, lemma: str, pos: Pos, like: str, base: str, expected: str | None) -> None:
+    assert anything.inflect(lemma, like, pos, base=base) == expected
+
+
+def test_tables_are_consistent() -> None:
+    assert all(len(forms) == 2 for table in (morphology.VERBS, morphology.DEGREES) for forms in table.values())
+    assert all(len(forms) == 1 for forms in morphology.PLURALS.values())
+    anything = Morphology({}, lambda word, pos: True)
+    for verb, (past, participle) in morphology.VERBS.items():
+        for form in (past, participle):
+            assert verb in anything.lemmas(form, "v"), (verb, form)
+    for noun, (plural,) in morphology.PLURALS.items():
+        assert noun in anything.lemmas(plural, "n")
+
+
+# WordNet.
+
+
+@pytest.mark.parametrize(
+    ("word", "pos", "lemmas"),
+    [
+        ("ran", "v", ["run"]),
+        ("better", "a", ["better", "good", "well"]),
+        ("better", "r", ["better", "well"]),
+        ("wives", "n", ["wife"]),
+        ("Women", "n", ["woman"]),
+        ("was", "v", ["be"]),
+        ("leaves", "n", ["leaf", "leave"]),
+        ("found", "v", ["found", "find"]),
+        ("boss", "n", ["boss"]),
+        ("feed", "v", ["feed"]),
+        ("comics", "n", ["comic_strip", "comic"]),
+        ("churches", "n", ["church"]),
+        ("quickly", "v", []),
+    ],
+)
+def test_lemmas(wordnet: Lexicon, word: str, pos: str, lemmas: list[str]) -> None:
+    assert wordnet.lemmas(word, pos) == lemmas
+
+
+def test_golden_words(wordnet: Lexicon) -> None:
+    assert wordnet.synonyms("buy", "v")[:1] == ["purchase"]
+    assert wordnet.antonyms("buy", "v") == ["sell"]
+    assert wordnet.antonyms("ran", "v") == ["idle"]
+    assert wordnet.antonyms("hot", "a")[:3] == ["cold", "nonviolent", "cool"]
+    assert wordnet.antonyms("fast", "a")[0] == "slow"
+    assert wordnet.antonyms("quick", "a") == ["slow", "unhurried", "inactive", "unintelligent", "unexcitable"]
+    assert wordnet.replacements("WIVES", "n") == ([], ["HUSBANDS"])
+    assert wordnet.replacements("bought", None) == (["purchased", "bribed", "corrupted"], ["sold"])
+    assert wordnet.replacements("went", "v")[1] == ["came"]
+    assert wordnet.replacements("he", None) == ([], [])
+    assert wordnet.inflect("walk", "Ran") == "Walked"
+    assert wordnet.inflect("stroll", "walks") == "strolls"  # a noun and a verb that agree
+    assert wordnet.inflect("go", "walked") is None
+    assert wordnet.replacements("China", "n")[0][:1] == ["PRC"] and "PRC" not in wordnet.replacements("china", "n")[0]
+
+
+def lemmas_of(found: Lexicon, pos: Pos) -> list[str]:
+    """All single words of an index."""
+    assert isinstance(found._source, lexicon._WordNet)
+    text = found._source._index[pos].bytes[:].decode()
+    return [word for word in re.findall(r"^(\S+) ", text, re.M) if "_" not in word]
+
+
+def test_every_form_leads_back(wordnet: Lexicon) -> None:
+    forms: dict[Pos, tuple[morphology.Form, ...]] = {
+        "n": ("plural",),
+        "v": ("third", "ing", "past", "participle"),
+        "a": ("comparative", "superlative"),
+    }
+    inflection, made = wordnet.morphology, 0
+    for pos, names in forms.items():
+        for word in random.Random(0).sample(lemmas_of(wordnet, pos), 2000):
+            for name in names:
+                if (form := inflection.form(word, pos, name)) is not None:
+                    made += 1
+                    assert word in inflection.lemmas(form, pos), (word, form)
+    assert made > 9000  # of 14,000: most adjectives have no such form
+
+
+def test_known_exceptions_are_made_again(wordnet: Lexicon) -> None:
+    """WordNet's lists of irregular verbs, read backwards: the listed form, another that is right too, or none."""
+    exceptions = wordnet._source.exceptions["v"]
+    counts = {"same": 0, "none": 0, "other": 0}
+    for form, bases in exceptions.items():
+        for base in bases:
+            if wordnet.parts(base) >= {"v"}:
+                made = {wordnet.morphology.form(base, "v", name) for name in wordnet.morphology.forms(form, base, "v")}
+                counts["same" if form in made else "none" if made == {None} else "other"] += 1
+    assert counts["other"] <= 25  # "learnt": learned, "gotten": got; all of them looked through
+    assert counts["same"] > 5 * (counts["none"] + counts["other"])
+
+
+WN = pytest.mark.skipif(shutil.which("wn") is None, reason="no program wn: apt-get install wordnet")
+
+
+def ask_wn(found: Lexicon, word: str, search: str) -> list[list[str]]:
+    """What `wn` prints of every sense, in lines without blank ones."""
+    environment = {**os.environ, "WNSEARCHDIR": found.path}
+    text = subprocess.run(["wn", word, search], env=environment, capture_output=True, text=True, check=False).stdout
+    senses = re.split(r"^Sense \d+\n", text, flags=re.M)[1:]
+    return [[line for line in sense.splitlines() if line.strip()] for sense in senses]
+
+
+def words_of(line: str) -> list[str]:
+    """Words of a synset as `wn` prints it, without those of several parts: "large (vs. small), big" -> large, big."""
+    parts = [
+        re.sub(r"\s*\((vs\. .*?|a|p|ip|predicate|prenominal|postnominal)\)", "", part).strip() for part in line.split(", ")
+    ]
+    return [part for part in parts if " " not in part]
+
+
+def unique(words: list[str], word: str) -> list[str]:
+    found: dict[str, str] = {}
+    for other in words:
+        found.setdefault(other.lower(), other)
+    return [other for key, other in found.items() if key != word]
+
+
+def wn_antonyms(senses: list[list[str]], word: str) -> tuple[list[str], list[list[str]]]:
+    """Direct antonyms, and the words of every indirect one's synset."""
+    direct, indirect = [], []
+    for synset, *lines in senses:
+        mine = re.search(rf"(?:^|, ){re.escape(word)}((?: ?\(\w+\))?(?: \(vs\. .*?\))*)(?:,|$)", synset, re.I)
+        direct += re.findall(r"\(vs\. (.*?)\)", mine[1]) if mine else []
+        direct += [match[1] for line in lines if (match := re.match(r" +Antonym of (.*) \(Sense \d+\)", line))]
+        indirect += [words_of(line.split("->", 1)[1].strip()) for line in lines if line.startswith("INDIRECT")]
+    return [other for other in direct if " " not in other], indirect
+
+
+@WN
+def test_200_words_as_wn_says(wordnet: Lexicon) -> None:
+    draw, antonyms = random.Random(7), 0
+    plenty = [(word, pos) for pos in POS for word in draw.sample(lemmas_of(wordnet, pos), 1500)]
+    # Of a form that is a word too, wn prints both in an order of its own: the next test.
+    plenty = [(word, pos) for word, pos in plenty if wordnet.lemmas(word, pos) == [word]]
+    with_antonyms = [(word, pos) for word, pos in plenty if pos != "a" and wordnet.antonyms(word, pos)]
+    adjectives = [(word, pos) for word, pos in plenty if pos == "a"]
+    for word, pos in draw.sample(plenty, 100) + draw.sample(with_antonyms, 50) + draw.sample(adjectives, 50):
+        senses = ask_wn(wordnet, word, f"-syns{pos}")
+        expected = unique([other for synset, *_ in senses for other in words_of(synset)], word)
+        assert [other.lower() for other in wordnet.synonyms(word, pos)] == [other.lower() for other in expected], (word, pos)
+        direct, indirect = wn_antonyms(ask_wn(wordnet, word, f"-ants{pos}"), word)
+        found = wordnet.antonyms(word, pos)
+        antonyms += bool(found)
+        direct = unique(direct, word)
+        assert [other.lower() for other in found[: len(direct)]] == [other.lower() for other in direct], (word, pos)
+        rest = [other.lower() for other in found[len(direct) :]]
+        # wn prints the whole synset that an indirect antonym is in
+        assert set(rest) <= {other.lower() for synset in indirect for other in synset}, (word, pos)
+        for synset in indirect:
+            assert not synset or {other.lower() for other in synset} & {word, *(other.lower() for other in found)}, (
+                word,
+                pos,
+            )
+    assert antonyms > 60
+
+
+@WN
+def test_forms_as_wn_says(wordnet: Lexicon) -> None:
+    draw = random.Random(8)
+    for pos in ("n", "v", "a"):
+        exceptions = wordnet._source.exceptions[pos]
+        forms = [form for form in sorted(exceptions) if wordnet.lemmas(form, pos)]
+        for form in draw.sample(forms, 20):
+            senses = ask_wn(wordnet, form, f"-syns{pos}")
+            expected = {other.lower() for synset, *_ in senses for other in words_of(synset)}
+            lemmas = wordnet.lemmas(form, pos)
+            found = {other.lower() for other in wordnet.synonyms(form, pos)}
+            assert found == expected - {form, *lemmas}, (form, pos)
+            assert expected >= {lemma for lemma in lemmas if "_" not in lemma}, (form, pos)
+
+
+def test_quickly_opened(wordnet: Lexicon) -> None:
+    begun = time.perf_counter()
+    source = lexicon._WordNet(Path(wordnet.path))
+    assert source.has("dog", "n") and time.perf_counter() - begun < 3
+    assert sum(source._index[pos].bytes[:].count(b"\n") for pos in POS) > 110_000
+
+
+def test_processes_share_the_files(wordnet: Lexicon) -> None:
+    """The pages of a second process that looks words up are this one's: none of them is its own."""
+    if not Path("/proc/self/smaps").exists():
+        pytest.skip("no /proc/self/smaps to read who shares what")
+    words = random.Random(0).sample(lemmas_of(wordnet, "n"), 500)
+    expected = [wordnet.synonyms(word, "n") for word in words]
+    code = (
+        "import json, sys; from data.wordnet.lexicon import open_lexicon\n"
+        "words = json.load(sys.stdin); found = open_lexicon(sys.argv[1])\n"
+        "answers = [found.synonyms(word, 'n') for word in words]\n"
+        "print(json.dumps([answers, open('/proc/self/smaps').read()]))"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", code, wordnet.path],
+        input=json.dumps(words),
+        capture_output=True,
+        text=True,
+        check=True,
+        cwd=Path(__file__).resolve().parents[2],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+    )
+    answers, maps = json.loads(run.stdout)
+    assert answers == expected  # whatever the hashes of strings are
+    resident = {"Shared_Clean": 0, "Private_Dirty": 0, "Private_Clean": 0}
+    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", maps, flags=re.M)
+    files = [region for region in regions if re.search(r"(index|data)\.(noun|verb|adj|adv)$", region.split("\n")[0])]
+    assert len(files) == 8
+    for region in files:
+        for kind in resident:
+            resident[kind] += int(re.search(rf"{kind}: +(\d+) kB", region)[1])  # type: ignore[index]
+    assert resident["Private_Dirty"] == 0  # nothing copied
+    assert resident["Shared_Clean"] > 5000 and resident["Private_Clean"] < resident["Shared_Clean"] / 10

@@ -1,0 +1,293 @@
+"""Poolings against one text at a time by hand, WK against its formulas, whitening against scikit-learn."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import Bag, rated, sentence, tiny_bert, tiny_roberta, write_raw
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
+from sklearn.decomposition import PCA
+from torch import Tensor
+from transformers import (
+    AutoModel,
+    AutoTokenizer,
+    BertConfig,
+    BertModel,
+    DebertaV2Config,
+    DebertaV2Model,
+    DistilBertConfig,
+    DistilBertModel,
+)
+
+from evaluation.encoders.baselines import Whitened, layer_pooling, wk
+from evaluation.encoders.encoder import layers, load_encoder
+from evaluation.task import EvaluationError, Task, evaluate
+from evaluation.tasks.geometry import GeometryTask
+from evaluation.tasks.sts import PairTask, read_raw
+
+SMALL = {"vocab_size": 24, "max_position_embeddings": 24, "pad_token_id": 1, "initializer_range": 0.5}
+
+
+def texts(n: int, longest: int = 12) -> list[str]:
+    rng = random.Random(3)
+    return [sentence(rng, longest) for _ in range(n)]
+
+
+def distilbert() -> DistilBertModel:
+    return DistilBertModel(DistilBertConfig(**SMALL, dim=16, n_layers=2, n_heads=2, hidden_dim=32))
+
+
+def deberta() -> DebertaV2Model:
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    return DebertaV2Model(DebertaV2Config(**SMALL, **sizes, relative_attention=True, pos_att_type=["c2p", "p2c"]))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    places = {name: tmp_path_factory.mktemp(name) for name in ("bert", "roberta", "distilbert", "deberta", "deep")}
+    tiny_bert(places["bert"])
+    tiny_roberta(places["roberta"])
+    torch.manual_seed(1)
+    deep = BertModel(BertConfig.from_pretrained(places["bert"], num_hidden_layers=6))
+    for name, model in (("distilbert", distilbert()), ("deberta", deberta()), ("deep", deep)):
+        AutoTokenizer.from_pretrained(places["bert"]).save_pretrained(places[name])
+        model.save_pretrained(places[name])
+    return places
+
+
+def states_of(folder: Path, items: list[str]) -> Iterator[Tensor]:
+    """Hidden states (l + 1, T, d), one text at a time through transformers: no batches, no padding."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    for text in items:
+        with torch.no_grad():
+            yield torch.stack(model(**tokenizer(text, return_tensors="pt"), output_hidden_states=True).hidden_states)[:, 0]
+
+
+BY_HAND: dict[str, Callable[[Tensor], Tensor]] = {
+    "last2": lambda h: h[-2:].mean((0, 1)),
+    "first-last": lambda h: torch.stack([h[0], h[-1]]).mean((0, 1)),
+    "first1-last": lambda h: torch.stack([h[1], h[-1]]).mean((0, 1)),
+    "layer0-mean": lambda h: h[0].mean(0),
+    "layer0-max": lambda h: h[0].max(0).values,
+    "layer1-cls": lambda h: h[1][0],
+    "layer1-mean": lambda h: h[1].mean(0),
+    "layer1-max": lambda h: h[1].max(0).values,
+}
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "deberta"])
+def test_poolings_by_hand(folders: dict[str, Path], family: str) -> None:
+    items = texts(40)
+    for name, pool in BY_HAND.items():
+        got = load_encoder(folders[family], name, "cpu", batch_size=4).encode(items)
+        want = torch.stack([pool(states) for states in states_of(folders[family], items)]).numpy()
+        np.testing.assert_allclose(got, want, atol=1e-5, err_msg=name)
+
+
+@pytest.mark.parametrize("family", ["bert", "roberta", "distilbert", "deberta"])
+@pytest.mark.parametrize("pool", ["cls", "mean", "max"])
+def test_the_last_layer_is_what_sentence_transformers_pools(folders: dict[str, Path], family: str, pool: str) -> None:
+    items, depth = texts(30), 1 if family == "roberta" else 2
+    got = load_encoder(folders[family], f"layer{depth}-{pool}", "cpu").encode(items)
+    model = SentenceTransformer(modules=[t := Transformer(str(folders[family])), Pooling(t.get_embedding_dimension(), pool)])
+    np.testing.assert_allclose(got, model.encode(items), atol=1e-5)
+    np.testing.assert_allclose(got, load_encoder(folders[family], pool, "cpu").encode(items), atol=1e-5)
+
+
+def test_first_last_is_not_first1_last(folders: dict[str, Path]) -> None:
+    published, today = (
+        load_encoder(folders["bert"], name, "cpu").encode(texts(5)) for name in ("first-last", "first1-last")
+    )
+    assert np.abs(published - today).max() > 0.05
+
+
+@pytest.mark.parametrize("name", ["last2", "layer0-cls", "layer1-cls", "layer2-max", "wk0", "wk0-released"])
+def test_padding_on_either_side_changes_nothing(name: str) -> None:
+    generator = torch.Generator().manual_seed(0)
+    states = list(torch.randn(4, 3, 7, 12, generator=generator))
+    lengths, pool = (7, 4, 2), layer_pooling(name, 3)
+    alone = torch.cat([pool([s[i : i + 1, :n] for s in states], torch.ones(1, n)) for i, n in enumerate(lengths)])
+    for left in (False, True):
+        mask = torch.tensor([[i < n for i in range(7)] for n in lengths])
+        mask = mask.flip(1) if left else mask
+        padded = [s.clone() for s in states]
+        for i, n in enumerate(lengths):
+            for new, old in zip(padded, states, strict=True):
+                new[i] = 1e4  # what stands in the padding must not matter
+                new[i, mask[i]] = old[i, :n]
+        torch.testing.assert_close(pool(padded, mask.long()), alone, atol=1e-5, rtol=1e-5)
+
+
+def test_modules_after_the_transformer_are_left_out(folders: dict[str, Path], tmp_path: Path) -> None:
+    transformer = Transformer(str(folders["bert"]))
+    SentenceTransformer(modules=[transformer, Pooling(16, "cls"), Dense(16, 5), Normalize()]).save(str(tmp_path))
+    encoder = load_encoder(tmp_path, "layer1-mean", "cpu")
+    np.testing.assert_allclose(
+        encoder.encode(texts(9)), load_encoder(folders["bert"], "layer1-mean", "cpu").encode(texts(9)), atol=1e-6
+    )
+    assert (encoder.pooling, encoder.protocol["pooling"]) == ("layer1-mean", "layer1-mean")
+    assert load_encoder(tmp_path, device="cpu").encode(texts(9)).shape == (9, 5)
+
+
+# ------------------------------------------------------------------------------------------------------------------- WK
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
+
+
+def naive_token(v: np.ndarray, window: int, released: bool) -> np.ndarray:
+    """One token's vector of its layers v (L, d): cosines and least squares instead of a QR decomposition."""
+    alignment, novelty = [], []
+    for i in range(len(v)):
+        below = [] if released and i < window else list(range(max(0, i - window), i))
+        near = [v[j] for j in below + list(range(i + 1, min(len(v), i + window + 1)))]
+        basis = np.array(near).T
+        inside = basis @ np.linalg.lstsq(basis, v[i], rcond=None)[0]  # the projection on the neighbours' span
+        novelty.append(np.linalg.norm(v[i] - inside) / np.linalg.norm(v[i]))
+        if released:
+            alignment.append(1 / (2 * (len(near) + 1) * np.mean([cosine(inside, u) for u in near])))
+        else:
+            alignment.append(1 / np.mean([cosine(v[i], u) for u in near]))
+    weights = np.array(alignment) / sum(alignment) + np.array(novelty) / sum(novelty)
+    return (weights / weights.sum()) @ v
+
+
+def naive_wk(states: np.ndarray, start: int, window: int, released: bool) -> np.ndarray:
+    """A sentence's vector of its states (l + 1, T, d), the last token left out."""
+    tokens = states[start:, :-1].transpose(1, 0, 2)
+    spread = [np.var([cosine(v[i], v[i + 1]) for i in range(len(v) - 1)]) for v in tokens]
+    unified = [naive_token(v, window, released) for v in tokens]
+    return np.average(unified, axis=0, weights=spread)
+
+
+@pytest.mark.parametrize(
+    ("name", "start", "released"), [("wk0", 0, False), ("wk2", 2, False), ("wk", 4, False), ("wk0-released", 0, True)]
+)
+def test_wk_by_its_formulas(folders: dict[str, Path], name: str, start: int, released: bool) -> None:
+    items = texts(25)
+    got = load_encoder(folders["deep"], name, "cpu", batch_size=3).encode(items)
+    states = [s.double().numpy() for s in states_of(folders["deep"], items)]
+    np.testing.assert_allclose(got, [naive_wk(s, start, 2, released) for s in states], atol=2e-4, rtol=1e-3)
+    assert np.abs(got - [naive_wk(s, start, 2, not released) for s in states]).max() > 0.01
+
+
+def test_wk_other_windows_and_a_lone_token() -> None:
+    states = torch.randn(8, 2, 5, 16, generator=torch.Generator().manual_seed(1), dtype=torch.float64) + 1
+    mask = torch.tensor([[1, 1, 1, 1, 1], [1, 0, 0, 0, 0]])
+    got = wk(list(states), mask, start=1, window=3).numpy()
+    np.testing.assert_allclose(got[0], naive_wk(states[:, 0].numpy(), 1, 3, False), atol=1e-4)
+    np.testing.assert_allclose(got[1], naive_token(states[1:, 1, 0].numpy(), 3, False), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("pooling", "message"),
+    [
+        ("wk", "uses the layers from 4 on and needs three of them, but the model's last is layer 2; wk0"),
+        ("wk1", "a start of at most 0 will do"),
+        ("layer3-mean", r"no layer 3; the model has layers 0 \(embedding output\) to 2"),
+        ("layer1-median", "unknown pooling 'layer1-median'; did you mean 'layer1-mean'"),
+        ("frist-last", "did you mean 'first-last'"),
+    ],
+)
+def test_poolings_that_do_not_fit(folders: dict[str, Path], pooling: str, message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        load_encoder(folders["bert"], pooling, "cpu")
+
+
+def test_layers_of_a_model_without_layers(folders: dict[str, Path], tmp_path: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(folders["bert"]).backend_tokenizer
+    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)]).save(str(tmp_path))
+    with pytest.raises(EvaluationError, match="begins with StaticEmbedding, not with a transformer"):
+        load_encoder(tmp_path, "first-last", "cpu")
+
+
+# ------------------------------------------------------------------------------------------------------------ whitening
+
+
+def cosines(vectors: np.ndarray) -> np.ndarray:
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    return unit @ unit.T
+
+
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_whitening_against_scikit_learn(dimensions: int | None) -> None:
+    items = list(dict.fromkeys(texts(300)))
+    bag = Bag()
+    encoder = Whitened(bag, items + items[:50], dimensions)  # repeated sentences count once
+    got = encoder.encode(items)
+    assert got.dtype == np.float32
+    assert bag.calls == 1  # the fitted sentences are not encoded again
+    np.testing.assert_allclose(np.cov(got, rowvar=False), np.eye(dimensions or 16), atol=1e-5)
+    want = PCA(dimensions, whiten=True).fit_transform(bag.encode(items))
+    np.testing.assert_allclose(cosines(got), cosines(want), atol=1e-5)
+    new = ["a dog in the red car", "food"]
+    pca = PCA(dimensions, whiten=True).fit(bag.encode(items))
+    np.testing.assert_allclose(cosines(encoder.encode(new)), cosines(pca.transform(bag.encode(new))), atol=1e-5)
+
+
+def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFixture) -> None:
+    few = texts(10)
+    with caplog.at_level(logging.INFO, logger="evaluation"):
+        encoder = Whitened(Bag(), few)
+    assert "keeps 9 of 16 dimensions" in caplog.text
+    np.testing.assert_allclose(np.cov(encoder.encode(few), rowvar=False), np.eye(9), atol=1e-5)
+    with pytest.raises(EvaluationError, match="10 sentences vary along 9 of the model's 16 dimensions"):
+        Whitened(Bag(), few, 10)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "dimensions", "message"),
+    [(["a dog"] * 3, None, "2 distinct ones; 1 given"), (texts(30), 17, "of the model's 16"), (texts(30), 0, "at least 1")],
+)
+def test_whitening_refuses(sentences: list[str], dimensions: int | None, message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        Whitened(Bag(), sentences, dimensions)
+
+
+def test_what_was_fitted_is_said() -> None:
+    first, other = (Whitened(Bag(), items, 4, source="target").protocol for items in (texts(30), texts(31)))
+    assert first["post_processing"] == "whitening4"
+    assert first["fitted_on"]["source"] == "target"
+    assert first["fitted_on"]["sentences"] == len(set(texts(30)))
+    assert first["fitted_on"]["sha256"] != other["fitted_on"]["sha256"]
+    with pytest.raises(EvaluationError, match="fitted on texts; modality 'image'"):
+        Whitened(Bag(), texts(30)).encode(["a"], "image")
+
+
+# --------------------------------------------------------------------------------------------------------- layer curves
+
+
+def test_layer_curves_are_those_of_each_layer_alone(
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pairs = [PairTask(f"set{seed}", read_raw(write_raw(tmp_path / f"{seed}.tsv", rated(60, seed)))) for seed in (0, 1)]
+    tasks: list[Task] = [*pairs, GeometryTask(pairs[0], 4)]
+    counted: list[str] = []
+    encode = layers.FolderEncoder.encode
+
+    def count(encoder: layers.FolderEncoder, items: list[str], modality: str = "text") -> np.ndarray:
+        counted.extend(items)
+        return encode(encoder, items, modality)
+
+    monkeypatch.setattr(layers.FolderEncoder, "encode", count)
+    curves = layers.layer_scores(folders["bert"], tasks, "cpu")
+    assert len(counted) == len(set(counted)) == len({text for task in tasks for text in task.sentences()})
+    assert {pool: len(curve) for pool, curve in curves.items()} == {"cls": 3, "mean": 3, "max": 3}
+    for pool, curve in curves.items():
+        for layer, got in enumerate(curve):
+            want = evaluate(tasks, load_encoder(folders["bert"], f"layer{layer}-{pool}", "cpu"))
+            for name, metrics in want.items():
+                assert got[name] == pytest.approx(metrics, abs=1e-3), (pool, layer, name)
+    assert curves["cls"][0]["set0"]["spearman"] == 0  # [CLS] before any layer knows nothing of the sentence
+    monkeypatch.setattr(layers, "MEMORY", 1)  # task by task
+    assert layers.layer_scores(folders["bert"], tasks, "cpu")["max"][2].keys() == {task.name for task in tasks}
+    with pytest.raises(EvaluationError, match="none were given"):
+        layers.layer_scores(folders["bert"], [])

@@ -1,0 +1,221 @@
+"""Folders and modules as encoders: the same vectors as the libraries' own way, in fewer and fuller batches."""
+
+from __future__ import annotations
+
+import logging
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import rated, sentence, tiny_bert, tiny_roberta, write_raw
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
+from torch import Tensor, nn
+from transformers import AutoModel, AutoTokenizer
+
+from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_batches, token_counter
+from evaluation.registry import make_tasks
+from evaluation.task import EvaluationError
+from evaluation.tasks.sts import PairTask
+
+
+def texts(n: int, longest: int = 12) -> list[str]:
+    rng = random.Random(3)
+    return [sentence(rng, longest) for _ in range(n)]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("tiny-bert"))
+
+
+@pytest.fixture(scope="module")
+def sentence_bert(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tiny-sentence-bert")
+    encoder = load_encoder(bert, pooling="cls", device="cpu")
+    encoder.model.save(str(folder))
+    return folder
+
+
+def by_hand(folder: Path, items: list[str], pooling: str) -> np.ndarray:
+    """One text at a time through transformers: no batches, no padding."""
+    model, tokenizer = AutoModel.from_pretrained(folder).eval(), AutoTokenizer.from_pretrained(folder)
+    rows = []
+    for text in items:
+        with torch.no_grad():
+            states = model(**tokenizer(text, return_tensors="pt", truncation=True)).last_hidden_state[0]
+        rows.append({"mean": states.mean(0), "cls": states[0], "max": states.max(0).values}[pooling])
+    return torch.stack(rows).numpy()
+
+
+@pytest.mark.parametrize("pooling", ["mean", "cls", "max"])
+def test_plain_folder_by_hand(bert: Path, pooling: str) -> None:
+    items = texts(50, longest=30)  # some are longer than the 24 positions
+    got = load_encoder(bert, pooling, "cpu", batch_size=4).encode(items)
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, by_hand(bert, items, pooling), atol=1e-5)
+
+
+def test_plain_folder_gets_mean_pooling_and_says_so(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO, logger="evaluation"):
+        encoder = load_encoder(bert, device="cpu")
+    assert encoder.pooling == "mean"
+    assert "mean pooling is used" in caplog.text
+    np.testing.assert_allclose(encoder.encode(texts(5)), by_hand(bert, texts(5), "mean"), atol=1e-5)
+
+
+def test_sentence_transformers_folder_keeps_or_replaces_its_pooling(sentence_bert: Path, bert: Path) -> None:
+    items = texts(40)
+    own = load_encoder(sentence_bert, device="cpu")
+    assert own.pooling == "cls"
+    np.testing.assert_allclose(own.encode(items), SentenceTransformer(str(sentence_bert)).encode(items), atol=1e-5)
+    replaced = load_encoder(sentence_bert, "mean", "cpu")
+    assert replaced.pooling == "mean"
+    np.testing.assert_allclose(replaced.encode(items), by_hand(bert, items, "mean"), atol=1e-5)
+
+
+def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) -> None:
+    model = load_encoder(bert, device="cpu").model
+    model.prompts, model.default_prompt_name = {"sts": "the big house "}, "sts"
+    model.save(str(tmp_path))
+    items = texts(10)
+    got = load_encoder(tmp_path, device="cpu").encode(items)
+    np.testing.assert_allclose(got, SentenceTransformer(str(tmp_path)).encode(items), atol=1e-5)
+    assert np.abs(got - load_encoder(bert, device="cpu").encode(items)).max() > 0.01
+
+
+def test_agrees_with_the_evaluator_of_sentence_transformers(sentence_bert: Path, tmp_path: Path) -> None:
+    write_raw(tmp_path / "STSB.dev.raw.tsv", rated(300))
+    (task,) = make_tasks(["stsb-dev"], tmp_path)
+    assert isinstance(task, PairTask)
+    got = task.score(load_encoder(sentence_bert, device="cpu")).metrics
+    theirs = EmbeddingSimilarityEvaluator(
+        list(task.pairs.first), list(task.pairs.second), list(task.pairs.gold), main_similarity="cosine", write_csv=False
+    )(SentenceTransformer(str(sentence_bert), device="cpu"))
+    assert got["spearman"] == pytest.approx(100 * theirs["spearman_cosine"], abs=1e-4)
+    assert got["pearson"] == pytest.approx(100 * theirs["pearson_cosine"], abs=1e-4)
+
+
+def test_cut_texts_are_counted_once_and_logged(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
+    fits, too_long = " ".join(["dog"] * 22), " ".join(["cat"] * 23)  # 24 positions, two of them special
+    encoder = load_encoder(bert, device="cpu")
+    assert encoder.limit == 24
+    caplog.clear()
+    encoder.encode([fits, "a dog"])
+    assert (encoder.cut, caplog.text) == (0, "")
+    for _ in range(2):
+        encoder.encode([fits, too_long, "a dog", too_long + " cat"])
+    assert encoder.cut == 2
+    assert caplog.text.count("2 texts are longer than the model's limit of 24 tokens") == 1
+
+
+def test_roberta_is_cut_where_its_positions_end(tmp_path: Path) -> None:
+    encoder = load_encoder(tiny_roberta(tmp_path), device="cpu")
+    assert encoder.limit == 20  # 22 positions, of which the first two are never used
+    vectors = encoder.encode([" ".join(["dog"] * 60), "a dog"])
+    assert np.isfinite(vectors).all()
+    assert encoder.cut == 1
+
+
+def test_token_batches_keep_the_budget_and_cover_everything() -> None:
+    lengths = np.random.default_rng(0).integers(3, 60, 500)
+    lengths[17] = 1000  # longer than the budget: alone
+    batches = list(token_batches(lengths, 256))
+    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
+    assert batches[0].tolist() == [17]
+    sizes = [len(batch) * int(lengths[batch].max()) for batch in batches[1:]]
+    assert max(sizes) <= 256
+    assert np.mean(sizes[:-1]) > 0.9 * 256  # and it is used
+    assert [int(lengths[b].max()) for b in batches] == sorted((int(lengths[b].max()) for b in batches), reverse=True)
+
+
+class Recorder(nn.Module):
+    """Gives back what it was fed: the sum of the token ids, and whether it was training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.awake, self.frozen = nn.Dropout(0.5), nn.Dropout(0.5).eval()
+        self.shapes: list[tuple[int, ...]] = []
+        self.tokens = self.cells = 0
+
+    def forward(self, features: dict[str, Any]) -> Tensor:
+        ids, mask = features["input_ids"], features["attention_mask"]
+        self.tokens, self.cells = self.tokens + int(mask.sum()), self.cells + mask.numel()
+        self.shapes.append(tuple(ids.shape))
+        assert not self.training and not self.awake.training and not torch.is_grad_enabled()
+        return torch.stack([(ids * mask).sum(1), mask.sum(1)], dim=1).double()
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_module_encoder_returns_rows_in_order_without_padding_waste(bert: Path, side: str) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert, padding_side=side)
+    module = Recorder()
+    module.train()
+    module.frozen.eval()
+    items = texts(700, longest=20)
+    encoder = ModuleEncoder(
+        lambda batch: dict(tokenizer(batch, padding=True, truncation=True, return_tensors="pt")), module, batch_size=8
+    )
+    got = encoder.encode(items)
+    ids = [tokenizer(text)["input_ids"] for text in items]
+    assert got.tolist() == [[float(sum(row)), float(len(row))] for row in ids]
+    assert module.tokens / module.cells > 0.97
+    assert all(rows * width <= 8 * 32 for rows, width in module.shapes)
+    assert module.training and module.awake.training and not module.frozen.training
+
+
+def test_module_is_put_back_when_it_fails(bert: Path) -> None:
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    module = Recorder().train()
+
+    def fail(features: dict[str, Any]) -> Tensor:
+        raise RuntimeError("no memory")
+
+    with pytest.raises(RuntimeError, match="no memory"):
+        ModuleEncoder(lambda b: dict(tokenizer(b, return_tensors="pt")), fail, module=module).encode(["a dog"])
+    assert module.training
+
+
+def test_module_encoder_counts_cuts_with_the_modules_tokenizer(bert: Path) -> None:
+    module = Recorder()
+    tokenizer = AutoTokenizer.from_pretrained(bert)
+    module.tokenizer = tokenizer  # as TextEncoder has it
+    encoder = ModuleEncoder(
+        lambda b: dict(tokenizer(b, padding=True, truncation=True, max_length=6, return_tensors="pt")), module
+    )
+    encoder.encode(["a dog", "a red dog eats food on the car"])
+    assert encoder.cut == 1
+    assert token_counter(tokenizer)(["a dog"]) == [4]
+
+
+def test_other_modalities_and_no_items(bert: Path) -> None:
+    encoder = load_encoder(bert, device="cpu")
+    assert encoder.encode([]).shape[0] == 0
+    with pytest.raises(EvaluationError, match="modality 'image'"):
+        encoder.encode(["a"], modality="image")
+
+
+def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path) -> None:
+    first = load_encoder(sentence_bert, device="cpu").hash
+    (sentence_bert / "README.md").write_text("another card")
+    assert load_encoder(sentence_bert, device="cpu").hash == first
+    assert load_encoder(bert, device="cpu").hash != first
+
+
+def test_bad_models(bert: Path, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"no model folder .*missing"):
+        load_encoder(tmp_path / "missing")
+    with pytest.raises(EvaluationError, match=r"neither modules\.json nor config\.json"):
+        load_encoder(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(EvaluationError, match="does not load"):
+        load_encoder(tmp_path, device="cpu")
+    with pytest.raises(EvaluationError, match="unknown pooling 'meen'; did you mean 'mean'"):
+        load_encoder(bert, "meen")
+    with pytest.raises(EvaluationError, match="unknown device 'gpu'"):
+        load_encoder(bert, device="gpu")
+    with pytest.raises(EvaluationError, match="batch_size is 0"):
+        load_encoder(bert, device="cpu", batch_size=0)

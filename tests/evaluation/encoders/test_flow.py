@@ -1,0 +1,92 @@
+"""The flow: it can be undone, its density is a density, training raises the likelihood, a seed repeats it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import Bag, sentence
+from torch import Tensor
+
+from evaluation.encoders.encoder import flow
+from evaluation.encoders.flow import Flow, Flowed, fit_flow
+from evaluation.task import EvaluationError
+
+
+def skewed(n: int, size: int, seed: int = 0) -> np.ndarray:
+    """Correlated, not normal, with scales and means far apart: (n, size)."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, size)) @ rng.standard_normal((size, size))
+    x[:, 0] = x[:, 1] ** 2
+    return x * np.geomspace(0.01, 20, size) + 3
+
+
+def trained(size: int) -> tuple[Flow, Tensor]:
+    """A flow whose couplings are no longer the identity, and points, in double precision."""
+    x = skewed(300, size)
+    return fit_flow(x, epochs=3).double(), torch.from_numpy(x[:20])
+
+
+@pytest.mark.parametrize("size", [2, 7, 16])
+def test_it_can_be_undone(size: int) -> None:
+    model, x = trained(size)
+    with torch.no_grad():
+        torch.testing.assert_close(model.inverse(model(x)), x, atol=1e-10, rtol=1e-10)
+        model, x = model.float(), x.float()
+        torch.testing.assert_close(model.inverse(model(x)), x, atol=1e-4, rtol=1e-5)
+        assert (model.steps[0].shift(torch.ones(1, size // 2)) != 0).any()
+
+
+@pytest.mark.parametrize("size", [2, 7])
+def test_log_determinant_by_the_jacobian(size: int) -> None:
+    model, x = trained(size)
+    for row in x[:3]:
+        jacobian = torch.autograd.functional.jacobian(lambda r: model(r[None])[0], row)
+        prior = torch.distributions.Normal(0, 1).log_prob(model(row[None])[0]).sum()
+        torch.testing.assert_close(model.log_prob(row[None])[0], prior + torch.linalg.slogdet(jacobian).logabsdet)
+
+
+def test_training_raises_the_likelihood_of_other_data() -> None:
+    data = torch.from_numpy(skewed(1200, 8)).float()
+    torch.manual_seed(0)
+    start = Flow(8)
+    start.start_from(data[:1000])
+    with torch.no_grad():
+        np.testing.assert_allclose(start(data[:1000]).mean(0), np.zeros(8), atol=1e-4)  # actnorm: mean 0, variance 1
+        np.testing.assert_allclose(start(data[:1000]).var(0, correction=0), np.ones(8), atol=1e-4)
+        before, one, four = (
+            model.log_prob(data[1000:]).mean().item()
+            for model in (start, fit_flow(data[:1000].numpy()), fit_flow(data[:1000].numpy(), epochs=4))
+        )
+    assert before + 0.1 < one < four
+
+
+def test_a_seed_repeats_it_and_leaves_the_generator_alone() -> None:
+    rng = random.Random(0)
+    items = [sentence(rng) for _ in range(100)]
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    first, again, other = (Flowed(Bag(), items, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.rand(3), want)
+    np.testing.assert_array_equal(first.encode(items), again.encode(items))
+    assert np.abs(first.encode(items) - other.encode(items)).max() > 0.01
+    assert first.encode(items).dtype == np.float32
+    alone = np.concatenate([first.encode([text]) for text in [*items[:5], "a dog"]])
+    np.testing.assert_allclose(first.encode([*items[:5], "a dog"]), alone, atol=1e-5)
+    assert first.protocol["post_processing"] == "flow"
+    assert first.protocol["fitted_on"]["seed"] == 0
+
+
+def test_a_constant_dimension_and_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = skewed(100, 4)
+    x[:, 2] = 1.5
+    with torch.no_grad():
+        assert torch.isfinite(fit_flow(x)(torch.from_numpy(x).float())).all()
+    with pytest.raises(EvaluationError, match="at least 2 dimensions; these have 1"):
+        fit_flow(x[:, :1])
+    monkeypatch.setattr(flow, "RATE", 1e6)
+    with pytest.raises(EvaluationError, match="not finite"):
+        fit_flow(x, epochs=5)

@@ -1,0 +1,145 @@
+"""mteb on an exported folder, without code of ours, and on our encoders through the adapter: the same numbers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_helpers import Bag, rated, tiny_bert, write_raw
+from sentence_transformers import SentenceTransformer
+
+from evaluation.encoders.encoder import FolderEncoder, load_encoder
+from evaluation.encoders.mteb_adapter import MtebEncoder
+from evaluation.task import EvaluationError
+from evaluation.tasks.sts import PairTask, pair_task
+
+mteb = pytest.importorskip("mteb")
+
+SMALL_BERT = Path(__file__).resolve().parents[2] / "models" / "small-bert-en"
+
+
+def local_task(pairs: PairTask) -> Any:
+    """Our pairs as a task of mteb that downloads nothing."""
+    from datasets import Dataset, DatasetDict
+    from mteb.abstasks import AbsTaskSTS
+
+    class Local(AbsTaskSTS):
+        metadata = mteb.get_task("STSBenchmark").metadata.model_copy(update={"name": "LocalPairs", "superseded_by": None})
+
+        def load_data(self, num_proc: int | None = None, *, timer: Any = None, **settings: Any) -> None:
+            columns = {"sentence1": pairs.pairs.first, "sentence2": pairs.pairs.second, "score": pairs.pairs.gold}
+            self.dataset = DatasetDict({"test": Dataset.from_dict({n: list(c) for n, c in columns.items()})})
+            self.data_loaded = True
+
+    return Local()
+
+
+def run(model: Any, task: Any, cache: Path) -> dict[str, Any]:
+    """What mteb measures, with its results written to `cache`."""
+    results = mteb.evaluate(
+        model, task, cache=mteb.ResultCache(cache_path=cache), show_progress_bar=False, co2_tracker=False
+    )
+    (scores,) = results.task_results[0].scores["test"]
+    return dict(scores)
+
+
+def agrees(theirs: dict[str, Any], pairs: PairTask, encoder: FolderEncoder) -> None:
+    ours = pairs.score(encoder).metrics
+    for metric in ("spearman", "pearson"):
+        for name in (metric, f"cosine_{metric}"):
+            assert theirs[name] == pytest.approx(ours[metric] / 100, abs=1e-4)
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny model in the format of sentence-transformers."""
+    folder = tmp_path_factory.mktemp("exported")
+    load_encoder(tiny_bert(tmp_path_factory.mktemp("bert")), "cls", "cpu").model.save(str(folder))
+    return folder
+
+
+def test_an_exported_folder_and_the_adapter_on_written_pairs(exported: Path, tmp_path: Path) -> None:
+    check(exported, write_raw(tmp_path / "written.tsv", rated(200)), tmp_path)
+
+
+def test_an_exported_folder_and_the_adapter_on_stsb(datasets: Path, tmp_path: Path) -> None:
+    check(SMALL_BERT, datasets / "sts" / "STSB.dev.raw.tsv", tmp_path)
+
+
+def check(folder: Path, data: Path, cache: Path) -> None:
+    pairs = pair_task(data)
+    encoder = load_encoder(folder, device="cpu")
+    agrees(run(SentenceTransformer(str(folder), device="cpu"), local_task(pairs), cache / "export"), pairs, encoder)
+    agrees(run(MtebEncoder(encoder, "small"), local_task(pairs), cache / "adapter"), pairs, encoder)
+
+
+@pytest.mark.filterwarnings("ignore:.*:UserWarning")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MockClassificationTask",
+        "MockRetrievalTask",
+        "MockPairClassificationTask",
+        "MockBitextMiningTask",
+    ],
+)
+def test_other_tasks_than_similarity(tmp_path: Path, name: str) -> None:
+    """Every kind of text task runs through the adapter, with the scores of the exported folder."""
+    from mteb.mocks import mock_tasks
+
+    exported, adapter = SentenceTransformer(str(SMALL_BERT), device="cpu"), MtebEncoder(load_encoder(SMALL_BERT), "small")
+    scores = [run(model, getattr(mock_tasks, name)(), tmp_path / type(model).__name__) for model in (exported, adapter)]
+    assert scores[0]["main_score"] == pytest.approx(scores[1]["main_score"], abs=1e-4)
+
+
+def test_a_changed_encoder_is_not_answered_from_the_cache(tmp_path: Path) -> None:
+    """A model in training keeps its name; mteb's cache goes by name and revision."""
+    pairs = pair_task(write_raw(tmp_path / "dev.tsv", rated(60)))
+    encoder = Bag()
+    model = MtebEncoder(encoder, "in-training")
+    first = run(model, local_task(pairs), tmp_path / "results")
+    encoder.seen.clear()
+    again = run(model, local_task(pairs), tmp_path / "results")
+    assert again["spearman"] == pytest.approx(first["spearman"], abs=1e-5)
+    assert not set(pairs.sentences()) & set(encoder.seen)  # that was the cache
+    encoder.width = 5  # a step of training
+    second = run(model, local_task(pairs), tmp_path / "results")
+    assert second["spearman"] != first["spearman"]
+    assert second["spearman"] == pytest.approx(pairs.score(encoder).metrics["spearman"] / 100, abs=1e-4)
+
+
+def test_exports_with_a_name_have_results_of_their_own(exported: Path, tmp_path: Path) -> None:
+    """Folders without one are all "no_model_name" to mteb, and its cache answers for the second with the first."""
+    pairs = pair_task(write_raw(tmp_path / "dev.tsv", rated(60)))
+    for folder in (exported, SMALL_BERT):
+        model = SentenceTransformer(str(folder), device="cpu")
+        model.model_card_data.model_name = f"owner/{folder.name}"
+        agrees(run(model, local_task(pairs), tmp_path / "results"), pairs, load_encoder(folder, device="cpu"))
+
+
+def test_names_order_and_repeated_texts() -> None:
+    encoder = Bag()
+    assert MtebEncoder(encoder, "a").mteb_model_meta.name == "multicse/a"
+    meta = MtebEncoder(encoder, "owner/a").mteb_model_meta
+    assert (meta.name, meta.embed_dim) == ("owner/a", 16)
+    encoder.seen.clear()
+    batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog", "a man"]}]
+    got = MtebEncoder(encoder, "a").encode(batches, task_metadata=mteb.get_task("STS12").metadata, batch_size=2)
+    assert encoder.seen == ["a dog", "the cat", "a man"]
+    np.testing.assert_allclose(got, Bag().encode(["a dog", "the cat", "a dog", "a man"]), atol=1e-6)
+
+
+def test_other_modalities_are_refused() -> None:
+    metadata = mteb.get_task("STS12").metadata
+    for batch in ({"image": [0]}, {"text": ["a"], "image": [0]}):
+        with pytest.raises(EvaluationError, match=r"task STS12 of mteb has .*image; this adapter takes tasks on text alone"):
+            MtebEncoder(Bag(), "a").encode([batch], task_metadata=metadata)
+
+
+def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mteb", None)
+    with pytest.raises(EvaluationError, match=r'pip install "multicse\[mteb\]"'):
+        MtebEncoder(Bag(), "a")

@@ -1,0 +1,124 @@
+"""The collective encode, in two gloo processes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from evaluation_helpers import Bag, rated, write_raw
+from paired_helpers import Coded, image_shards, sound_shards
+
+from evaluation.encoders.sharded import ShardedEncoder
+from evaluation.registry import make_tasks
+from evaluation.task import EvaluationError, Sound, evaluate
+
+RNG = np.random.default_rng(0)
+IMAGES: list[Any] = [RNG.integers(0, 256, (3 + i % 4, 5, 3), dtype=np.uint8) for i in range(7)]
+SOUNDS: list[Any] = [Sound(RNG.standard_normal(40 * (1 + i % 3)).astype(np.float32), 8000) for i in range(5)]
+ITEMS = [" ".join(["dog", "cat", "man"][i % 3 :] * (1 + i % 4)) + f" w{i}" for i in range(7)]
+
+
+class FailsOnRankOne(Bag):
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        if dist.get_rank() == 1:
+            raise RuntimeError("out of memory on purpose")
+        return super().encode(items, modality)
+
+
+class Measures:
+    """Of a picture or a sound its mean and deviation; remembers the sizes of what it was asked for."""
+
+    logit_scale = 14.0
+
+    def __init__(self) -> None:
+        self.sizes: list[int] = []
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        arrays = [item.samples if modality == "audio" else item for item in items]
+        self.sizes += [array.size for array in arrays]
+        return np.stack([[array.mean(), array.std()] for array in arrays])
+
+
+class Scaled(Coded):
+    logit_scale = 10.0
+
+
+def worker(rank: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2)
+    try:
+        check(rank, Path(folder))
+    finally:
+        dist.destroy_process_group()
+
+
+def check(rank: int, folder: Path) -> None:
+    alone = Bag().encode(ITEMS).astype(np.float32)
+    bag = Bag()
+    encoder = ShardedEncoder(bag)
+    np.testing.assert_array_equal(encoder.encode(ITEMS), alone)  # every rank, every row, in order
+    assert len(bag.seen) == (4 if rank == 0 else 3)  # each rank did its share only
+    np.testing.assert_array_equal(encoder.encode(ITEMS[:1]), alone[:1])  # rank 1 has nothing to do
+    assert len(encoder.encode([])) == 0
+
+    tasks = make_tasks(["stsb-dev", "stsb-dev-geometry"], folder)
+    assert evaluate(tasks, encoder)["stsb-dev"]["spearman"] == pytest.approx(
+        evaluate(tasks, Bag())["stsb-dev"]["spearman"], abs=1e-4
+    )
+
+    wanted: type[Exception] = RuntimeError if rank == 1 else EvaluationError
+    text = "out of memory on purpose" if rank == 1 else "another worker: rank 1: RuntimeError: out of memory on purpose"
+    with pytest.raises(wanted, match=text):
+        ShardedEncoder(FailsOnRankOne()).encode(ITEMS)
+    with pytest.raises(EvaluationError, match=r"different lists \(\[7, 6\] items by rank\)"):
+        encoder.encode(ITEMS[: 7 - rank])
+    np.testing.assert_array_equal(encoder.encode(ITEMS), alone)  # the group still works after an error
+    check_others(rank, folder)
+    (folder / f"done-{rank}").touch()
+
+
+def check_others(rank: int, folder: Path) -> None:
+    for modality, items in (("image", IMAGES), ("audio", SOUNDS)):
+        encoder = ShardedEncoder(measures := Measures())
+        alone = Measures().encode(items, modality).astype(np.float32)
+        np.testing.assert_array_equal(encoder.encode(items, modality), alone)
+        assert encoder.logit_scale == 14.0
+        sizes: list[torch.Tensor] = [torch.zeros(1), torch.zeros(1)]
+        dist.all_gather(sizes, torch.tensor([float(sum(measures.sizes))]))
+        total = sum(getattr(item, "samples", item).size for item in items)
+        assert float(sum(sizes)) == total and max(sizes) < 0.7 * total  # by size, though not by `len` of a picture or Sound
+        other = [*items[:-1], items[0]] if rank else items
+        with pytest.raises(EvaluationError, match="different lists"):
+            encoder.encode(other, modality)
+    quieter = [*SOUNDS[:-1], SOUNDS[-1]._replace(rate=16000)] if rank else SOUNDS
+    with pytest.raises(EvaluationError, match="different lists"):
+        encoder.encode(quieter, "audio")
+
+    shards = [folder / "images", folder / "sounds"]
+    kinds = ("retrieval:{}", "contrastive:{}?batch=4", f"zero-shot:{{}}?classes={folder / 'classes.json'}")
+    tasks = make_tasks([kind.format(place) for place in shards for kind in kinds])
+    found, scores = evaluate(tasks, ShardedEncoder(Scaled())), evaluate(tasks, Scaled())
+    assert len(found) == 6 and found["retrieval:images"]["mean_r1"] == 100
+    for task, metrics in scores.items():
+        assert found[task] == pytest.approx(metrics, abs=1e-5)
+
+
+def test_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_raw(tmp_path / "STSB.dev.raw.tsv", rated(31))
+    captions, labels = [[f"c{i}", f"d{i}"] for i in range(9)], [i % 3 for i in range(9)]
+    for make, name in ((image_shards, "images"), (sound_shards, "sounds")):
+        make(tmp_path / name, captions, labels)
+        (tmp_path / "classes.json").write_text('["c0", "c1", "c2"]')
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)]))
+    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
+    assert {path.name for path in tmp_path.glob("done-*")} == {"done-0", "done-1"}
+
+
+def test_alone_it_is_the_encoder_itself() -> None:
+    np.testing.assert_array_equal(ShardedEncoder(Bag()).encode(ITEMS), Bag().encode(ITEMS))

@@ -1,0 +1,152 @@
+"""Word vectors: the same means from every form of file, and what was left out is counted."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import logging
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.word_vectors import write_vectors
+from evaluation.encoders.word_vectors import WordVectors, clean
+from evaluation.task import EvaluationError
+
+WORDS = ["dog", "cat", "Paris", "the", "n't", "don't", "."]
+VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 4)).astype(np.float32)
+
+
+def lines(header: bool) -> str:
+    rows = [" ".join([word, *(repr(float(x)) for x in row)]) for word, row in zip(WORDS, VECTORS, strict=True)]
+    return "\n".join([f"{len(WORDS)} 4"] * header + rows) + "\n"
+
+
+def write(folder: Path, form: str) -> Path:
+    """The vectors in one of their forms on disk."""
+    if form.startswith("bin"):
+        body = f"{len(WORDS)} 4\n".encode() + b"".join(
+            word.encode() + b" " + row.tobytes() + b"\n" for word, row in zip(WORDS, VECTORS, strict=True)
+        )
+        suffix = form
+    else:
+        body, suffix = lines(header="header" in form).encode(), form.split("-")[0]
+    path = folder / f"tiny.{suffix}"
+    path.write_bytes(gzip.compress(body) if suffix.endswith(".gz") else body)
+    return path
+
+
+@pytest.mark.parametrize("form", ["txt-header", "txt", "vec-header", "txt.gz", "vec.gz-header", "bin", "bin.gz"])
+def test_every_form_gives_the_same_means(tmp_path: Path, form: str) -> None:
+    got = WordVectors(write(tmp_path, form)).encode(["the dog", "cat", "dog dog cat"])
+    want = [VECTORS[[3, 0]].mean(0), VECTORS[1], VECTORS[[0, 0, 1]].mean(0)]
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, want, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "unknown"),
+    [
+        ("The Dog", [3, 0], 0),  # lower case when the word as written is not there
+        ("Paris paris", [2], 1),  # ... but never upper case
+        ("(dog), cat!", [0, 1], 0),  # split at punctuation only when needed; unknown punctuation is no word
+        ("the dog.", [3, 0, 6], 0),
+        ("do n't don't don't!", [4, 5, 5], 1),  # "do" has no vector
+        ("dog-cat x-ray", [0, 1], 2),
+        ("", [], 0),
+    ],
+)
+def test_words_are_found(tmp_path: Path, text: str, found: list[int], unknown: int) -> None:
+    encoder = WordVectors(write(tmp_path, "txt"))
+    want = VECTORS[found].mean(0) if found else np.zeros(4)
+    np.testing.assert_allclose(encoder.encode([text])[0], want, atol=1e-6)
+    assert encoder.protocol["unknown_words"] == unknown
+    assert encoder.protocol["words"] == len(found) + unknown
+
+
+def test_unknown_words_and_empty_sentences_are_counted_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    encoder = WordVectors(write(tmp_path, "bin"))
+    with caplog.at_level(logging.INFO, logger="evaluation"):
+        for _ in range(2):
+            vectors = encoder.encode(["the red dog", "zebra", "cat", "zebra", "?"])
+    assert not vectors[[1, 3, 4]].any()
+    assert (encoder.words, encoder.unknown, encoder.empty) == (5, 2, 2)
+    assert caplog.text.count("2 of 5 words (40.0 %) have no vector") == 1
+    assert "2 texts have no known word" in caplog.text
+
+
+def test_cleaning(tmp_path: Path) -> None:
+    assert clean("Don't  well-known 3 cafés, OK?") == "dont well known caf s ok"
+    path = write(tmp_path, "txt")
+    got = WordVectors(path, "gclsr").encode(["The don't Dog-cat. Paris 7"])
+    np.testing.assert_allclose(got[0], VECTORS[[3, 0, 1]].mean(0), atol=1e-6)
+
+
+def test_a_folder_of_vectors(tmp_path: Path) -> None:
+    encoder = WordVectors(write_vectors(tmp_path / "mine", WORDS, VECTORS))
+    np.testing.assert_allclose(encoder.encode(["the dog"])[0], VECTORS[[3, 0]].mean(0), atol=1e-6)
+    assert encoder.known_words("cat zebra Paris")[0] == ["cat", "Paris"]
+    assert encoder.name == "mine"
+    content = b"".join((tmp_path / "mine" / name).read_bytes() for name in ("words.txt", "vectors.npy"))
+    assert encoder.hash == hashlib.sha256(content).hexdigest()
+    (tmp_path / "mine" / "words.txt").unlink()
+    with pytest.raises(EvaluationError, match=r"mine has no words.txt; a folder of word vectors holds"):
+        WordVectors(tmp_path / "mine")
+
+
+def test_hash_is_of_the_file(tmp_path: Path) -> None:
+    assert WordVectors(write(tmp_path, "txt")).hash != WordVectors(write(tmp_path, "bin")).hash
+    assert WordVectors(write(tmp_path, "txt")).hash == WordVectors(write(tmp_path, "txt"), "gclsr").hash
+
+
+BROKEN = [
+    ("a.txt", "dog 1 2\ncat 1\n", "a.txt, line 2 has 1 numbers after the word; 2 are expected"),
+    ("a.txt", "2 2\ndog 1 2\ncat 1 x\n", "a.txt, line 3 holds 'x' where a number is expected"),
+    ("a.txt", ". . . 1 2\n. . 1 2\n", "a.txt, line "),
+    ("a.txt", "3 2\ndog 1 2\n", "unexpected end of input"),
+    ("a.txt", "dog nan 2\ncat 1 2\n", "the vector of 'dog' holds NaN or infinity"),
+    ("a.txt", "", "a.txt.* not a word-vector file|holds no word vector"),
+    ("a.bin", "2 2\ndog ", "not a word-vector file"),
+    ("a.txt.gz", "dog 1 2\n", "not a word-vector file"),
+    ("a.gz", "dog 1 2\n", "is no word-vector file; they end in .txt, .vec, .bin"),
+]
+
+
+@pytest.mark.parametrize(("name", "body", "message"), BROKEN)
+def test_broken_files(tmp_path: Path, name: str, body: str, message: str) -> None:
+    (tmp_path / name).write_text(body)
+    with pytest.raises(EvaluationError, match=message):
+        WordVectors(tmp_path / name)
+
+
+class Trap:
+    """Unpickling it leaves a file behind."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Path.touch, (self.path,)
+
+
+def test_pickles_are_refused_unopened(tmp_path: Path) -> None:
+    (tmp_path / "a.kv").write_bytes(pickle.dumps(Trap(tmp_path / "opened")))
+    with pytest.raises(EvaluationError, match=r"pickled objects.*save_word2vec_format\('vectors.bin', binary=True\)"):
+        WordVectors(tmp_path / "a.kv")
+    assert not (tmp_path / "opened").exists()
+    with pytest.raises(EvaluationError, match="no word-vector file"):
+        WordVectors(tmp_path / "missing.txt")
+    with pytest.raises(EvaluationError, match="unknown pooling 'gclr' of word vectors; did you mean 'gclsr'"):
+        WordVectors(write(tmp_path, "txt"), "gclr")
+    with pytest.raises(EvaluationError, match="texts only; modality 'audio'"):
+        WordVectors(write(tmp_path, "txt")).encode([], "audio")
+
+
+def test_real_vectors_rank_similar_sentences_first(datasets: Path) -> None:
+    encoder = WordVectors(datasets / "word_vectors" / "googlenews_word2vec_1000x300.txt.gz")
+    assert encoder.protocol["vocabulary"] == 1000
+    vectors = encoder.encode(["the market in the city", "a market of this city", "he said that she would go"])
+    unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+    assert unit[0] @ unit[1] > unit[0] @ unit[2] + 0.1

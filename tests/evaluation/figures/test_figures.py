@@ -1,0 +1,119 @@
+"""What the figures of scores show, and how figures are written."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+
+from evaluation.figures.basic import (
+    alignment_uniformity_figure,
+    alignment_uniformity_scatter,
+    layer_curves,
+    save,
+    similarity_by_gold_figure,
+)
+
+HISTORY = [(0, 0.3, -1.0), (100, 0.25, -2.0), (200, 0.2, -2.5)]
+MODELS = {"BERT": (0.1, -1.0), "SimCSE": (0.2, -2.4), "a $ b": (0.19, -2.3)}
+NAN = float("nan")
+
+
+def offsets(axes: Axes) -> list[list[float]]:
+    (points,) = (c for c in axes.collections if isinstance(c, PathCollection))
+    return np.asarray(points.get_offsets()).tolist()
+
+
+def test_alignment_uniformity_figure() -> None:
+    axes = alignment_uniformity_figure(HISTORY).axes[0]
+    assert offsets(axes) == [[-1.0, 0.3], [-2.0, 0.25], [-2.5, 0.2]]
+    assert {text.get_text() for text in axes.texts} == {"step 0", "step 200"}
+
+
+def test_alignment_uniformity_scatter() -> None:
+    figure = alignment_uniformity_scatter(MODELS, {"SimCSE": 76.0, "BERT": 31.4, "a $ b": 77.5})
+    axes, bar = figure.axes
+    assert offsets(axes) == [[-1.0, 0.1], [-2.4, 0.2], [-2.3, 0.19]]
+    assert np.asarray(axes.collections[0].get_array()).tolist() == [31.4, 76.0, 77.5]
+    assert [text.get_text() for text in axes.texts] == list(MODELS)
+    assert "uniformity" in axes.get_xlabel() and "alignment" in axes.get_ylabel()
+    assert bar.get_ylabel() == "average STS score"
+    figure.draw_without_rendering()  # a $ in a name is no formula
+    assert len(alignment_uniformity_scatter(MODELS).axes) == 1
+
+
+def test_layer_curves() -> None:
+    scores = {"cls": [10.0, 20.0, 30.0], "mean": [15.0, 35.0, 25.0]}
+    axes = layer_curves(scores, {"trained": 77.2}, ylabel="Spearman x 100, STS-B test").axes[0]
+    curves = {str(line.get_label()): line for line in axes.lines}
+    assert list(curves) == ["cls", "mean", "trained"]
+    for name, values in scores.items():
+        assert np.asarray(curves[name].get_xydata()).tolist() == [[i, v] for i, v in enumerate(values)]
+    assert np.asarray(curves["trained"].get_ydata()).tolist() == [77.2, 77.2]
+    assert len({to_hex(line.get_color()) for line in axes.lines}) == 3
+    assert axes.get_legend() is not None and axes.get_ylabel() == "Spearman x 100, STS-B test"
+    assert "layer" in axes.get_xlabel() and all(tick == int(tick) for tick in axes.get_xticks())
+
+
+def test_similarity_by_gold_figure() -> None:
+    rng = np.random.default_rng(0)
+    gold = np.concatenate([[0.0, 5.0], rng.uniform(0, 2, 98)])  # nothing between 2 and 4: bins may be empty
+    similarities = gold / 5 + rng.normal(0, 0.01, 100)
+    axes = similarity_by_gold_figure(similarities, gold).axes[0]
+    np.testing.assert_allclose(offsets(axes), np.stack([gold, similarities], 1))
+    medians = [np.asarray(line.get_ydata())[0] for line in axes.lines if to_hex(line.get_color()) == "#d55e00"]
+    ranges = [(gold >= low) & (gold <= low + 1) for low in (0, 1, 4)]
+    assert medians == pytest.approx([np.median(similarities[chosen]) for chosen in ranges])
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "message"),
+    [
+        (alignment_uniformity_figure, ([],), "history is empty"),
+        (alignment_uniformity_figure, ([(0, NAN, -1.0)],), "1 values that are NaN"),
+        (alignment_uniformity_scatter, ({},), "not empty"),
+        (alignment_uniformity_scatter, ({"a": (0.1, float("inf"))},), "NaN or infinite"),
+        (alignment_uniformity_scatter, ({"a": (0.1, -1.0)}, {"b": 3.0}), r"\['a'\], got \['b'\]"),
+        (alignment_uniformity_scatter, ({"a": (0.1, -1.0)}, {"a": NAN}), "scores holds 1"),
+        (layer_curves, ({},), "got none"),
+        (layer_curves, ({"cls": []},), "scores of 'cls'.*not empty"),
+        (layer_curves, ({"cls": [1.0, 2.0], "mean": [1.0]},), "cls: 2, mean: 1"),
+        (layer_curves, ({"cls": [1.0, NAN]},), "scores of 'cls' holds 1"),
+        (layer_curves, ({"cls": [1.0]}, {"trained": NAN}), "trained holds 1"),
+        (layer_curves, ({str(i): [1.0] for i in range(8)},), "at most 7"),
+        (similarity_by_gold_figure, ([0.1], [1.0, 2.0]), "equally long"),
+        (similarity_by_gold_figure, ([], []), "not empty"),
+        (similarity_by_gold_figure, ([0.1, NAN], [1.0, 2.0]), "similarities holds 1"),
+    ],
+)
+def test_bad_scores(draw: Any, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw(*given)
+
+
+def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
+    figure = alignment_uniformity_scatter(MODELS)
+    png, svg = save(figure, tmp_path / "new", "scatter")
+    assert (png, svg) == (tmp_path / "new" / "scatter.png", tmp_path / "new" / "scatter.svg")
+    first = png.read_bytes(), svg.read_bytes()
+    assert int.from_bytes(first[0][16:20], "big") == 6 * 150  # the width in a PNG's header
+    assert b">SimCSE</text>" in first[1] and b"<dc:date>" not in first[1]
+    for again in (figure, alignment_uniformity_scatter(MODELS)):
+        save(again, tmp_path / "new", "scatter")
+        assert (png.read_bytes(), svg.read_bytes()) == first
+    with pytest.raises(ValueError, match="'a/b'"):
+        save(figure, tmp_path, "a/b")
+
+
+def test_figures_leave_pyplot_and_settings_alone(tmp_path: Path) -> None:
+    import matplotlib
+
+    before = "matplotlib.pyplot" in sys.modules, dict(matplotlib.rcParams)
+    save(alignment_uniformity_figure(HISTORY), tmp_path, "figure")
+    assert ("matplotlib.pyplot" in sys.modules, dict(matplotlib.rcParams)) == before

@@ -1,0 +1,142 @@
+"""What the figures of items with captions show."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_hex
+from paired_helpers import Coded, image_shards, sound_shards
+
+from evaluation.figures.basic import save
+from evaluation.figures.pairs import (
+    alignment_text_uniformity,
+    pair_geometry_over_training,
+    similarity_matrix,
+    text_item_uniformity,
+)
+from evaluation.registry import make_tasks
+
+
+def run(alignment: float, text: float, item: float, modality: str = "image") -> dict[str, float]:
+    return {"alignment": alignment, "text_uniformity": text, f"{modality}_uniformity": item, "modality_gap": 0.5}
+
+
+MODELS = {
+    "CLIP": [run(0.9, -3.0, -2.5), run(1.1, -3.2, -2.7)],
+    "CyCLIP $s": [run(0.7, -3.5, -2.9)],
+}
+
+
+def clouds(axes: Axes) -> list[tuple[list[list[float]], str]]:
+    """Points and colour of each collection."""
+    found = [c for c in axes.collections if isinstance(c, PathCollection)]
+    colours = [np.asarray(c.get_facecolor()) for c in found]
+    return [
+        (np.asarray(points.get_offsets()).round(6).tolist(), to_hex(tuple(colour[0])) if len(colour) else "none")
+        for points, colour in zip(found, colours, strict=True)
+    ]
+
+
+def names(axes: Axes) -> list[str]:
+    legend = axes.get_legend()
+    assert legend is not None
+    return [text.get_text() for text in legend.get_texts()]
+
+
+def test_alignment_against_text_uniformity() -> None:
+    figure = alignment_text_uniformity(MODELS)
+    (axes,) = figure.axes
+    (seeds, first), (mean, same), (single, other) = clouds(axes)
+    assert seeds == [[-3.0, 0.9], [-3.2, 1.1]] and mean == [[-3.1, 1.0]] and single == [[-3.5, 0.7]]
+    assert first == same != other
+    assert names(axes) == list(MODELS)
+    assert "text uniformity" in axes.get_xlabel() and "cross-modal alignment" in axes.get_ylabel()
+    figure.draw_without_rendering()  # a $ in a name is no formula
+
+
+@pytest.mark.parametrize(("modality", "label"), [("image", "image uniformity"), ("audio", "sound uniformity")])
+def test_text_against_item_uniformity(modality: str, label: str) -> None:
+    figure = text_item_uniformity({name: [run(0.9, -3.0, -2.5, modality)] for name in ("a", "b")})
+    (axes,) = figure.axes
+    assert [points for points, _ in clouds(axes)] == [[[-3.0, -2.5]]] * 2
+    assert label in axes.get_ylabel() and "text uniformity" in axes.get_xlabel()
+    figure.draw_without_rendering()
+
+
+def test_eight_models_differ_in_colour_or_marker() -> None:
+    (axes,) = alignment_text_uniformity({str(i): [run(i, -i, 0)] for i in range(8)}).axes
+    shapes = [c.get_paths()[0].vertices.tobytes() for c in axes.collections if isinstance(c, PathCollection)]  # type: ignore[union-attr]
+    assert len(set(zip(shapes, (colour for _, colour in clouds(axes)), strict=True))) == 8
+
+
+def test_over_training() -> None:
+    history = [(0, run(1.9, -0.5, -0.4)), (50, run(1.0, -2.5, -2.0)), (100, run(0.8, -3.0, -2.2))]
+    above, below = pair_geometry_over_training(history).axes
+    ((steps, values),) = [(line.get_xdata(), line.get_ydata()) for line in above.lines]
+    assert np.asarray(steps).tolist() == [0, 50, 100] and np.asarray(values).tolist() == [1.9, 1.0, 0.8]
+    curves = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in below.lines}
+    assert curves == {"text uniformity": [-0.5, -2.5, -3.0], "image uniformity": [-0.4, -2.0, -2.2]}
+    assert names(below) == list(curves) and below.get_xlabel() == "step" and "alignment" in above.get_ylabel()
+
+
+def test_similarity_matrix() -> None:
+    cosines = np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.8]])
+    long = "a very long caption that would take all the room there is"
+    figure = similarity_matrix(cosines, ["$1", "two"], ["one", "$", long])
+    axes, bar = figure.axes
+    assert np.asarray(axes.images[0].get_array()).tolist() == cosines.tolist()
+    assert clouds(axes)[0][0] == [[0, 0], [2, 1]]  # column and row of the best
+    assert [text.get_text() for text in axes.get_yticklabels()] == ["$1", "two"]
+    columns = [text.get_text() for text in axes.get_xticklabels()]
+    assert columns[:2] == ["one", "$"] and columns[2].endswith("…") and len(columns[2]) == 32
+    assert bar.get_ylabel() == "cosine similarity"
+
+
+def test_long_names_stay_inside(tmp_path: Path) -> None:
+    names = [f"a name of some thirty letters {i:02d}" for i in range(24)]
+    figure = similarity_matrix(np.eye(24), names, names)
+    save(figure, tmp_path, "matrix")
+    figure.set_dpi(150)  # that of the PNG
+    figure.draw_without_rendering()
+    box = figure.axes[0].get_tightbbox()
+    assert box is not None and box.x0 >= 0 and box.y0 >= 0
+
+
+@pytest.mark.parametrize("make", [image_shards, sound_shards])
+def test_from_what_the_task_measures(tmp_path: Path, make: Any) -> None:
+    (task,) = make_tasks([f"geometry:{make(tmp_path / 'x', [[f'c{i}', f'd{i}'] for i in range(6)])}"])
+    metrics = task.score(Coded()).metrics
+    assert [points for points, _ in clouds(alignment_text_uniformity({"coded": [metrics]}).axes[0])] == [
+        [[round(metrics["text_uniformity"], 6), round(metrics["alignment"], 6)]]
+    ]
+    for figure in (text_item_uniformity({"coded": [metrics]}), pair_geometry_over_training([(0, metrics)])):
+        png, _ = save(figure, tmp_path, "figure")
+        assert png.stat().st_size > 5000
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "message"),
+    [
+        (alignment_text_uniformity, ({},), "at least one"),
+        (alignment_text_uniformity, ({"a": []},), "got a without"),
+        (alignment_text_uniformity, ({"a": [{"alignment": 1.0}]},), "a: no 'text_uniformity'"),
+        (alignment_text_uniformity, ({"a": [run(float("nan"), 0, 0)]},), "alignment of a holds 1 values that are NaN"),
+        (
+            text_item_uniformity,
+            ({"a": [run(1, 0, 0)], "b": [run(1, 0, 0, "audio")]},),
+            "image_uniformity or audio_uniformity",
+        ),
+        (pair_geometry_over_training, ([],), "history is empty"),
+        (similarity_matrix, (np.zeros((2, 2)), ["a"], ["b", "c"]), r"cosines \(2, 2\) with 1 items and 2 captions"),
+        (similarity_matrix, (np.zeros((41, 1)), ["a"] * 41, ["b"]), "at most 40 of each"),
+        (similarity_matrix, (np.array([[np.nan]]), ["a"], ["b"]), "NaN or infinite"),
+    ],
+)
+def test_bad_input(draw: Any, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw(*given)

@@ -1,0 +1,137 @@
+"""Pairs in a plane, and vectors on the circle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+from scipy.spatial.distance import pdist
+from sklearn.decomposition import KernelPCA
+
+from evaluation.figures.vectors import angle_kde, pairs_tsne
+
+
+def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first half nearly equal, the others unrelated."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, n, 8))
+    positive = np.arange(n) < n // 2
+    b[positive] = a[positive] + 0.01 * rng.normal(size=(n // 2, 8))
+    return a, b, positive
+
+
+def lines(figure: Figure) -> list[np.ndarray]:
+    """Both ends of the lines of positive and of negative pairs, (N, 2, 2) each."""
+    return [np.asarray(c.get_segments()) for c in figure.axes[0].collections if isinstance(c, LineCollection)]
+
+
+def test_pairs_are_joined() -> None:
+    a, b, positive = pairs()
+    figure = pairs_tsne(3 * a, b, positive)  # lengths do not matter
+    joined = lines(figure)
+    assert [len(ends) for ends in joined] == [6, 6]
+    scattered = [np.asarray(c.get_offsets()) for c in figure.axes[0].collections if isinstance(c, PathCollection)]
+    for ends, points in zip(joined, scattered, strict=True):
+        np.testing.assert_allclose(ends.reshape(-1, 2), points)
+    lengths = [np.linalg.norm(ends[:, 0] - ends[:, 1], axis=1).mean() for ends in joined]
+    assert lengths[0] < 0.5 * lengths[1]
+    legend = figure.axes[0].get_legend()
+    assert legend is not None and [t.get_text() for t in legend.get_texts()] == ["positive pairs", "negative pairs"]
+    assert "t-SNE" in figure.axes[0].get_xlabel()
+    np.testing.assert_array_equal(lines(pairs_tsne(3 * a, b, positive))[0], joined[0])
+    assert not np.allclose(lines(pairs_tsne(a, b, positive, seed=1))[0], joined[0])
+
+
+def test_two_pairs_are_enough() -> None:
+    a, b, positive = pairs(2)
+    a[0] = 0  # a sentence without a known word
+    assert [len(ends) for ends in lines(pairs_tsne(a, b, positive))] == [1, 1]
+
+
+def vectors(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes, one of them around the angle where arctan2 jumps."""
+    rng = np.random.default_rng(1)
+    names = np.asarray(["x", "y", "z"])[np.arange(n) % 3]
+    centre = np.stack([names == "x", names == "y", names == "z"], axis=1).astype(float)
+    return np.concatenate([5 * centre, np.zeros((n, 3))], axis=1) + rng.normal(0, 0.3, (n, 6)), names
+
+
+def histogram(axes: Axes) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and edges."""
+    (steps,) = (patch for patch in axes.patches if isinstance(patch, StepPatch))
+    data = steps.get_data()
+    return np.asarray(data[0]), np.asarray(data[1])
+
+
+def test_points_are_those_of_linear_kernel_pca() -> None:
+    x, _ = vectors()
+    density, angles, distances, bar = angle_kde(x).axes
+    expected = KernelPCA(2, kernel="linear").fit_transform(x)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    (points,) = (np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection))
+    signs = np.sign((points * expected).sum(axis=0))
+    np.testing.assert_allclose(points, expected * signs, atol=1e-6)
+    counts, edges = histogram(distances)
+    np.testing.assert_array_equal(counts, np.histogram(pdist(points), 10, (0, 2))[0])
+    np.testing.assert_allclose(edges, np.linspace(0, 2, 11))
+    assert len(angles.lines) == 1 and angles.get_legend() is None
+    assert [axes.get_xlabel().split()[0] for axes in (density, angles, distances)] == ["first", "angle", "distance"]
+    assert bar.get_ylabel() == "density"
+
+
+def test_classes_have_a_density_each_that_closes_and_sums_to_1() -> None:
+    x, names = vectors()
+    density, angles, distances, _ = angle_kde(x, names).axes
+    assert [line.get_label() for line in angles.lines] == ["x", "y", "z"]
+    for line in angles.lines:
+        theta, values = np.asarray(line.get_xydata()).T
+        assert np.trapezoid(values, theta) == pytest.approx(1, abs=0.01)
+        assert values[0] == pytest.approx(values[-1], rel=1e-6)
+    points = [np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)]
+    for line, group in zip(angles.lines, points, strict=True):
+        peak = np.asarray(line.get_xdata())[np.argmax(np.asarray(line.get_ydata()))]
+        assert [np.cos(peak), np.sin(peak)] == pytest.approx(group.mean(axis=0), abs=0.2)
+    np.testing.assert_array_equal(
+        histogram(distances)[0], sum(np.histogram(pdist(group), 10, (0, 2))[0] for group in points)
+    )
+    assert "class" in distances.get_xlabel()
+
+
+def test_a_class_of_one_vector_has_no_density() -> None:
+    x, _ = vectors()
+    density, angles, _, _ = angle_kde(x, ["x"] * 89 + ["alone"]).axes
+    assert [len(np.asarray(line.get_xdata())) for line in angles.lines] == [361, 0]
+    assert angles.lines[1].get_label() == "alone (too few for a density)"
+    assert [len(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)] == [89, 1]  # type: ignore[arg-type]
+
+
+A, B, POSITIVE = pairs()
+X, NAMES = vectors()
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "message"),
+    [
+        (pairs_tsne, (A[:0], B[:0], POSITIVE[:0]), "not empty"),
+        (pairs_tsne, (A[:1], B[:1], POSITIVE[:1]), "at least 2 pairs"),
+        (pairs_tsne, (A, B[:3], POSITIVE), "must be alike"),
+        (pairs_tsne, (A, B, POSITIVE.astype(float)), "booleans"),
+        (pairs_tsne, (A, np.full_like(B, np.nan), POSITIVE), "vectors_b holds 96"),
+        (pairs_tsne, (0 * A + 1, 0 * B + 1, POSITIVE), "collapsed"),
+        (angle_kde, (X[:0],), "not empty"),
+        (angle_kde, (X[:2],), "at least 3 vectors"),
+        (angle_kde, (X[:, :1],), "at least 3 vectors of at least 2"),
+        (angle_kde, (np.where(X > 5, np.nan, X),), "NaN"),
+        (angle_kde, (0 * X + 1,), "collapsed"),
+        (angle_kde, (X, NAMES[:5]), "class of every vector"),
+        (angle_kde, (X, np.arange(len(X)).astype(str)), "at most 7"),
+    ],
+)
+def test_bad_vectors(draw: Any, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw(*given)

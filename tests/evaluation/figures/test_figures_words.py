@@ -1,0 +1,80 @@
+"""GCLSR's attention importance, and words on their colours."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.text import Text
+
+from evaluation.figures.words import attention_importance, word_importance
+
+GOLDEN = np.array([[1.0, 0, 2], [0, 1, 1], [9, 9, 9]])
+
+
+def test_golden_importance() -> None:
+    assert attention_importance(GOLDEN, np.array([1, 1, 0])) == pytest.approx([4.041452, 2.309401, 0], abs=1e-6)
+    padded = np.where(np.array([[True], [True], [False]]), GOLDEN, np.nan)  # what padding holds does not matter
+    assert attention_importance(padded, np.array([True, True, False])) == pytest.approx([4.041452, 2.309401, 0], abs=1e-6)
+
+
+def test_importance_against_the_matrix_of_attention() -> None:
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(size=(4, 6, 5)), rng.random((4, 6)) < 0.7
+    scores = x @ x.transpose(0, 2, 1) / np.sqrt(5)
+    scores[~(mask[:, :, None] & mask[:, None, :])] = 1e-9
+    np.testing.assert_allclose(attention_importance(x, mask), scores.sum(axis=-1), atol=1e-7)
+
+
+def words_of(sentences: Any) -> dict[str, Text]:
+    return {text.get_text(): text for text in word_importance(sentences).texts}
+
+
+def test_words_are_coloured_by_their_share_of_the_sentence() -> None:
+    texts = words_of([(["one", "$two$", "three"], [1.0, 2.0, 4.0]), (["four", "five"], [30.0, 15.0])])
+    assert list(texts) == ["one", "$two$", "three", "four", "five"]
+    colours = {word: text.get_bbox_patch().get_facecolor() for word, text in texts.items()}  # type: ignore[union-attr]
+    expected = dict(zip(texts, (0.25, 0.5, 1.0, 1.0, 0.5), strict=True))
+    for word, share in expected.items():
+        assert colours[word] == pytest.approx(matplotlib.colormaps["cividis"](share))
+    assert texts["one"].get_color() == "white" and texts["three"].get_color() == "black"
+    left = [texts[word].get_position() for word in ("one", "$two$", "three")]
+    assert left[0][0] < left[1][0] < left[2][0] and len({y for _, y in left}) == 1
+    assert texts["four"].get_position()[1] < left[0][1]
+
+
+def test_negative_weights_widen_the_scale() -> None:
+    figure = word_importance([(["up", "down"], [2.0, -1.0])])
+    assert figure.axes[0].get_xlim() == pytest.approx((-0.5, 1.0))
+    assert "weight" in figure.axes[0].get_xlabel()
+
+
+def test_long_sentences_wrap_and_nothing_overlaps_or_leaves_the_page() -> None:
+    words = [f"word{i}" * (1 + i % 3) for i in range(40)]
+    figure = word_importance([(words, np.arange(40.0)), (["end"], [0.0])])
+    figure.draw_without_rendering()
+    boxes = [text.get_bbox_patch().get_window_extent() for text in figure.texts]  # type: ignore[union-attr]
+    assert len({round(box.y0) for box in boxes}) > 3
+    assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
+    assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
+    assert min(box.y0 for box in boxes) > figure.axes[0].get_window_extent().y1
+
+
+@pytest.mark.parametrize(
+    ("draw", "given", "message"),
+    [
+        (word_importance, ([],), "no sentences"),
+        (word_importance, ([([], [])],), "weights of sentence 1.*not empty"),
+        (word_importance, ([(["a"], [1.0]), (["a"], [1.0, 2.0])],), "sentence 2 has 1 words and 2 weights"),
+        (word_importance, ([("ab", [1.0, 2.0])],), "list of words"),
+        (word_importance, ([(["a"], [float("nan")])],), "NaN"),
+        (attention_importance, (GOLDEN[:0],), "not empty"),
+        (attention_importance, (GOLDEN, np.ones(2)), r"\(3, 3\) and \(2,\)"),
+        (attention_importance, (GOLDEN * np.nan,), "NaN"),
+    ],
+)
+def test_bad_words(draw: Any, given: tuple[Any, ...], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        draw(*given)

@@ -1,0 +1,160 @@
+"""Fine-tuning learns what frozen vectors do not show, repeats itself, and leaves the encoder as it was."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import Bag, sentence, tiny_bert
+from torch import nn
+
+from evaluation.encoders.encoder import FolderEncoder, load_encoder
+from evaluation.task import EvaluationError, encode_once
+from evaluation.tasks.classification import ClassificationTask
+from evaluation.tasks.finetune import FinetuneTask, Training, _Run
+from evaluation.tasks.labelled_texts import Labelled, Row, read_labelled
+
+FAST = Training(epochs=6, lr=3e-3, batch=16)
+
+
+@pytest.fixture(scope="module")
+def encoder(tmp_path_factory: pytest.TempPathFactory) -> FolderEncoder:
+    return load_encoder(tiny_bert(tmp_path_factory.mktemp("bert")), device="cpu")
+
+
+def word_order(count: int, seed: int) -> list[Row]:
+    """Whether "dog" comes before "cat": a mean of word vectors cannot tell."""
+    rng = random.Random(seed)
+    rows = []
+    for i in range(count):
+        first, second = ("dog", "cat") if i % 2 else ("cat", "dog")
+        rows.append(Row(f"{first} {sentence(rng, 3)} {second}", first, f"line {i}"))
+    return rows
+
+
+@pytest.fixture(scope="module")
+def data() -> Labelled:
+    return Labelled("order", {"train": word_order(320, 0), "dev": word_order(60, 1), "test": word_order(60, 2)})
+
+
+def states(encoder: FolderEncoder) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in encoder.model.state_dict().items()}
+
+
+@pytest.mark.parametrize("head", ["linear", "mocoutrl"])
+def test_learns_and_leaves_the_encoder_alone(head: str, encoder: FolderEncoder, data: Labelled) -> None:
+    before, training = states(encoder), encoder.model.training
+    vectors = encoder.encode(["the dog runs"])
+    task = FinetuneTask("order", data, FAST, head)
+    assert task.sentences() == []
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    torch.manual_seed(5)
+    metrics, details, _ = task.score(encode_once([task], encoder))
+    assert torch.equal(torch.rand(3), expected), "the global random state moved"
+    assert metrics["accuracy"] > 90
+    assert details["dev_accuracy"] == max(details["dev_by_epoch"])
+    assert len(details["dev_by_epoch"]) == 6
+    assert (details["train"], details["classes"], details["training"]["lr"]) == (320, ["cat", "dog"], 3e-3)
+    after = states(encoder)
+    assert all(torch.equal(before[name], after[name]) for name in before)
+    assert encoder.model.training == training
+    assert all(p.grad is None for p in encoder.model.parameters())
+    np.testing.assert_array_equal(encoder.encode(["the dog runs"]), vectors)
+
+
+def test_the_seed_decides_all(encoder: FolderEncoder, data: Labelled) -> None:
+    def dev(seed: int) -> list[float]:
+        training = Training(epochs=2, lr=1e-3, batch=16, seed=seed)
+        return FinetuneTask("order", data, training).score(encoder).details["dev_by_epoch"]
+
+    assert dev(0) == dev(0)
+    assert dev(0) != dev(1)
+
+
+def test_a_frozen_encoder_is_trained_too(encoder: FolderEncoder, data: Labelled) -> None:
+    encoder.model.requires_grad_(False)
+    try:
+        assert FinetuneTask("order", data, FAST).score(encoder).metrics["accuracy"] > 90
+        assert not any(p.requires_grad for p in encoder.model.parameters())
+    finally:
+        encoder.model.requires_grad_(True)
+
+
+def test_the_best_epoch_is_tested_once(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+    accuracies = iter([50, 90, 70])
+
+    def predict(run: _Run, part: str) -> np.ndarray:
+        asked.append(part)
+        if part == "test":
+            tested.append({name: value.clone() for name, value in run.model.state_dict().items()})
+        else:
+            seen.append({name: value.clone() for name, value in run.model.state_dict().items()})
+        gold = data.y[part]
+        return np.where(np.arange(len(gold)) < len(gold) * next(accuracies, 100) / 100, gold, 1 - gold)
+
+    seen: list[dict[str, torch.Tensor]] = []
+    tested: list[dict[str, torch.Tensor]] = []
+    monkeypatch.setattr(_Run, "_predict", predict)
+    details = FinetuneTask("order", data, Training(epochs=3, lr=1e-3)).score(encoder).details
+    assert asked == ["dev", "dev", "dev", "test"]
+    assert details["dev_by_epoch"] == [50, 90, 70]
+    assert all(torch.equal(seen[1][name], value) for name, value in tested[0].items())
+    assert not all(torch.equal(seen[2][name], value) for name, value in tested[0].items())
+
+
+def test_the_schedule(encoder: FolderEncoder, data: Labelled) -> None:
+    """40 steps: 4 of warm-up, then a straight line to 0."""
+    run = _Run(encoder, data, Training(epochs=2, lr=1.0, batch=16, warmup=0.1), "linear")
+    rates = []
+    for _ in range(40):
+        rates.append(run.optimizer.param_groups[0]["lr"])
+        run.optimizer.step()
+        run.schedule.step()
+    np.testing.assert_allclose(rates[:5], [0.25, 0.5, 0.75, 1.0, 1.0])
+    np.testing.assert_allclose(rates[4:], (40 - np.arange(4, 40)) / 36)
+    assert run.optimizer.param_groups[0]["lr"] == 0
+
+
+def test_truncated_vectors(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encoder.model, "truncate_dim", 8)
+    head = _Run(encoder, data, FAST, "linear").model[1]
+    assert isinstance(head, nn.Linear)
+    assert head.in_features == 8
+
+
+def test_the_same_file_as_the_frozen_task(encoder: FolderEncoder, tmp_path: Path) -> None:
+    path = tmp_path / "pets.tsv"
+    rows = [f"{row.label}\t{row.text}\n" for row in word_order(100, 0)]
+    path.write_text("label\ttext\n" + "".join(rows), encoding="utf-8")
+    task, frozen = FinetuneTask.from_file(path, Training(epochs=1), seed=3), ClassificationTask.from_file(path, seed=3)
+    assert task.hash == frozen.hash == read_labelled(path, 3).hash
+    assert (task.name, frozen.name) == ("pets-finetune", "pets")
+
+
+def test_refuses_encoders_without_weights(data: Labelled) -> None:
+    with pytest.raises(EvaluationError, match=r"task order: fine-tuning needs the weights of a model folder .* Bag gives"):
+        FinetuneTask("order", data).score(Bag())
+
+
+def test_a_diverged_model_is_named(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_Run, "_logits", lambda run, part, rows: torch.full((len(rows), 2), torch.nan))
+    with pytest.raises(EvaluationError, match="order: the fine-tuning loss is nan; use a lower lr"):
+        FinetuneTask("order", data, FAST).score(encoder)
+
+
+@pytest.mark.parametrize("changes", [{"epochs": 0}, {"lr": 0.0}, {"batch": -1}, {"warmup": 1.0}])
+def test_bad_settings(changes: dict[str, float]) -> None:
+    with pytest.raises(EvaluationError, match=f"fine-tuning: {next(iter(changes))} is"):
+        Training(**changes)  # type: ignore[arg-type]
+
+
+def test_bad_heads_and_parts(data: Labelled) -> None:
+    with pytest.raises(EvaluationError, match="unknown head 'liner'; did you mean 'linear'"):
+        FinetuneTask("order", data, head="liner")
+    with pytest.raises(EvaluationError, match="the parts are all; train, dev and test are needed"):
+        FinetuneTask("order", Labelled("order", {"all": word_order(9, 0)}))

@@ -1,0 +1,242 @@
+"""Geometry against golden values, pairs spelled out, and shapes whose numbers are known."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import Bag
+from paired_helpers import Coded, image_shards, sound_shards
+
+from evaluation.registry import make_tasks
+from evaluation.task import EvaluationError
+from evaluation.tasks import geometry
+from evaluation.tasks.geometry import (
+    ClassGeometryTask,
+    GeometryTask,
+    PairedGeometryTask,
+    alignment,
+    anisotropy,
+    class_distances,
+    cross_uniformity_cyclip,
+    dimension_contributions,
+    dimension_spread,
+    mean_cosine,
+    uniformity,
+)
+from evaluation.tasks.sts import Pairs, PairTask
+from trainers import losses
+
+A = np.array([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]])
+B = np.array([[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]])
+
+
+def cone(n: int, d: int, seed: int = 0) -> np.ndarray:
+    """Directions around one, of different lengths, as an untrained BERT has them; the first dimensions vary most."""
+    rng = np.random.default_rng(seed)
+    return (rng.standard_normal((n, d)) * np.linspace(2, 0.5, d) + 1) * rng.uniform(0.1, 30, (n, 1))
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+
+def squares(x: np.ndarray) -> list[float]:
+    return [float(((a - b) ** 2).sum()) for a, b in combinations(unit(x), 2)]
+
+
+def test_golden_values() -> None:
+    assert alignment(A, B) == pytest.approx(0.58, abs=1e-6)
+    assert uniformity(A) == pytest.approx(-1.976761, abs=1e-6)
+    assert uniformity(A, log=False) == pytest.approx(math.exp(-1.976761), abs=1e-6)
+
+
+def test_vector_lengths_do_not_matter() -> None:
+    lengths = np.array([[3.0], [0.2], [40.0], [7.0]])
+    assert alignment(A * lengths, B * 37) == pytest.approx(0.58, abs=1e-5)
+    assert uniformity(A * lengths) == pytest.approx(-1.976761, abs=1e-5)
+    assert anisotropy(A * lengths) == pytest.approx(anisotropy(A), abs=1e-6)
+
+
+def test_the_formula_refuses_vectors_that_are_not_unit() -> None:
+    x, y = torch.from_numpy(A), torch.from_numpy(B)
+    for raw in ((x * 20, y * 20), (x, y * 1.05), (x * torch.nan, y)):
+        with pytest.raises(ValueError, match="alignment is of unit vectors, but row"):
+            losses.alignment(*raw)
+    assert losses.alignment(x.bfloat16(), y.bfloat16()).item() == pytest.approx(0.58, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("measure", "message"),
+    [
+        (lambda: uniformity(np.array([[1.0, 0], [0, 0]])), "row 1 is a zero vector"),
+        (lambda: uniformity(np.array([[1.0, 0], [0, np.nan]])), "row 1 holds NaN"),
+        (lambda: uniformity(A[:1]), "over pairs of sentences"),
+        (lambda: mean_cosine(A[:1]), "at least 2 vectors"),
+        (lambda: alignment(A, B[:3]), "alignment is of pairs"),
+        (lambda: cross_uniformity_cyclip(A, B[:3]), "at least 2 pairs; 4 and 3"),
+        (lambda: class_distances(A, [1, 1, 1, 1]), "4 labels of 1 classes"),
+        (lambda: class_distances(A, [1, 2, 3, 4]), "the largest of 1"),
+        (lambda: class_distances(A, [1, 2]), "4 vectors with 2 labels"),
+    ],
+)
+def test_degenerate_input_is_refused(measure: Callable[[], float], message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        measure()
+
+
+# ----------------------------------------------------------------------------------------------------- against definitions
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 2048])
+@pytest.mark.parametrize("n", [2, 64, 150])
+def test_uniformity_in_blocks_is_that_of_all_pairs(chunk: int, n: int) -> None:
+    x = torch.from_numpy(cone(n, 24))
+    whole = -2 * torch.pdist(torch.nn.functional.normalize(x)).square()
+    want = (whole.logsumexp(0) - math.log(len(whole))).item()
+    assert losses.uniformity(x, chunk=chunk).item() == pytest.approx(want, abs=1e-12)
+    assert losses.uniformity(x.float(), chunk=chunk).item() == pytest.approx(want, abs=1e-6)
+
+
+def test_uniformity_is_flat_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = []
+    product = torch.Tensor.__matmul__
+
+    def spy(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        sizes.append((result := product(a, b)).numel())
+        return result
+
+    monkeypatch.setattr(torch.Tensor, "__matmul__", spy)
+    losses.uniformity(torch.from_numpy(cone(500, 4)), chunk=32)
+    assert len(sizes) == 16 * 17 / 2 and max(sizes) == 32 * 32
+
+
+@pytest.mark.parametrize("chunk", [5, 2048])
+def test_cross_uniformity_is_that_of_the_released_script(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometry, "CHUNK", chunk)
+    x, y = unit(cone(23, 6)), unit(cone(23, 6, seed=1))
+    potentials = [math.exp(-2 * ((x[i] - y[j]) ** 2).sum()) for i in range(23) for j in range(i)]
+    assert cross_uniformity_cyclip(x, y) == pytest.approx(math.log(np.mean(potentials)), abs=1e-6)
+
+
+@pytest.mark.parametrize("chunk", [5, 2048])
+def test_class_distances_are_those_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometry, "CHUNK", chunk)
+    x, labels = cone(31, 6), [("a", "b", "c")[i * i % 3] for i in range(31)]
+    distances = np.sqrt(squares(x))
+    same = np.array([a == b for a, b in combinations(labels, 2)])
+    found = class_distances(x, labels)
+    assert (found.intra, found.inter) == pytest.approx((distances[same].mean(), distances[~same].mean()), abs=1e-5)
+    assert found.intra_counts == np.histogram(distances[same], 10, (0, 2))[0].tolist()
+    assert found.inter_counts == np.histogram(distances[~same], 10, (0, 2))[0].tolist()
+
+
+@pytest.mark.parametrize("chunk", [7, 2048])
+def test_anisotropy_is_that_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometry, "CHUNK", chunk)
+    x = cone(40, 6)
+    products = np.array([a * b for a, b in combinations(unit(x), 2)])
+    np.testing.assert_allclose(dimension_contributions(x), products.mean(0), atol=1e-7)
+    assert mean_cosine(x) == pytest.approx(products.sum(1).mean(), abs=1e-6)
+    np.testing.assert_allclose(dimension_spread(x), unit(x).std(0) * math.sqrt(6), atol=1e-6)
+    variance = np.sort(unit(x).var(0))
+    want = {"mean_cosine": products.sum(1).mean(), "top3_variance": variance[-3:].sum() / variance.sum()}
+    assert anisotropy(x) == pytest.approx({**want, "dimension_std": (unit(x).std(0) * math.sqrt(6)).mean()}, abs=1e-6)
+
+
+def test_anisotropy_of_known_shapes() -> None:
+    even = anisotropy(np.random.default_rng(0).standard_normal((4000, 50)))
+    assert even == pytest.approx({"mean_cosine": 0, "dimension_std": 1, "top3_variance": 3 / 50}, abs=0.02)
+    assert anisotropy(np.tile([3.0, 4, 0, 0], (9, 1)))["mean_cosine"] == pytest.approx(1)
+    assert anisotropy(np.tile([3.0, 4, 0, 0], (9, 1)))["dimension_std"] == pytest.approx(0, abs=1e-6)
+    rogue = np.random.default_rng(0).standard_normal((500, 50))
+    rogue[:, 7] += 30
+    assert int(np.argmax(dimension_contributions(rogue))) == 7 and dimension_contributions(rogue)[7] > 0.9
+
+
+# ------------------------------------------------------------------------------------------------------------------- tasks
+
+
+def test_positives_are_above_four_and_sentences_are_distinct() -> None:
+    """A sentence that occurs twice counts once for uniformity; a rating of exactly 4 is no positive."""
+    rows = [("a man", "a dog", 5.0), ("a man", "the cat", 4.0), ("red car", "big car", 4.2), ("food", "a dog", 0.0)]
+    first, second, gold = zip(*rows, strict=True)
+    task = GeometryTask(PairTask("toy", Pairs(first, second, gold, ("s",) * 4)), 4.0)
+
+    vectors = {text: Bag().encode([text])[0] for text in {*first, *second}}
+    want_alignment = np.mean([squares(np.stack([vectors[a], vectors[b]]))[0] for a, b, g in rows if g > 4])
+    everything = np.stack(list(vectors.values()))
+    want_uniformity = math.log(np.mean([math.exp(-2 * s) for s in squares(everything)]))
+
+    got, details, _ = task.score(Bag())
+    assert task.name == "toy-geometry"
+    want = {"alignment": want_alignment, "uniformity": want_uniformity, "uniformity_without_log": math.exp(want_uniformity)}
+    assert got == pytest.approx({**want, **anisotropy(everything)}, abs=1e-5)
+    assert details == {"positives": 2, "threshold": 4.0, "sentences": 6}
+    with pytest.raises(EvaluationError, match="no pair is rated above 4"):
+        GeometryTask(PairTask("x", Pairs(("a", "b"), ("c", "d"), (4.0, 1.0), ("s", "s"))), 4.0)
+
+
+def test_lee_has_positives_without_any_data_folder() -> None:
+    (task,) = make_tasks(["lee-dev-geometry"])
+    assert isinstance(task, GeometryTask)
+    assert (len(task.positives), task.threshold) == (26, 0.5)
+    assert 0 < task.score(Bag()).metrics["alignment"] < 4
+
+
+@pytest.mark.parametrize("modality", ["image", "audio"])
+def test_paired_geometry(tmp_path: Path, modality: str) -> None:
+    captions = [[f"c{i}", f"c{i} other"][: 1 + i % 2] for i in range(9)]
+    make = image_shards if modality == "image" else sound_shards
+    encoder = Coded(shift=3)
+    items = np.stack([encoder.vector(i) for i in range(9)])
+    texts = np.stack([encoder.vector(i + 3) for i, own in enumerate(captions) for _ in own])
+    owners = [i for i, own in enumerate(captions) for _ in own]
+
+    metrics, details, _ = PairedGeometryTask("pairs", make(tmp_path, captions)).score(encoder)
+    assert details == {"items": 9, "captions": 13, "distinct_captions": 13}
+    first = [owners.index(i) for i in range(9)]
+    assert metrics == pytest.approx(
+        {
+            "alignment": ((unit(items)[owners] - unit(texts)) ** 2).sum(1).mean(),
+            "text_uniformity": math.log(np.mean(np.exp(-2 * np.array(squares(texts))))),
+            f"{modality}_uniformity": math.log(np.mean(np.exp(-2 * np.array(squares(items))))),
+            "cross_uniformity_cyclip": cross_uniformity_cyclip(items, texts[first]),
+            "modality_gap": np.linalg.norm(unit(items).mean(0) - unit(texts).mean(0)),
+        },
+        abs=1e-5,
+    )
+
+
+def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
+    texts, labels = ["a dog", "the dog", "a red car", "the red car", "a dog"], ["animal"] * 2 + ["thing"] * 2 + ["animal"]
+    task = ClassGeometryTask("t", texts, labels)
+    metrics, details, _ = task.score(Bag())
+    distances = class_distances(Bag().encode(texts), labels)
+    assert metrics["intra_class_distance"] == pytest.approx(distances.intra)
+    assert metrics["inter_class_distance"] > metrics["intra_class_distance"]
+    assert metrics["distance_ratio"] == pytest.approx(distances.intra / distances.inter)
+    assert (details["items"], details["classes"], sum(details["intra_counts"])) == (5, 2, 4)
+    assert task.sentences() == ["a dog", "the dog", "a red car", "the red car"]
+    assert task.hash != ClassGeometryTask("t", texts, [*labels[:4], "thing"]).hash
+
+    pictures = ClassGeometryTask("p", shards=image_shards(tmp_path, [[]] * 6, [0, 1, 0, 1, 0, 2]))
+    want = class_distances(np.stack([Coded().vector(i) for i in range(6)]), [0, 1, 0, 1, 0, 2])
+    assert pictures.sentences() == []
+    assert pictures.score(Coded()).metrics["intra_class_distance"] == pytest.approx(want.intra)
+
+
+def test_bad_tasks(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match="2 texts with 2 labels of 1 classes"):
+        ClassGeometryTask("x", ["a", "b"], [1, 1])
+    with pytest.raises(EvaluationError, match="task x: 2 vectors with 2 labels of 1 classes"):
+        ClassGeometryTask("x", shards=image_shards(tmp_path / "a", [[]] * 2, [1, 1])).score(Coded())
+    with pytest.raises(EvaluationError, match="all captions are 'c0'"):
+        PairedGeometryTask("x", image_shards(tmp_path / "b", [["c0"], ["c0"]])).score(Coded())
+    with pytest.raises(EvaluationError, match="at least two are needed"):
+        PairedGeometryTask("x", image_shards(tmp_path / "c", [["c0"]]))

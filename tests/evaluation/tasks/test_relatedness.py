@@ -1,0 +1,206 @@
+"""SentEval's trained mode for rated pairs: encoding of ratings, protocol, and what it is good for."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from evaluation_helpers import Bag, rated, write_raw
+from scipy.special import softmax
+from scipy.stats import spearmanr
+
+from evaluation.registry import make_tasks
+from evaluation.statistics import paired_bootstrap
+from evaluation.task import EvaluationError, encode_once, evaluate
+from evaluation.tasks import relatedness
+from evaluation.tasks.relatedness import RelatednessTask, expected_rating, fit, rating_distribution
+from evaluation.tasks.sts import Pairs, PairTask, pearson
+
+
+def test_targets_are_the_definition_of_the_paper() -> None:
+    ratings = np.array([1.0, 1.5, 2.2, 3.0, 4.99, 5.0])
+    got = rating_distribution(ratings).numpy()
+    want = np.zeros((6, 5))
+    for row, y in enumerate(ratings):
+        for label in range(1, 6):
+            if label == math.floor(y) + 1:
+                want[row, label - 1] = y - math.floor(y)
+            if label == math.floor(y):
+                want[row, label - 1] = math.floor(y) - y + 1
+    np.testing.assert_allclose(got, want, atol=1e-6)
+    np.testing.assert_allclose(got.sum(1), 1, atol=1e-6)
+    np.testing.assert_allclose(got @ np.arange(1, 6), ratings, atol=1e-5)  # the mean of the distribution is the rating
+
+
+def test_ratings_below_one_keep_what_falls_on_class_one() -> None:
+    """SentEval has no class for STS-B's 0."""
+    np.testing.assert_allclose(rating_distribution(np.array([0.0, 0.25])), np.array([[0] * 5, [0.25, 0, 0, 0, 0]]))
+
+
+def by_hand(
+    train: np.ndarray, ratings: np.ndarray, dev: np.ndarray, dev_ratings: np.ndarray, seed: int
+) -> tuple[np.ndarray, int]:
+    """Adam, the gradient of the loss and the rule to stop, written out in numpy, with the same random numbers."""
+    generator = torch.Generator().manual_seed(seed)
+    bound = 1 / math.sqrt(train.shape[1])
+    drawn = [torch.empty(*shape).uniform_(-bound, bound, generator=generator) for shape in ((5, train.shape[1]), (5, 1))]
+    w = torch.cat(drawn, dim=1).double().numpy()
+    x, targets = np.c_[train, np.ones(len(train))], rating_distribution(ratings).double().numpy()
+    m, v, step, epoch, bad = np.zeros_like(w), np.zeros_like(w), 0, 0, 0
+    best, chosen = -1.0, w
+    while True:
+        for _ in range(50):
+            order = torch.randperm(len(x), generator=generator).numpy()
+            for start in range(0, len(x), 64):
+                rows = order[start : start + 64]
+                p = softmax(x[rows] @ w.T, axis=1)
+                outer = 2 * (p - targets[rows]) / p.size
+                gradient = (p * (outer - (outer * p).sum(1, keepdims=True))).T @ x[rows]
+                step += 1
+                m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
+                w = w - 0.001 * (m / (1 - 0.9**step)) / (np.sqrt(v / (1 - 0.999**step)) + 1e-8)
+        epoch += 50
+        value = spearmanr(softmax(np.c_[dev, np.ones(len(dev))] @ w.T, axis=1) @ np.arange(1, 6), dev_ratings).statistic
+        if value > best:
+            best, chosen = value, w
+        else:
+            bad += 1
+        if bad == 4 or epoch > 1000:
+            return chosen, epoch
+
+
+def test_agrees_with_a_naive_implementation() -> None:
+    rng = np.random.default_rng(0)
+    train, dev = rng.standard_normal((150, 6)).astype(np.float32), rng.standard_normal((40, 6)).astype(np.float32)
+    truth = rng.standard_normal(6)
+    rate = [np.clip(3 + x @ truth + rng.standard_normal(len(x)), 0, 5) for x in (train, dev)]
+    fitted = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=3)
+    weights, epochs = by_hand(train, rate[0], dev, rate[1], seed=3)
+    assert fitted.epochs == epochs
+    np.testing.assert_allclose(fitted.weight.numpy(), weights[:, :-1], atol=1e-3)
+    np.testing.assert_allclose(fitted.bias.numpy(), weights[:, -1], atol=1e-3)
+    again = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=4)
+    assert not torch.allclose(again.weight, fitted.weight, atol=1e-3)  # the seed does something
+
+
+@pytest.mark.parametrize(
+    ("values", "epochs", "best"),
+    [
+        ([10, 5, 20, 15, 20, 19], 300, 20.0),  # idle rounds count also when a better one came between
+        ([math.nan, -5, -6, -7, -8], 250, 0.0),  # undefined is 0
+        (list(range(40)), 1050, 20.0),  # the last round begins at epoch 1,000
+    ],
+)
+def test_when_it_stops(monkeypatch: pytest.MonkeyPatch, values: list[float], epochs: int, best: float) -> None:
+    script: Iterator[float] = iter(values)
+    seen: list[np.ndarray] = []
+
+    def scripted(guess: np.ndarray, gold: np.ndarray) -> float:
+        seen.append(guess)
+        return float(next(script))
+
+    monkeypatch.setattr(relatedness, "spearman", scripted)
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
+    fitted = fit(x, np.array([1.0, 2, 3, 4]), x, np.array([1.0, 2, 3, 4]), seed=0)
+    assert (fitted.epochs, fitted.dev) == (epochs, best)
+    which = [0.0 if math.isnan(v) else v for v in values].index(best)
+    np.testing.assert_array_equal(expected_rating(x, fitted.weight, fitted.bias), seen[which])
+
+
+class Table:
+    """Vectors by text; counts its calls."""
+
+    def __init__(self) -> None:
+        self.vectors: dict[str, np.ndarray] = {}
+        self.calls = 0
+
+    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+        self.calls += 1
+        return np.stack([self.vectors[item] for item in items])
+
+
+def misleading(table: Table, part: str, n: int, seed: int) -> Pairs:
+    """Pairs whose rating is in the distance along one small dimension, while fourteen large ones are noise."""
+    rng = np.random.default_rng(seed)
+    gold = rng.uniform(0, 5, n)
+    names = [[f"{part} {side} {i}" for i in range(n)] for side in "ab"]
+    noise = rng.standard_normal((2, n, 14)) * 2
+    signal = rng.standard_normal(n)
+    for side, offset in enumerate((0, 1)):
+        values = signal + offset * (5 - gold) / 5 * rng.choice([-1, 1], n)
+        for name, row, value in zip(names[side], noise[side], values, strict=True):
+            table.vectors[name] = np.r_[row, value]
+    return Pairs(tuple(names[0]), tuple(names[1]), tuple(gold), ("all",) * n, skipped=2)
+
+
+def test_training_finds_what_the_cosine_misses() -> None:
+    table = Table()
+    parts = [misleading(table, part, n, n) for part, n in (("train", 900), ("dev", 150), ("test", 200))]
+    task = RelatednessTask("toy-regression", *parts)
+    score, other = task.score(encode_once([task], table)), task.score(Bag())
+    assert table.calls == 1
+    cosine = PairTask("toy", parts[2]).score(table).metrics
+    assert abs(cosine["pearson"]) < 30
+    assert score.metrics["pearson"] > 85
+    assert score.metrics["spearman"] > 85
+    assert score.metrics["mse"] < 0.6 * np.var(parts[2].gold)
+    assert {n: score.details[n] for n in ("train_pairs", "dev_pairs", "test_pairs", "skipped")} == {
+        "train_pairs": 900,
+        "dev_pairs": 150,
+        "test_pairs": 200,
+        "skipped": 6,
+    }
+    assert task.score(table).metrics == score.metrics  # the same numbers again
+    assert score.examples is not None and other.examples is not None
+    assert score.examples.shape == task.gold.shape == (200,)
+    assert pearson(score.examples, task.gold) == score.metrics["pearson"]
+    assert paired_bootstrap(other.examples, score.examples, task.gold, "pearson", 200).p < 0.05
+
+
+def test_the_test_ratings_have_no_part_in_the_fit() -> None:
+    table = Table()
+    train, dev, test = (misleading(table, part, 80, seed) for seed, part in enumerate(("train", "dev", "test")))
+    other = Pairs(test.first, test.second, tuple(reversed(test.gold)), test.subset)
+    scores = [RelatednessTask("toy", train, dev, part).score(table) for part in (test, other)]
+    assert scores[0].details["dev_spearman"] == scores[1].details["dev_spearman"]
+    hashes = {RelatednessTask("toy", *p).hash for p in ((train, dev, test), (train, dev, other), (train, other, dev))}
+    assert len(hashes) == 3
+
+
+def test_by_name_from_a_folder(tmp_path: Path) -> None:
+    files: tuple[str, ...] = ("STSB.train.raw.tsv", "STSB.dev.raw.tsv", "STSB.test.raw.tsv")
+    files = (*files, "SICK.train.raw.tsv", "SICK.trial.raw.tsv", "SICK.test.raw.tsv")
+    for size, file in enumerate(files, 10):
+        write_raw(tmp_path / file, rated(size, seed=size))
+    tasks = make_tasks(["stsb-regression", "sickr-regression"], tmp_path)
+    sizes = [[len(pairs) for pairs in task.parts.values()] for task in tasks if isinstance(task, RelatednessTask)]
+    assert sizes == [[10, 11, 12], [13, 14, 15]]
+    bag = Bag()
+    scores = evaluate(tasks, bag)
+    assert bag.calls == 1
+    assert all(set(metrics) == {"pearson", "spearman", "mse"} for metrics in scores.values())
+
+
+def test_a_collapsed_encoder_scores_zero(caplog: pytest.LogCaptureFixture) -> None:
+    table = Table()
+    parts = [misleading(table, part, 20, 0) for part in ("train", "dev", "test")]
+    table.vectors = dict.fromkeys(table.vectors, np.ones(3))
+    metrics = RelatednessTask("toy", *parts).score(table).metrics
+    assert (metrics["pearson"], metrics["spearman"]) == (0, 0)
+    assert "task toy: pearson is undefined" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("gold", "message"),
+    [((1.0, 7.5), r"task toy, dev: 1 ratings are outside 0 to 5, the first 7\.5 of 'c'"), ((1.0,), "dev has 1 rated pairs")],
+)
+def test_bad_ratings(gold: tuple[float, ...], message: str) -> None:
+    good = Pairs(("a", "c"), ("b", "d"), (1.0, 2.0), ("all",) * 2)
+    n = len(gold)
+    bad = Pairs(("a", "c")[:n], ("b", "d")[:n], gold, ("all",) * n)
+    with pytest.raises(EvaluationError, match=message):
+        RelatednessTask("toy", good, bad, good)

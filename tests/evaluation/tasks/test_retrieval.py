@@ -1,0 +1,402 @@
+"""Ranks against a naive full matrix, the trap of the released script, paired shards, and nearest captions."""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import itertools
+import zlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_helpers import Bag
+from paired_helpers import Coded, decoded, image_shards, sound_shards
+
+from evaluation.registry import absolute, is_development, make_tasks
+from evaluation.task import EvaluationError
+from evaluation.tasks.retrieval import (
+    RetrievalTask,
+    best_ranks,
+    map_at_10,
+    nearest_captions,
+    neighbour_table,
+    paired_ranks,
+    read_captions,
+    recall_at,
+    relevant_ranks,
+    top_k,
+)
+
+
+def random_pairs(items: int, counts: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Items (N, d), texts (T, d) near their items, owners (T,); item i has counts[i % len(counts)] captions."""
+    rng = np.random.default_rng(0)
+    vectors = rng.standard_normal((items, 8)).astype(np.float32)
+    owners = np.repeat(np.arange(items), [counts[i % len(counts)] for i in range(items)])
+    owners = rng.permutation(owners)  # the captions of an item need not stand together
+    texts = vectors[owners] + rng.standard_normal((len(owners), 8)).astype(np.float32)
+    return vectors, texts, owners
+
+
+def naive(items: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> dict[str, float]:
+    """The definitions of section 4.5, by sorting every row of the whole matrix."""
+    a, b = (x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True) for x in (items, texts))
+    scores = a @ b.T
+    best, precision = [], []
+    for i in range(len(items)):
+        ranking = np.argsort(-scores[i])
+        ranks = [r for r, t in enumerate(ranking, 1) if owners[t] == i]
+        best.append(ranks[0])
+        precision.append(sum(n / r for n, r in enumerate(ranks, 1) if r <= 10) / len(ranks))
+    backward = np.array([1 + np.flatnonzero(np.argsort(-scores[:, t]) == owners[t])[0] for t in range(len(texts))])
+    forward = np.array(best)
+    return {
+        **{f"forward_r{k}": 100 * float((forward <= k).mean()) for k in (1, 5, 10)},
+        **{f"backward_r{k}": 100 * float((backward <= k).mean()) for k in (1, 5, 10)},
+        "forward_map10": 100 * float(np.mean(precision)),
+        "backward_map10": 100 * float(np.mean(np.where(backward <= 10, 1 / backward, 0))),
+    }
+
+
+def ours(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int) -> dict[str, float]:
+    ranks = paired_ranks(items, texts, owners, chunk)
+    forward, backward = recall_at(best_ranks(ranks.text, owners)), recall_at(ranks.item)
+    return {
+        **{f"forward_r{k}": value for k, value in forward.items()},
+        **{f"backward_r{k}": value for k, value in backward.items()},
+        "forward_map10": map_at_10(ranks.text, owners),
+        "backward_map10": map_at_10(ranks.item),
+    }
+
+
+@pytest.mark.parametrize("counts", [[5], [1], [1, 4, 2]], ids=["five", "one", "mixed"])
+@pytest.mark.parametrize("chunk", [3, 64, 1024])
+def test_against_the_whole_matrix(counts: list[int], chunk: int) -> None:
+    pairs = random_pairs(70, counts)
+    want = naive(*pairs)
+    assert 5 < want["forward_r1"] < 95 and 5 < want["backward_map10"] < 95  # neither trivial
+    assert ours(*pairs, chunk) == pytest.approx(want, abs=1e-9)
+
+
+def test_random_embeddings_are_found_by_chance_and_the_released_script_says_80() -> None:
+    """The trap of CyCLIP's script: one rank slot for each of the 5 N rows, every fifth filled, and 0 is a hit."""
+    rng = np.random.default_rng(0)
+    n = 400
+    items, texts = rng.standard_normal((n, 16)), rng.standard_normal((5 * n, 16))
+    owners = np.repeat(np.arange(n), 5)
+
+    rows = np.repeat(items, 5, axis=0)
+    slots = np.zeros(len(rows))
+    for index in range(0, len(rows), 5):
+        ranking = np.argsort(-(rows[index] @ texts.T))
+        slots[index] = np.flatnonzero((index <= ranking) & (ranking <= index + 4))[0]
+    assert 79.9 < 100 * (slots < 1).mean() < 81
+
+    found = ours(items, texts, owners, 256)
+    assert found["forward_r1"] < 100 * 5 / n and found["backward_r1"] < 100 * 3 / n
+    assert found["backward_r10"] == pytest.approx(100 * 10 / n, abs=1)
+
+
+@pytest.mark.parametrize("vector", [np.ones(4), np.array([0.1, 0.7, 1 / 3, 2e-3]), np.zeros(4)])
+def test_one_vector_for_everything_finds_nothing(vector: np.ndarray) -> None:
+    owners = np.repeat(np.arange(6), 2)
+    found = ours(np.tile(vector, (6, 1)), np.tile(vector, (12, 1)), owners, 4)
+    assert found["forward_r1"] == found["backward_r1"] == found["backward_r5"] == 0
+
+
+def test_equal_captions_of_one_item_do_not_compete() -> None:
+    items = np.eye(3)
+    ranks = paired_ranks(items, np.repeat(items, 2, axis=0), np.repeat(np.arange(3), 2))
+    assert ranks.text.tolist() == [1, 2, 1, 2, 1, 2]
+    assert map_at_10(ranks.text, np.repeat(np.arange(3), 2)) == 100
+
+
+def test_map_at_10_by_hand() -> None:
+    """Own captions at 2, 3 and 11 of one item, at 1 of another."""
+    ranks, owners = np.array([11, 1, 3, 2]), np.array([0, 1, 0, 0])
+    assert map_at_10(ranks, owners) == pytest.approx(100 * ((1 / 2 + 2 / 3) / 3 + 1) / 2)
+    assert map_at_10(np.array([1, 4, 10, 11])) == pytest.approx(100 * (1 + 0.25 + 0.1) / 4)
+    assert recall_at(best_ranks(ranks, owners)) == {1: 50.0, 5: 100.0, 10: 100.0}
+
+
+@pytest.mark.parametrize("chunk", [4, 100])
+def test_top_k_against_sorting(chunk: int) -> None:
+    items, texts, _ = random_pairs(11, [3])
+    scores, rows = top_k(items, texts, 7, chunk)
+    a, b = (x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True) for x in (items, texts))
+    want = np.argsort(-(a @ b.T), axis=1)[:, :7]
+    assert (rows == want).all()
+    np.testing.assert_allclose(scores, np.take_along_axis(a @ b.T, want, 1), atol=1e-12)
+
+
+def test_bad_vectors_are_refused() -> None:
+    items, texts, owners = random_pairs(5, [1])
+    texts[2, 1] = np.nan  # compares as lower than nothing: a perfect rank, if it were let through
+    with pytest.raises(EvaluationError, match="NaN"):
+        paired_ranks(items, texts, owners)
+    with pytest.raises(EvaluationError, match="one space"):
+        paired_ranks(items, texts[:, :4], owners)
+    with pytest.raises(EvaluationError, match="one of the 5 items for each"):
+        paired_ranks(items, texts, owners + 1)
+    with pytest.raises(EvaluationError, match="must be 1 to 5"):
+        top_k(items, items, 6)
+
+
+def test_memory_does_not_grow_with_the_database() -> None:
+    """Far less than the matrix of 400 x 20,000 scores (64 MB), for any size of the database."""
+    import tracemalloc
+
+    peaks = []
+    for count in (4, 50):
+        items, texts, owners = random_pairs(400, [count])
+        tracemalloc.start()
+        paired_ranks(items, texts, owners, chunk=128)
+        top_k(items, texts, 3, chunk=128)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + 20_000 * 100  # a few numbers a text
+    assert peaks[1] < 3e6
+
+
+# ------------------------------------------------------------------------------------------------------------------ shards
+
+
+@pytest.mark.parametrize("modality", ["image", "audio"])
+def test_paired_shards(tmp_path: Path, modality: str) -> None:
+    captions = [[f"c{i} v{j}" for j in range(1 + i % 3)] for i in range(70)]  # two chunks
+    make = image_shards if modality == "image" else sound_shards
+    task = RetrievalTask("pairs", make(tmp_path, captions))
+
+    metrics, details, _ = task.score(Coded())
+    there, back = f"{modality}_to_text", f"text_to_{modality}"
+    assert {f"{d}_{m}" for d, m in itertools.product((there, back), ("r1", "r5", "r10", "map10"))} <= set(metrics)
+    assert metrics[f"{there}_r1"] == metrics[f"{back}_map10"] == metrics[task.primary] == 100
+    total = sum(map(len, captions))
+    counts = {"items": 70, "captions": total, "distinct_captions": total, "fewest_captions": 1, "most_captions": 3}
+    assert details == counts
+
+    # An encoder that takes every caption for the next item's: the right one comes second or later.
+    wrong = task.score(Coded(shift=1)).metrics
+    assert wrong["mean_r1"] == 0
+    assert wrong[f"{there}_r10"] < 30
+
+
+class Near(Coded):
+    """An item lies near the first of its texts' random vectors, with noise; equal texts have one vector."""
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        if modality == "text":
+            return np.stack([self.vector(zlib.crc32(text.encode())) for text in items])
+        return np.stack([self.item(decoded(item)) for item in items])
+
+    def item(self, number: int) -> np.ndarray:
+        own = self.vector(zlib.crc32(shared_captions(number)[0].encode()))
+        return own + 7 * np.random.default_rng(1000 + number).standard_normal(64)
+
+
+def shared_captions(number: int) -> list[str]:
+    """Of 11 texts: one to three, of which the last may repeat the first."""
+    return [f"text {(number * (j + 2) + j) % 11}" for j in range(1 + number % 3)] + [f"text {number * 2 % 11}"]
+
+
+def naive_shared(captions: list[list[str]]) -> dict[str, float]:
+    """The definition of `RetrievalTask` with shared texts, by sorting rows of the whole matrix."""
+    near = Near()
+    texts = sorted({text for own in captions for text in own})
+    items = np.stack([near.item(i) for i in range(len(captions))])
+    a, b = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (items, near.encode(texts)))
+    scores = a @ b.T
+    carries = np.array([[text in own for text in texts] for own in captions])
+
+    def numbers(scores: np.ndarray, relevant: np.ndarray, most: int) -> dict[str, float]:
+        best, precision = [], []
+        for row, wanted in zip(scores, relevant, strict=True):
+            ranks = [r for r, column in enumerate(np.argsort(-row), 1) if wanted[column]]
+            best.append(ranks[0])
+            precision.append(sum(n / r for n, r in enumerate(ranks, 1) if r <= 10) / min(most, len(ranks)))
+        found = {f"r{k}": 100 * float((np.array(best) <= k).mean()) for k in (1, 5, 10)}
+        return {**found, "map10": 100 * float(np.mean(precision))}
+
+    there, back = numbers(scores, carries, len(texts)), numbers(scores.T, carries.T, 10)
+    return {
+        **{f"image_to_text_{name}": value for name, value in there.items()},
+        **{f"text_to_image_{name}": value for name, value in back.items()},
+        **{f"mean_{name}": (there[name] + back[name]) / 2 for name in ("r1", "map10")},
+    }
+
+
+@pytest.mark.parametrize("chunk", [7, 1024])
+def test_shared_texts_against_a_naive_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chunk: int) -> None:
+    monkeypatch.setattr("evaluation.tasks.retrieval.relevant_ranks", functools.partial(relevant_ranks, chunk=chunk))
+    captions = [shared_captions(i) for i in range(80)]
+    (task,) = make_tasks([f"retrieval:{image_shards(tmp_path, captions)}?shared=true"])
+    want = naive_shared(captions)
+    assert 5 < want["mean_r1"] < 95 and max(sum(text in own for own in captions) for text in captions[0]) > 10
+    score = task.score(Near())
+    assert score.metrics == pytest.approx(want, abs=1e-9)
+    assert score.details["distinct_captions"] == 11 and score.details["captions"] == sum(map(len, captions))
+    assert task.name.endswith("-shared")  # its numbers are others than those of the plain task
+    plain = make_tasks([f"retrieval:{tmp_path}"])[0].score(Near()).metrics
+    assert plain["mean_r1"] < want["mean_r1"] - 5  # ties with the other items of a text count as lost
+
+
+def test_shared_equals_plain_where_all_texts_differ(tmp_path: Path) -> None:
+    shards = image_shards(tmp_path, [[f"a {i} {j}" for j in range(1 + i % 3)] for i in range(40)])
+    plain, shared = make_tasks([f"retrieval:{shards}", f"retrieval:{shards}?shared=true"])
+    want = plain.score(Near()).metrics
+    assert 0 < want["mean_map10"] < 100
+    assert shared.score(Near()).metrics == pytest.approx(want, abs=1e-12)
+
+
+def test_one_vector_for_everything_finds_nothing_of_shared_texts(tmp_path: Path) -> None:
+    class Constant(Near):
+        def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+            return np.ones((len(items), 4))
+
+    metrics = RetrievalTask("x", image_shards(tmp_path, [shared_captions(i) for i in range(60)]), shared=True).score(
+        Constant()
+    )
+    assert metrics.metrics["mean_r1"] == 0
+
+
+def test_five_passes_of_laion_clap_are_the_mean_over_captions() -> None:
+    """Pass j takes the j-th caption of every item as the queries; the five results are averaged."""
+    items, texts, owners = random_pairs(50, [5])
+    order = np.argsort(owners, kind="stable")
+    texts, owners = texts[order], owners[order]
+    a, b = (x.astype(np.float64) / np.linalg.norm(x, axis=1, keepdims=True) for x in (items, texts))
+    recall, precision = [], []
+    for number in range(5):
+        scores = b[number::5] @ a.T
+        ranks = 1 + np.array([np.flatnonzero(np.argsort(-scores[i]) == i)[0] for i in range(50)])
+        recall.append([100 * (ranks <= k).mean() for k in (1, 5, 10)])
+        precision.append(100 * np.where(ranks <= 10, 1 / ranks, 0).mean())
+    found = paired_ranks(items, texts, owners).item
+    assert list(recall_at(found).values()) == pytest.approx(np.mean(recall, axis=0).tolist())
+    assert map_at_10(found) == pytest.approx(np.mean(precision))
+
+
+def test_options_of_a_name(tmp_path: Path) -> None:
+    shards = image_shards(tmp_path / "clotho-val", [["c0"], ["c1"]])
+    (task,) = make_tasks([f"retrieval:{shards}?primary=mean_map10"])
+    assert (task.name, task.primary) == ("retrieval:clotho-val", "mean_map10")
+    metrics = task.score(Coded()).metrics
+    assert metrics["mean_map10"] == (metrics["image_to_text_map10"] + metrics["text_to_image_map10"]) / 2
+    assert is_development(f"retrieval:{shards}?primary=mean_map10&shared=true")
+    assert not is_development("retrieval:shards/clotho-test?primary=mean_map10")
+    assert absolute("retrieval:x?shared=true").endswith("/x?shared=true")
+    for option, message in (
+        (
+            "primary=map10",
+            r"primary='map10' is no number of this task; did you mean '\w+_map10'\? They are image_to_text_r1",
+        ),
+        ("primary=audio_to_text_r1", "'audio_to_text_r1' is no number of this task; did you mean 'image_to_text_r1'"),
+        ("shared=yes", "option shared=yes; it is true or false"),
+        ("share=true", "unknown option 'share'; did you mean 'shared'"),
+    ):
+        with pytest.raises(EvaluationError, match=message):
+            make_tasks([f"retrieval:{shards}?{option}"])
+
+
+def test_data_hash_follows_the_bytes(tmp_path: Path) -> None:
+    one, same, other = (
+        RetrievalTask("x", image_shards(tmp_path / name, [[text], ["c1"]]))
+        for name, text in (("a", "c0"), ("b", "c0"), ("c", "d0"))
+    )
+    assert one.hash == same.hash != other.hash
+
+
+def test_one_caption_in_txt(tmp_path: Path) -> None:
+    task = RetrievalTask("x", image_shards(tmp_path, [["c0"], ["c1"], ["c2"]], field="txt"))
+    assert task.score(Coded()).details["captions"] == 3
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({}, r"task x: shard x-000: sample '0001' has no captions; pack it with --captions"),
+        ({"json": b'{"captions": ["c1", " "]}'}, r"shard x-000: sample '0001' has no captions"),
+        ({"json": b"{"}, r"sample '0001': its json cannot be read"),
+        ({"txt": b" "}, r"sample '0001': the text 'txt' is empty"),
+        ({"png": b"no picture", "txt": b"c1"}, r"task x: shard x-000: sample '0001'.* are no JPEG, PNG or WebP picture"),
+    ],
+    ids=["none", "empty", "broken json", "empty txt", "no picture"],
+)
+def test_bad_samples_are_named(tmp_path: Path, change: dict[str, bytes], message: str) -> None:
+    folder = image_shards(tmp_path, [["c0"], [], ["c2"]], change={1: change})
+    with pytest.raises(EvaluationError, match=message):
+        RetrievalTask("x", folder).score(Coded())
+
+
+def test_shards_that_do_not_fit_their_list(tmp_path: Path) -> None:
+    folder = image_shards(tmp_path, [["c0"], ["c1"], ["c2"]])
+    (folder / "dataset.json").write_text('{"shardlist": [{"url": "x-000.tar", "nsamples": 2, "fields": ["png", "json"]}]}')
+    with pytest.raises(EvaluationError, match=r"task x: shard .* holds 3 samples, its dataset.json says 2"):
+        RetrievalTask("x", folder).score(Coded())
+    (folder / "x-000.tar").write_bytes((folder / "x-000.tar").read_bytes()[:2700])
+    with pytest.raises(EvaluationError, match="task x: shard x-000, sample '0001': the shard is truncated"):
+        RetrievalTask("x", folder).score(Coded())
+
+
+def test_bad_shards_and_encoders(tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"task x: shards .* no such shard or folder of shards"):
+        RetrievalTask("x", tmp_path / "absent")
+    with pytest.raises(EvaluationError, match="1 item"):
+        RetrievalTask("x", image_shards(tmp_path / "one", [["c0"]]))
+    task = RetrievalTask("x", image_shards(tmp_path / "two", [["c0"], ["c1"]]))
+    with pytest.raises(EvaluationError, match=r"1 of 2 embeddings hold NaN or infinity, the first for the image number 1"):
+        task.score(Coded(broken=1))
+    with pytest.raises(EvaluationError, match="do not lie in one space"):
+        task.score(Coded(narrow=True))
+
+
+# -------------------------------------------------------------------------------------------------------- nearest captions
+
+
+def test_nearest_captions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("evaluation.tasks.retrieval.ENCODE", 3)
+    database = ["a dog runs", "a cat eats", "the red car", "a dog runs", "a big dog runs", "the small house"]
+    queries = ["a dog runs", "red car"]
+    found = nearest_captions(Bag(), queries, database, k=2)
+
+    unit = {text: (v := Bag().encode([text])[0]) / np.linalg.norm(v) for text in [*queries, *database]}
+    for query, neighbours in zip(queries, found, strict=True):
+        best = sorted({text for text in database if text != query}, key=lambda text: -unit[query] @ unit[text])[:2]
+        assert [n.text for n in neighbours] == best
+        assert [n.score for n in neighbours] == pytest.approx([unit[query] @ unit[text] for text in best])
+        assert [database.index(n.text) for n in neighbours] == [n.row for n in neighbours]
+    lines = neighbour_table(queries, found).splitlines()
+    assert lines[2].startswith("a dog runs") and lines[3].startswith("  a big dog runs") and len(lines) == 8
+    with pytest.raises(EvaluationError, match="must be 1 to 4"):
+        nearest_captions(Bag(), queries, database, k=5)
+
+
+def test_read_captions(tmp_path: Path) -> None:
+    plain, packed, table = tmp_path / "a.txt", tmp_path / "a.txt.gz", tmp_path / "a.tsv"
+    plain.write_text("a dog\n\n a cat \n", encoding="utf-8")
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    table.write_text("file\tone\ttwo\nx\ta dog\ta man\ny\ta cat\t\n", encoding="utf-8")
+    assert read_captions(plain) == read_captions(packed) == read_captions(table, ["one"]) == ["a dog", "a cat"]
+    assert read_captions(table, ["two", "one"]) == ["a man", "a dog", "a cat"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "columns", "message"),
+    [
+        ("absent.txt", None, [], "no file"),
+        ("empty.txt", b"\n", [], "holds no text"),
+        ("latin.txt", b"caf\xe9\n", [], "latin.txt, line 1: byte 0xe9 is not UTF-8; save"),
+        ("cut.txt.gz", gzip.compress(b"a dog\n" * 99)[:-9], [], "cut.txt.gz cannot be read"),
+        ("no.txt.gz", b"plain", [], "no.txt.gz cannot be read"),
+        ("a.tsv", b"x\ty\n1\t2\n", [], "line 1: a TSV needs columns; name some of x, y"),
+        ("a.tsv", b"x\ty\n1\t2\n", ["x", "z"], "line 1: no column 'z'. Found 'x', 'y'"),
+        ("a.tsv", b"x\ty\n1\t2\n3\n", ["y"], "line 3: 1 tab-separated fields where the header has 2"),
+    ],
+)
+def test_bad_caption_files(tmp_path: Path, name: str, content: bytes | None, columns: list[str], message: str) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(EvaluationError, match=message):
+        read_captions(tmp_path / name, columns)

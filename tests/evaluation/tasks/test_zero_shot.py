@@ -1,0 +1,220 @@
+"""Zero-shot accuracy against a naive version, prompts of every form, and the ways to pair names with wrong numbers."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_helpers import Bag
+from paired_helpers import Coded, decoded, image_shards, sound_shards
+
+from evaluation.task import EvaluationError
+from evaluation.tasks import zero_shot
+from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, clap_prompts, read_prompts
+
+
+class Noisy(Bag):
+    """Texts as bags of words; item i lies near the prompt of class i % 7, in one of three cases nearer to another."""
+
+    names = ("dog", "cat", "red car", "house", "food", "guitar", "woman")
+
+    def __init__(self, constant: bool = False) -> None:
+        super().__init__()
+        self.constant = constant
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        if self.constant:
+            return np.ones((len(items), self.width))
+        if modality == "text":
+            return super().encode(items)
+        return np.stack([self.item(decoded(item)) for item in items])
+
+    def item(self, number: int) -> np.ndarray:
+        near = number % 7 if number % 3 else (number + 1) % 7
+        noise = np.random.default_rng(number).standard_normal(self.width)
+        return 3 * Bag().encode([self.names[near]])[0] + 0.7 * noise
+
+
+LABELS = [i % 7 for i in range(70)]
+NOTHING: list[list[str]] = [[]] * 70
+
+
+def unit(x: np.ndarray) -> np.ndarray:
+    return x / np.linalg.norm(x)
+
+
+@pytest.mark.parametrize("modality", ["image", "audio"])
+def test_against_a_naive_version(tmp_path: Path, modality: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(zero_shot, "PROMPTS", 5)  # several chunks of prompts
+    shards = (image_shards if modality == "image" else sound_shards)(tmp_path, NOTHING, LABELS)
+    templates = ["the {}", "a small {label} runs", "{}"]
+    encoder = Noisy()
+    score = ZeroShotTask("x", shards, Noisy.names, templates).score(encoder)
+    texts = list(encoder.seen)
+
+    prompts = [[t.replace("{label}", name).replace("{}", name) for t in templates] for name in Noisy.names]
+    assert texts == [text for group in prompts for text in group]  # each once
+    classes = [unit(np.mean([unit(Bag().encode([text])[0]) for text in group], axis=0)) for group in prompts]
+    order = np.argsort([[-unit(encoder.item(i)) @ c for c in classes] for i in range(70)], axis=1)
+    right = order[:, 0] == LABELS
+    assert 0.3 < right.mean() < 0.9
+    assert score.metrics == pytest.approx(
+        {"accuracy": 100 * right.mean(), "accuracy_top5": 100 * np.mean([LABELS[i] in order[i, :5] for i in range(70)])}
+    )
+    assert score.details["ties"] == 0
+    assert score.examples is not None and (score.examples == right).all()
+    each = {f"{c} {name}": 100 * right[np.asarray(LABELS) == c].mean() for c, name in enumerate(Noisy.names)}
+    assert score.details["per_class"] == pytest.approx(each)
+    assert score.details["mean_per_class"] == pytest.approx(np.mean(list(each.values())))
+
+
+def test_template_vectors_are_normalised_before_the_mean() -> None:
+    """A long vector among short ones must not decide."""
+
+    class Lengths:
+        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+            return np.array([[100.0, 0] if "loud" in text else [0, 1.0] for text in items])
+
+    (vector,) = zero_shot.class_vectors(Lengths(), ["x"], ["loud {}", "{}"])
+    assert vector == pytest.approx([0.5**0.5, 0.5**0.5])
+
+
+def test_one_vector_for_everything_is_at_chance(tmp_path: Path) -> None:
+    task = ZeroShotTask("x", image_shards(tmp_path, NOTHING, LABELS), Noisy.names)
+    metrics, details, examples = task.score(Noisy(constant=True))
+    assert examples is None  # nothing is simply right or wrong
+    assert metrics == pytest.approx({"accuracy": 100 / 7, "accuracy_top5": 500 / 7}) and details["ties"] == 70
+
+
+def test_classes_of_one_name_share_their_samples(tmp_path: Path) -> None:
+    task = ZeroShotTask("x", image_shards(tmp_path, [[]] * 3, [0, 1, 2]), ["c0", "c1", "c1"], ["{}"])
+    details = task.score(Coded()).details  # the third picture lies somewhere, but ties with the other of its name
+    assert details["ties"] == 2
+    assert [details["per_class"][name] for name in ("0 c0", "1 c1")] == [100, 50]
+
+
+def test_defaults_come_from_the_shards(tmp_path: Path) -> None:
+    task = ZeroShotTask("x", image_shards(tmp_path, [[]] * 2, [0, 1], classes=["c0_a", "c1 b"]))
+    assert (task.classes, task.templates) == (("c0 a", "c1 b"), ("a photo of a {}.",))
+    assert ZeroShotTask("x", sound_shards(tmp_path / "s", [[]], [0]), ["a", "b"]).templates == ("This is a sound of {}",)
+    assert task.score(Coded()).metrics == {"accuracy": 100.0}  # two classes: top-5 would say nothing
+
+
+def test_several_names_of_a_class_share_it() -> None:
+    encoder = Bag()
+    both, *_ = zero_shot.class_vectors(encoder, [("dog", "cat"), "car"], ["a {}", "{}"])
+    assert encoder.seen[:4] == ["a dog", "dog", "a cat", "cat"]
+    assert both == pytest.approx(unit(np.sum([unit(v) for v in Bag().encode(encoder.seen[:4])], axis=0)))
+
+
+def test_hash_covers_prompts(tmp_path: Path) -> None:
+    shards = image_shards(tmp_path, [[]] * 2, [0, 1])
+    tasks = [ZeroShotTask("x", shards, classes, t) for classes, t in ((["a", "b"], ["{}"]), (["a", "c"], ["{}"]))]
+    assert len({task.hash for task in [*tasks, ZeroShotTask("x", shards, ["a", "b"], ["a {}"])]}) == 3
+
+
+@pytest.mark.parametrize(
+    ("classes", "templates", "message"),
+    [
+        (["a", "b"], None, "2 classes are given, but the shards have 3 "),
+        (["c", "b", "a"], None, "another order than the shards': number 0 is 'a' there and 'c' here"),
+        (None, ["a photo"], "template 'a photo' has no place for the class"),
+    ],
+)
+def test_classes_and_templates_that_do_not_fit(
+    tmp_path: Path, classes: list[str] | None, templates: list[str] | None, message: str
+) -> None:
+    shards = image_shards(tmp_path, [[]] * 3, [0, 1, 2], classes=["a", "b", "c"])
+    with pytest.raises(EvaluationError, match=message):
+        ZeroShotTask("x", shards, classes, templates)
+
+
+@pytest.mark.parametrize(
+    ("labels", "message"),
+    [
+        ([0, 1, 2], r"task x: shard x-000, sample '0002': its class number is 2, but the 2 classes are 0 to 1"),
+        (None, r"task x: shard x-000: sample '0000' has no field 'cls'"),
+    ],
+)
+def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, message: str) -> None:
+    shards = image_shards(tmp_path, [[]] * 3, labels)
+    with pytest.raises(EvaluationError, match=message):
+        ZeroShotTask("x", shards, ["c0", "c1"]).score(Coded())
+    with pytest.raises(EvaluationError, match=r"0 classes; the shards name none .*\?classes=FILE"):
+        ZeroShotTask("x", shards)
+
+
+def test_bad_vectors(tmp_path: Path) -> None:
+    task = ZeroShotTask("x", image_shards(tmp_path, [[]] * 3, [0, 1, 2]), ["c0", "c1", "c2"])
+    with pytest.raises(EvaluationError, match="does not put both into one space"):
+        task.score(Coded(narrow=True))
+    with pytest.raises(EvaluationError, match="1 of 3 embeddings hold NaN or infinity, the first for the image number 2"):
+        task.score(Coded(broken=2))
+
+
+# ----------------------------------------------------------------------------------------------------------------- prompts
+
+
+def test_read_prompts(tmp_path: Path) -> None:
+    several, one, labels, plain = (tmp_path / f"{name}.json" for name in ("several", "one", "labels", "plain"))
+    plain.write_text(json.dumps(["dog", ["sea", "waves"]]))
+    assert read_prompts(plain) == Prompts(("dog", ("sea", "waves")))
+    several.write_text(
+        json.dumps({"CIFAR10": {"classes": ["a", ["b", "c"]], "templates": ["a {}"]}, "B": {"classes": ["d"]}})
+    )
+    one.write_text(json.dumps({"classes": ["a", "b"], "templates": ["a {}"]}))
+    labels.write_text(json.dumps({"ESC": {"sea_waves": 1, "dog": 0}}))
+    assert read_prompts(several, "CIFAR10") == read_prompts(several, "cifar10") == Prompts(("a", ("b", "c")), ("a {}",))
+    assert read_prompts(several, "B") == Prompts(("d",))
+    assert read_prompts(one) == Prompts(("a", "b"), ("a {}",))
+    assert read_prompts(labels, "ESC") == Prompts(("dog", "sea waves"))
+    with pytest.raises(EvaluationError, match="no set 'CIFR10'; did you mean 'CIFAR10'"):
+        read_prompts(several, "CIFR10")
+    with pytest.raises(EvaluationError, match="several sets; name one of CIFAR10, B"):
+        read_prompts(several)
+    with pytest.raises(EvaluationError, match="one set"):
+        read_prompts(one, "CIFAR10")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, "cannot be read"),
+        ("{", "no JSON file"),
+        ("[1]", "neither a name nor a list of names"),
+        ("[]", "an empty list"),
+        ('"dog"', "neither a list of names"),
+        ('{"dog": 0, "cat": 2}', "not 0 to 1, each once"),
+        ('{"classes": ["a", 3]}', "neither a name nor a list of names"),
+        ('{"classes": ["a", []]}', "neither a name nor a list of names"),
+    ],
+)
+def test_bad_prompt_files(tmp_path: Path, content: str | None, message: str) -> None:
+    if content is not None:
+        (tmp_path / "p.json").write_text(content)
+    with pytest.raises(EvaluationError, match=message):
+        read_prompts(tmp_path / "p.json")
+
+
+def test_published_prompts(datasets: Path) -> None:
+    folder = datasets / "prompts"
+    imagenet, cifar = read_prompts(folder / "imagenet.json"), read_prompts(folder / "clip_datasets.json", "CIFAR10")
+    assert (len(imagenet.classes), len(imagenet.templates)) == (1000, 80)
+    assert (cifar.classes[0], len(cifar.classes), len(cifar.templates)) == ("airplane", 10, 18)
+    assert read_prompts(datasets / "cifar10" / "classes.json") == Prompts(cifar.classes)  # a plain list
+    sounds = folder / "clap_audio_class_labels.json"
+    assert read_prompts(sounds, "ESC50_class_labels_indices") == read_prompts(sounds, "ESC50_class_labels_indices_space")
+    for path in (folder / "clip_datasets.json", sounds):
+        for name in json.loads(path.read_text()):
+            assert len(read_prompts(path, name).classes) > 1
+    assert ("happy", "smiling") in read_prompts(folder / "clip_datasets.json", "FacialEmotionRecognition2013").classes
+
+
+def test_clap_prompts() -> None:
+    assert len(set(CLAP_TEMPLATES)) == len(CLAP_TEMPLATES) == 29
+    prompts = clap_prompts("dog")
+    assert "A dog " in prompts and "an dog is making a sound." in prompts and "dog and dog" in prompts
+    assert all("dog" in prompt and "{" not in prompt for prompt in prompts)

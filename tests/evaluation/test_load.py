@@ -1,0 +1,137 @@
+"""Model specs: what each part of a name does, and names that mean nothing."""
+
+from __future__ import annotations
+
+import json
+import random
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from evaluation_helpers import sentence, tiny_bert
+
+from evaluation.encoders.baselines import Whitened
+from evaluation.encoders.encoder import load_encoder
+from evaluation.encoders.flow import Flowed
+from evaluation.encoders.word_vectors import WordVectors
+from evaluation.load import Spec, load_model, parse
+from evaluation.task import EvaluationError
+
+rng = random.Random(0)
+ITEMS = [sentence(rng) for _ in range(60)]
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("models") / "tiny")
+
+
+@pytest.fixture
+def words(tmp_path: Path) -> Path:
+    path = tmp_path / "words.vec"
+    path.write_text("dog 1 2\ncat 3 4\n")
+    return path
+
+
+def test_every_part_of_a_spec(bert: Path) -> None:
+    plain = load_encoder(bert, "first-last", "cpu")
+    cases: list[tuple[str, Any]] = [
+        ("tiny@first-last", plain),
+        ("tiny@first-last+whitening", Whitened(plain, ITEMS)),
+        ("tiny@first-last+whitening5", Whitened(plain, ITEMS, 5)),
+        ("tiny@first-last+flow", Flowed(plain, ITEMS, seed=3)),
+        ("tiny+whitening5", Whitened(load_encoder(bert, "mean", "cpu"), ITEMS, 5)),
+        ("tiny", load_encoder(bert, "mean", "cpu")),
+    ]
+    for name, want in cases:
+        model = load_model(str(bert.parent / name), device="cpu", fit=ITEMS, seed=3)
+        np.testing.assert_allclose(model.encode(ITEMS[:9]), want.encode(ITEMS[:9]), atol=1e-5, err_msg=name)
+        assert (model.name, model.hash) == (name, plain.hash)
+        assert json.loads(json.dumps(model.protocol))["pooling"] == ("first-last" if "@" in name else "mean")
+
+
+def test_protocol_says_what_was_done(bert: Path) -> None:
+    model = load_model(f"{bert}+whitening5", pooling="max", device="cpu", fit=ITEMS)
+    assert model.name == "tiny@max+whitening5"
+    model.encode([" ".join(["dog"] * 40)])
+    got = model.protocol
+    fitted = got.pop("fitted_on")
+    assert got == {
+        "pooling": "max", "post_processing": "whitening5", "max_tokens": 24, "texts_cut": 1, "device": "cpu"
+    }  # fmt: skip
+    assert "transductive" in fitted["source"]
+    assert (fitted["sentences"], fitted["dimensions"]) == (len(set(ITEMS)), 5)
+
+
+def test_word_vectors_by_spec(words: Path) -> None:
+    model = load_model(str(words))
+    assert isinstance(model, WordVectors)
+    np.testing.assert_allclose(model.encode(["dog cat"]), [[2, 3]])
+    assert load_model(f"{words}@gclsr").name == "words@gclsr"
+    assert load_model(f"{words}+whitening1", fit=["dog", "cat", "dog cat"]).encode(["cat"]).shape == (1, 1)
+
+
+@pytest.mark.parametrize("kind", ["clip", "clap", "siglip2"])
+def test_clip_and_clap_go_to_multimodal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    module, calls = ModuleType("evaluation.encoders.multimodal"), []
+    module.load_multimodal = lambda place, **settings: calls.append((place, settings))  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "evaluation.encoders.multimodal", module)
+    load_model(str(tmp_path), device="cpu", batch_size=7)
+    assert calls == [(tmp_path, {"device": "cpu", "batch_size": 7, "seed": 0})]
+    with pytest.raises(EvaluationError, match=f"holds a {kind} model"):
+        load_model(f"{tmp_path}@mean")
+
+
+@pytest.mark.parametrize(
+    ("spec", "want"),
+    [
+        ("a", ("a", None, None)),
+        ("a@cls", ("a", "cls", None)),
+        ("a+flow", ("a+flow", None, None)),  # this folder exists
+        ("a+flow@cls", ("a+flow", "cls", None)),
+        ("a+flow+whitening9", ("a+flow", None, "whitening9")),
+        ("b@c", ("b@c", None, None)),
+        ("b@c@wk+flow", ("b@c", "wk", "flow")),
+        ("a@cls+whitening", ("a", "cls", "whitening")),
+    ],
+)
+def test_folders_that_look_like_specs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spec: str, want: tuple[str, str | None, str | None]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a", "a+flow", "b@c"):
+        (tmp_path / name).mkdir()
+    assert parse(spec) == Spec(Path(want[0]), *want[1:])
+
+
+@pytest.mark.parametrize(
+    ("spec", "settings", "message"),
+    [
+        ("tini", {}, "no model .*tini; did you mean 'tiny'"),
+        ("tini@cls+flow", {}, "no model .*tini; did you mean 'tiny'"),
+        ("tiny+whitning", {}, "unknown post-processing 'whitning'.*did you mean 'whitening'"),
+        ("tiny@cls+whiten256", {}, "unknown post-processing 'whiten256'"),
+        ("tiny+whitening+flow", {}, r"unknown post-processing 'whitening\+flow'"),
+        ("tiny@cls@mean", {}, "tiny exists, but '@cls@mean' after it is not @POOLING"),
+        ("tiny@", {}, "'@' after it is not @POOLING"),
+        ("tiny@first-lst", {}, "unknown pooling 'first-lst'; did you mean 'first-last'"),
+        ("tiny@whitening", {}, "unknown pooling 'whitening'"),
+        ("tiny@cls", {"pooling": "mean"}, "names pooling 'cls', but 'mean' is asked for"),
+        ("tiny+flow", {}, "fitted on sentences, and there are none"),
+        ("tiny+whitening", {"fit": []}, r"there are none; give a text file \(--fit FILE\)"),
+        ("tiny+whitening17", {"fit": ITEMS}, "of the model's 16 dimensions"),
+    ],
+)
+def test_names_that_mean_nothing(bert: Path, spec: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(EvaluationError, match=message):
+        load_model(str(bert.parent / spec), device="cpu", **settings)
+
+
+def test_config_that_is_no_json(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[1")
+    with pytest.raises(EvaluationError, match=r"config\.json is no JSON object"):
+        load_model(str(tmp_path))

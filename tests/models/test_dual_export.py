@@ -1,0 +1,368 @@
+"""Exports of dual encoders, loaded by processes that do not know this project."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import tiny_encoder
+import torch
+from PIL import Image
+from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
+
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.pairs import prepare_images, prepare_sounds
+from evaluation.encoders.multimodal import load_multimodal
+from evaluation.load import load_model
+from evaluation.task import EvaluationError, Sound
+from models import dual_module as exported
+from models.carried_code import carries_code
+from models.dual_encoder import DualEncoder
+from models.dual_export import ExportError, form_of, save_dual
+from models.text_encoder import Pooling, TextEncoder
+from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from trainers.engine.export import verify
+
+TEXTS = ["the cat sleeps", "a dog", " ".join(["red park man"] * 12), "guitar", "the small woman eats in the street"]
+WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
+TEXT = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32, "vocab_size": WORDS}
+CLAP_INPUT = AudioInput(rate=8000, seconds=1, bins=16, n_fft=512, hop=80, high_hz=4000)
+KALDI_INPUT = AudioInput(features="kaldi", rate=8000, seconds=0.5, bins=16)
+FORMS = {
+    "clip": "clip",
+    "clap": "clap",
+    "clip-resnet": "code",
+    "released-resnet": "code",
+    "bert-vit": "code",
+    "bert-dino": "code",
+    "bert-htsat": "code",
+    "roberta-ast": "code",
+}
+
+
+def pictures(size: int) -> list[np.ndarray]:
+    """Of the tower's size and a little more to one side, so that no filter blurs what a test compares, and others."""
+    rng = np.random.default_rng(0)
+    shapes = [(size, size), (size, size + 4), (size + 4, size), (2 * size, 2 * size), (size - 3, size - 3)]
+    return [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in shapes]
+
+
+def sounds(rate: int, lengths: tuple[int, ...] = (8000, 1500, 3999, 700)) -> list[Sound]:
+    """16-bit samples, not longer than a second."""
+    rng = np.random.default_rng(1)
+    waves = [np.clip(rng.standard_normal(n).cumsum() * 500, -32768, 32767).round() / 32768 for n in lengths]
+    return [Sound(wave.astype(np.float32), rate) for wave in waves]
+
+
+def text_half(name: str) -> TextEncoder:
+    made: dict[str, tuple[Any, Pooling]] = {
+        "clip": (CLIPTextConfig(**TEXT, max_position_embeddings=24, bos_token_id=2, eos_token_id=3, pad_token_id=0), "eot"),
+        "roberta": (RobertaConfig(**TEXT, max_position_embeddings=26, pad_token_id=0, type_vocab_size=1), "cls"),
+        "bert": (tiny_encoder.bert_config(), "mean"),
+    }
+    return TextEncoder.from_config(made[name][0], tiny_encoder.tokenizer(), made[name][1])
+
+
+def dino() -> DualEncoder:
+    """With another vision transformer than CLIP's, from a folder that is gone afterwards."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "image_size": 16, "patch_size": 8}
+    with tempfile.TemporaryDirectory() as folder:
+        Dinov2Model(Dinov2Config(**sizes)).save_pretrained(folder)
+        return DualEncoder(text_half("bert"), ViTTower(input=ImageInput(size=16), path=folder), 6)
+
+
+def build(name: str) -> DualEncoder:
+    torch.manual_seed(0)
+    vit = ViTTower(input=ImageInput(size=16, mean=(0.4, 0.5, 0.6)), patch_size=8, width=16, layers=2, heads=2)
+    resnet = ResNetTower(input=ImageInput(size=32), width=4, blocks=(1, 1, 1, 2))
+    htsat = HTSATTower(input=CLAP_INPUT, spec_size=64, embed=8, depths=(1, 1), heads=(2, 2), window=4)
+    ast = ASTTower(input=KALDI_INPUT, patch_size=8, stride=6, width=16, layers=2, heads=2, mask_frames=4, mean=-5.0, std=3.0)
+    dual = {
+        "clip": lambda: DualEncoder(text_half("clip"), vit, 6),
+        "clap": lambda: DualEncoder(text_half("roberta"), htsat, 6, "mlp"),
+        "clip-resnet": lambda: DualEncoder(text_half("clip"), resnet, 6),
+        "released-resnet": lambda: DualEncoder(text_half("clip"), resnet, 6, keeps_end=False),
+        "bert-vit": lambda: DualEncoder(text_half("bert"), vit, 6, "mlp"),
+        "bert-dino": dino,
+        "bert-htsat": lambda: DualEncoder(text_half("bert"), htsat, 6),
+        "roberta-ast": lambda: DualEncoder(text_half("roberta"), ast, 6, "mlp"),
+    }[name]()
+    for part, value in dual.named_parameters():
+        if value.ndim > 1:  # as drawn, all vectors would be alike
+            torch.nn.init.normal_(value, std=0.2)
+        elif part.endswith("bn3.weight"):
+            torch.nn.init.ones_(value)
+    dual.logit_scale.data.fill_(1.5)
+    return dual.eval()
+
+
+def items_of(dual: DualEncoder) -> list[Any]:
+    return pictures(dual.input.size) if isinstance(dual.input, ImageInput) else sounds(dual.input.rate)
+
+
+LOADER = """
+import json, sys
+import numpy as np, torch
+assert not any("multicse" == name or name in ("trainers", "data", "evaluation") for name in sys.modules)
+from PIL import Image
+from sentence_transformers import SentenceTransformer
+torch.set_num_threads(1)
+for folder, text, form in json.loads(sys.argv[1]):
+    model = SentenceTransformer(folder, device="cpu", trust_remote_code=form == "code")
+    content = np.load(folder + "/../items.npz")
+    items = [content[name] for name in sorted(content.files)]
+    if "image" in model.modalities:
+        items = [Image.fromarray(item) for item in items]
+    else:
+        items = [{"array": item, "sampling_rate": 8000} for item in items]
+    out = {"texts": model.encode(text), "items": model.encode(items, batch_size=2), "one": model.encode(items[1])}
+    out["similarity"] = model.similarity(out["texts"], out["items"]).numpy()
+    if form == "code":
+        out["half"] = SentenceTransformer(folder + "/text", device="cpu").encode(text)
+        model.save(folder + "/../again")
+        again = SentenceTransformer(folder + "/../again", device="cpu", trust_remote_code=True)
+        out["again"] = np.concatenate([again.encode(text), again.encode(items)])
+    np.savez(folder + "/../vectors.npz", **out)
+assert "trainers" not in sys.modules
+"""
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[DualEncoder, Path]]:
+    """Every kind of dual encoder with its folder, beside which another process has left its vectors."""
+    place = tmp_path_factory.mktemp("exports")
+    duals = {name: build(name) for name in FORMS}
+    jobs = []
+    for name, dual in duals.items():
+        folder = place / name / "model"
+        dual.tokenize(TEXTS)  # tokenizers remember their last call, and would save it
+        save_dual(dual, str(folder))
+        arrays: list[Any] = [item.samples if isinstance(item, Sound) else item for item in items_of(dual)]
+        content: dict[str, Any] = {f"{i}": array for i, array in enumerate(arrays)}
+        np.savez(place / name / "items.npz", **content)
+        jobs.append((str(folder), TEXTS, form_of(dual)))
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_MODULES_CACHE": str(place / "cache")}
+    command = [sys.executable, "-P", "-c", LOADER, json.dumps(jobs)]
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr[-3000:]
+    return {name: (dual, place / name / "model") for name, dual in duals.items()}
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_another_process_gives_the_vectors(made: dict[str, tuple[DualEncoder, Path]], name: str) -> None:
+    dual, folder = made[name]
+    assert form_of(dual) == FORMS[name]
+    assert not [file for file in folder.rglob("*") if file.suffix in (".bin", ".pt", ".pkl", ".pickle")]
+    with torch.no_grad():
+        texts, items = dual(dual.tokenize(TEXTS)).numpy(), dual.encode_items(items_of(dual)).numpy()
+    for vectors in (texts, items):  # they differ, so that agreement says something
+        assert np.abs(vectors[:, None] - vectors).max(-1)[~np.eye(len(vectors), dtype=bool)].min() > 1e-3
+    found = np.load(folder.parent / "vectors.npz")
+    np.testing.assert_allclose(found["texts"], texts, atol=1e-4)
+    np.testing.assert_allclose(found["items"], items, atol=1e-4)
+    np.testing.assert_allclose(found["one"], items[1], atol=1e-4)
+    np.testing.assert_allclose(found["similarity"], texts @ items.T, atol=1e-4)
+    if FORMS[name] == "code":
+        np.testing.assert_allclose(found["again"], np.concatenate([texts, items]), atol=1e-4)
+    if FORMS[name] == "code" and dual.keeps_end:
+        np.testing.assert_allclose(found["half"], texts, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_our_own_loader(made: dict[str, tuple[DualEncoder, Path]], name: str) -> None:
+    """Also with sounds that must be cut or resampled, of which ours takes the same part as in training."""
+    dual, folder = made[name]
+    encoder: Any = load_model(str(folder), device="cpu")
+    items, modality = items_of(dual), dual.modalities[1]
+    if FORMS[name] == "code" and modality == "audio":
+        items += sounds(11025, (30000, 400)) + sounds(8000, (12001,))
+    elif FORMS[name] == "code":
+        items += [np.random.default_rng(5).integers(0, 256, shape, dtype=np.uint8) for shape in ((41, 70, 3), (99, 20, 3))]
+    with torch.no_grad():
+        np.testing.assert_allclose(encoder.encode(TEXTS), dual(dual.tokenize(TEXTS)).numpy(), atol=1e-4)
+        np.testing.assert_allclose(encoder.encode(items, modality), dual.encode_items(items).numpy(), atol=1e-4)
+    assert encoder.logit_scale == pytest.approx(float(np.exp(1.5)))
+    assert encoder.modalities == ("text", modality)
+    with pytest.raises(EvaluationError, match=r"not (audio|image)"):
+        encoder.encode([], "audio" if modality == "image" else "image")
+
+
+def test_transformers_loads_clip(made: dict[str, tuple[DualEncoder, Path]]) -> None:
+    from transformers import AutoProcessor, CLIPModel
+
+    dual, folder = made["clip"]
+    model: Any = CLIPModel.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    items = pictures(16)
+    inputs = processor(text=TEXTS, images=[Image.fromarray(item) for item in items], return_tensors="pt", padding=True,
+                       truncation=True)  # fmt: skip
+    with torch.no_grad():
+        out = model(**inputs)
+        torch.testing.assert_close(out.text_embeds, dual(dual.tokenize(TEXTS)), atol=1e-5, rtol=0)
+        torch.testing.assert_close(out.image_embeds, dual.encode_items(items), atol=1e-5, rtol=0)
+        logits = dual.scale * dual.encode_items(items) @ dual(dual.tokenize(TEXTS)).T
+        torch.testing.assert_close(out.logits_per_image, logits, atol=1e-4, rtol=0)
+    said = json.loads((folder / "preprocessor_config.json").read_text())
+    assert said["size"] == {"shortest_edge": 16} and said["image_mean"] == [0.4, 0.5, 0.6] and said["resample"] == 3
+
+
+def test_transformers_loads_clap(made: dict[str, tuple[DualEncoder, Path]]) -> None:
+    """RoBERTa's weights, and its pooler, are those of CLAP's text half."""
+    from transformers import AutoProcessor, ClapModel
+
+    dual, folder = made["clap"]
+    model: Any = ClapModel.from_pretrained(folder).eval()
+    processor = AutoProcessor.from_pretrained(folder)
+    clips = sounds(8000)
+    audio = processor(audio=[clip.samples for clip in clips], sampling_rate=8000, return_tensors="pt")
+    texts = processor(text=TEXTS, return_tensors="pt", padding=True, truncation=True)
+    with torch.no_grad():
+        torch.testing.assert_close(audio["input_features"][:, 0].float(), dual.prepare(clips), atol=1e-2, rtol=0)
+        out = model(**texts, **audio)
+        torch.testing.assert_close(out.text_embeds, dual(dual.tokenize(TEXTS)), atol=1e-5, rtol=0)
+        torch.testing.assert_close(out.audio_embeds, dual.encode_items(clips), atol=1e-4, rtol=0)
+        cosines = dual.encode_items(clips) @ dual(dual.tokenize(TEXTS)).T
+        torch.testing.assert_close(out.logits_per_audio, dual.scale * cosines, atol=1e-3, rtol=0)
+
+
+def test_what_transformers_cannot_say_brings_its_code() -> None:
+    """A window of half a second, or a projection of the other kind."""
+    torch.manual_seed(0)
+    whole = HTSATTower(input=CLAP_INPUT.model_copy(update={"seconds": 0.5}), spec_size=64, embed=8, depths=(1, 1),
+                       heads=(2, 2), window=4, mask_frames=0)  # fmt: skip
+    assert form_of(DualEncoder(text_half("roberta"), whole, 6, "mlp")) == "code"
+    assert form_of(DualEncoder(text_half("roberta"), whole, 6)) == "code"
+    vit = ViTTower(input=ImageInput(size=16), patch_size=8, width=16, layers=1, heads=2)
+    assert form_of(DualEncoder(text_half("clip"), vit, 6, "mlp")) == "code"
+
+
+@pytest.mark.parametrize("name", ["clip", "clap", "bert-vit", "bert-htsat"])
+def test_both_halves_begin_a_further_training(made: dict[str, tuple[DualEncoder, Path]], name: str, tmp_path: Path) -> None:
+    """And its export gives the same again."""
+    dual, folder = made[name]
+    text, place = (folder, folder) if FORMS[name] != "code" else (folder / "text", folder / "tower")
+    config: Any = {"image": ViTTower, "audio": HTSATTower}[dual.modalities[1]](input=dual.input, path=str(place))
+    again = DualEncoder(TextEncoder.from_pretrained(str(text)), config, 6, dual.projection).eval()
+    items = items_of(dual)
+    with torch.no_grad():
+        torch.testing.assert_close(again.encode_items(items), dual.encode_items(items), atol=1e-5, rtol=0)
+        torch.testing.assert_close(again(again.tokenize(TEXTS)), dual(dual.tokenize(TEXTS)), atol=1e-5, rtol=0)
+        assert again.scale.item() == pytest.approx(float(np.exp(1.5)))
+        save_dual(again, str(tmp_path / "again"))
+        configs = [file.read_text() for file in (tmp_path / "again").rglob("*.json")]
+        assert len(configs) > 5 and not any(str(folder.parent) in content for content in configs)
+        saved: Any = load_model(str(tmp_path / "again"), device="cpu")
+        np.testing.assert_allclose(saved.encode(TEXTS), again(again.tokenize(TEXTS)).numpy(), atol=1e-4)
+        np.testing.assert_allclose(saved.encode(items, dual.modalities[1]), again.encode_items(items).numpy(), atol=1e-4)
+
+
+def test_inputs_are_prepared_as_in_training() -> None:
+    rng = np.random.default_rng(3)
+    arrays = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in ((40, 61), (75, 33), (7, 7), (300, 20))]
+    picture = ImageInput(size=24, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
+    got = exported.prepare_pictures([Image.fromarray(array) for array in arrays], picture.model_dump())
+    torch.testing.assert_close(got, prepare_images(arrays, picture), atol=1e-5, rtol=0)
+    clips = [*sounds(8000, (3000, 9000, 16000, 400)), *sounds(22050, (20000, 999)), *sounds(16000, (4001,))]
+    pairs = [(clip.samples, clip.rate) for clip in clips]
+    for sound in (CLAP_INPUT, KALDI_INPUT, AudioInput(rate=16000, seconds=0.7, bins=20, high_hz=8000)):
+        got = exported.prepare_sounds(pairs, sound.model_dump())
+        want = prepare_sounds(pairs, sound)
+        assert got.shape == want.shape == (7, sound.frames, sound.bins)
+        torch.testing.assert_close(got, want, atol=2e-3, rtol=0)
+
+
+def test_our_loader_runs_nothing_of_a_folder(made: dict[str, tuple[DualEncoder, Path]], tmp_path: Path) -> None:
+    import shutil
+
+    dual, folder = made["bert-vit"]
+    evil = tmp_path / "evil"
+    shutil.copytree(folder, evil)
+    for file in (*evil.glob("*.py"), evil / "text" / "multicse_dual.py", evil / "tower" / "modeling.py"):
+        file.write_text(f"open({str(tmp_path / 'ran')!r}, 'w').write('x')\n")
+    for file in (evil / "tower" / "config.json", evil / "text" / "config.json"):
+        content = json.loads(file.read_text())
+        maps = {"AutoConfig": "modeling.C", "AutoModel": "modeling.M"}
+        file.write_text(json.dumps({**content, "auto_map": maps}))
+    with torch.no_grad():
+        np.testing.assert_allclose(load_model(str(evil)).encode(TEXTS), dual(dual.tokenize(TEXTS)).numpy(), atol=1e-4)
+    modules = json.loads((evil / "text" / "modules.json").read_text())
+    (evil / "text" / "modules.json").write_text(json.dumps([{**modules[0], "type": "multicse_dual.DualEncoder"}]))
+    with pytest.raises(EvaluationError, match="does not load"):
+        load_model(str(evil))
+    assert not (tmp_path / "ran").exists()
+
+
+def _edited(folder: Path, out: Path, name: str, text: str | None = None) -> Path:
+    """A copy of an export, in which one file has another text; as a rule one more line that would leave a trace."""
+    import shutil
+
+    shutil.copytree(folder, out)
+    file = out / name
+    trace = f"open({str(out.parent / 'ran')!r}, 'w').write('x')\n"
+    file.write_text(file.read_text() + trace if text is None else text)
+    return out
+
+
+OTHER_MODULE = json.dumps([{"idx": 0, "name": "0", "path": "", "type": "other.DualEncoder"}])
+
+
+@pytest.mark.parametrize(("name", "text"), [("multicse_dual.py", None), ("resnet.py", None), ("modules.json", OTHER_MODULE)])
+def test_only_code_of_ours_is_run(
+    made: dict[str, tuple[DualEncoder, Path]], tmp_path: Path, name: str, text: str | None
+) -> None:
+    dual, folder = made["clip-resnet"]
+    assert carries_code(folder) and not carries_code(made["clip"][1])
+    edited = _edited(folder, tmp_path / "edited", name, text)
+    for refuses in (carries_code, lambda place: verify(dual, place)):
+        with pytest.raises(
+            ExportError, match=rf"its code is not this project's \({re.escape(name)} .*export again.*reading"
+        ):
+            refuses(edited)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_code_without_its_file_is_not_ours(made: dict[str, tuple[DualEncoder, Path]], tmp_path: Path) -> None:
+    edited = _edited(made["clip-resnet"][1], tmp_path / "edited", "resnet.py")
+    (edited / "resnet.py").unlink()
+    with pytest.raises(ExportError, match=r"\(resnet\.py "):
+        carries_code(edited)
+
+
+def test_one_name_for_the_code() -> None:
+    from evaluation.encoders.encoder import multimodal
+    from models import dual_export
+    from trainers.engine.loop import card
+
+    assert multimodal.CLASS == dual_export.CLASS == f"{dual_export.MODULE}.DualEncoder"
+    assert f"{dual_export.MODULE}.py" == card.CODE
+
+
+def test_folders_of_another_version_are_named(tmp_path: Path) -> None:
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "multicse_new.Thing"}]))
+    with pytest.raises(EvaluationError, match=r"multicse_new\.Thing.*multicse_dual\.DualEncoder"):
+        load_multimodal(tmp_path)
+
+
+def test_bad_inputs_are_named(made: dict[str, tuple[DualEncoder, Path]]) -> None:
+    module = exported.DualEncoder.load(str(made["bert-vit"][1]))
+    other = exported.DualEncoder.load(str(made["bert-htsat"][1]))
+    with pytest.raises(ValueError, match="two calls"):
+        module.preprocess(["text", pictures(16)[0]])
+    with pytest.raises(ValueError, match=r"float64 \(4, 4, 3\)"):
+        module.preprocess([np.zeros((4, 4, 3))])
+    with pytest.raises(ValueError, match="rate 0"):
+        other.preprocess([{"array": np.zeros(9, np.float32)}])
+    silent = np.zeros(9, np.float32)
+    for value in (np.nan, np.inf):
+        with pytest.raises(ValueError, match="sound 1 has samples that are infinite or NaN"):
+            other.preprocess([{"array": wave, "sampling_rate": 8000} for wave in (silent, silent + value)])
+    with pytest.raises(ValueError, match=r"\(2, 9\)"):
+        other.preprocess([{"array": np.zeros((2, 9), np.float32), "sampling_rate": 8000}])

@@ -1,0 +1,155 @@
+"""Words found again among tokens: sub-words, truncation, byte-level tokenizers whose offsets hold a leading space."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
+from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerFast
+
+from data.shards import RawSample
+from data.streams.kinds import TextStream
+from data.streams.triplets import TripletTextStream, words
+from data.wordnet.lexicon import open_lexicon
+from models.text_encoder import TextEncoder
+
+ROOT = Path(__file__).resolve().parents[2]
+SENTENCES = [
+    "The unfashionable Ambassador, quickly!",
+    "An extraordinarily  BIG naïve dog's re-use of the synchronisation",
+    "Größe “happiness” is (incomprehensible).",
+]
+TINY = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+
+
+@pytest.fixture(scope="module")
+def encoder() -> TextEncoder:
+    return TextEncoder.from_pretrained(str(ROOT / "models" / "small-bert-en"))
+
+
+def byte_level(trim_offsets: bool, add_prefix_space: bool) -> TextEncoder:
+    """RoBERTa's kind of tokenizer, trained on a few words."""
+    plain = Tokenizer(models.BPE(unk_token="<unk>"))
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    plain.decoder = decoders.ByteLevel()
+    special = ["<s>", "<pad>", "</s>", "<unk>"]
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    plain.train_from_iterator(SENTENCES * 3 + ["the dog of the big dog is happy"] * 5, trainer)
+    plain.post_processor = processors.RobertaProcessing(
+        ("</s>", 2), ("<s>", 0), trim_offsets=trim_offsets, add_prefix_space=add_prefix_space
+    )
+    plain.add_special_tokens([AddedToken(token, special=True) for token in special])
+    fast = PreTrainedTokenizerFast(
+        tokenizer_object=plain, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>", model_max_length=64
+    )
+    return TextEncoder.from_config(BertConfig(vocab_size=len(plain.get_vocab()), max_position_embeddings=64, **TINY), fast)
+
+
+def marked(encoder: TextEncoder, texts: list[str], spans: list[tuple[int, int] | None], **more: Any) -> list[list[int]]:
+    tokens = encoder.tokenize(texts, spans=spans, **more)
+    assert tokens["word_mask"].dtype == torch.int64 and tokens["word_mask"].shape == tokens["input_ids"].shape
+    return [ids[on.bool()].tolist() for ids, on in zip(tokens["input_ids"], tokens["word_mask"], strict=True)]
+
+
+def every_word() -> tuple[list[str], list[tuple[int, int] | None]]:
+    pairs = [(text, span) for text in SENTENCES for span in words(text)]
+    return [text for text, _ in pairs], [span for _, span in pairs]
+
+
+def test_sub_words_of_a_word_give_the_word(encoder: TextEncoder) -> None:
+    texts, spans = every_word()
+    found = marked(encoder, texts, spans)
+    pieces = [encoder.tokenizer.convert_ids_to_tokens(ids) for ids in found]
+    assert max(map(len, pieces)) >= 3
+    for text, span, parts in zip(texts, spans, pieces, strict=True):
+        assert span is not None
+        word = text[slice(*span)].lower().replace("ö", "o").replace("ï", "i")
+        joined = "".join(part.removeprefix("##") for part in parts)
+        assert joined == word or "[UNK]" in joined, (word, parts)
+    assert sum("[UNK]" in "".join(parts) for parts in pieces) <= 1
+
+
+@pytest.mark.parametrize("trim_offsets", [True, False])
+@pytest.mark.parametrize("add_prefix_space", [True, False])
+def test_byte_level_tokens_of_a_word_give_the_word(trim_offsets: bool, add_prefix_space: bool) -> None:
+    tiny = byte_level(trim_offsets, add_prefix_space)
+    texts, spans = every_word()
+    for text, span, ids in zip(texts, spans, marked(tiny, texts, spans), strict=True):
+        assert span is not None
+        assert tiny.tokenizer.decode(ids).strip() == text[slice(*span)]
+    offsets = tiny.tokenizer("the dog", return_offsets_mapping=True)["offset_mapping"]
+    assert ((3, 7) in offsets) is not trim_offsets  # else this would not test the space before a word
+
+
+def test_the_same_word_twice_is_marked_once(encoder: TextEncoder) -> None:
+    mask = encoder.tokenize(["dog dog dog"], spans=[(4, 7)])["word_mask"]
+    assert mask.tolist() == [[0, 0, 1, 0, 0]]
+
+
+def test_no_span_an_empty_span_and_padding_mark_nothing(encoder: TextEncoder) -> None:
+    texts = ["the dog", "the dog", "the dog", "the dog sees a cat in the house"]
+    mask = encoder.tokenize(texts, spans=[None, (0, 0), (5, 5), (0, 3)])["word_mask"]
+    assert mask[:3].sum() == 0 and mask[3].tolist() == [0, 1] + [0] * (mask.shape[1] - 2)
+
+
+def test_a_word_that_is_cut_off_marks_nothing(encoder: TextEncoder) -> None:
+    text, span = "the dog sees the unfashionable ambassador", (17, 30)
+    whole = marked(encoder, [text], [span])[0]
+    assert len(whole) >= 2
+    assert marked(encoder, [text], [span], max_length=6) == [[]]
+    assert marked(encoder, [text], [span], max_length=7) == [whole[:1]]  # [CLS] the dog sees the, its first part, [SEP]
+
+
+def test_without_spans_nothing_changes(encoder: TextEncoder) -> None:
+    plain, more = encoder.tokenize(SENTENCES), encoder.tokenize(SENTENCES, spans=[None] * 3)
+    assert set(plain) == {"input_ids", "attention_mask"} and set(more) == {*plain, "word_mask"}
+    assert all(torch.equal(plain[name], more[name]) for name in plain)
+
+
+def test_what_is_refused(encoder: TextEncoder) -> None:
+    with pytest.raises(ValueError, match="tokenize: 1 spans for 2 texts"):
+        encoder.tokenize(["a", "b"], spans=[(0, 1)])
+
+    class Slow(BertTokenizer):
+        is_fast = False
+
+    slow = TextEncoder(encoder.model, Slow.from_pretrained(ROOT / "models" / "small-bert-en"))
+    slow.path = "some/folder"
+    assert set(slow.tokenize(["a"])) == {"input_ids", "attention_mask"}
+    with pytest.raises(ValueError, match=r"encoder.path: the tokenizer of 'some/folder' \(Slow\)"):
+        slow.tokenize(["a"], spans=[(0, 1)])
+
+
+def test_the_stream_marks_the_replaced_word(encoder: TextEncoder) -> None:
+    """Collate with a real tokenizer: tokens of the three words, and where the views differ is where they are marked."""
+    config = TripletTextStream(shards="x", lexicon="small", without_candidate="keep", max_length=16)
+    texts = ["The rapid cars drive on.", "zzz", "unfashionable " * 9 + "big", "He sees a big house"]
+    samples = [RawSample("s", str(i), {"txt": text.encode()}) for i, text in enumerate(texts)]
+    rows = [config.row(sample, np.random.default_rng(3)) for sample in samples]
+    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
+
+    def tokenize(texts: list[str], spans: Any = None) -> dict[str, torch.Tensor]:
+        return encoder.tokenize(texts, max_length=config.max_length, spans=spans)
+
+    tensors = config.collate(columns, tokenize)
+    assert tensors["input_ids"].shape == (4, 3, 16) and tensors["candidate"].tolist() == [True, False, False, True]
+    lexicon = open_lexicon("small")
+    spell = encoder.tokenizer.convert_ids_to_tokens
+    for number, (row, ids, mask) in enumerate(zip(rows, tensors["input_ids"], tensors["word_mask"].bool(), strict=True)):
+        read = ["".join(t.removeprefix("##") for t in spell(i[m])) for i, m in zip(ids, mask, strict=True)]
+        replaced = [row[f"text{view}"][slice(*row["spans"][view])].lower() for view in range(3)]
+        assert (replaced[0] == "") == (number == 1)
+        if number in (1, 2):  # no candidate; behind more sub-words than are kept
+            assert read == ["", "", ""] and torch.equal(ids[0], ids[1]) and torch.equal(ids[0], ids[2])
+            continue
+        assert read == replaced
+        assert read[1] in lexicon.synonyms(read[0]) and read[2] in lexicon.antonyms(read[0])
+        rest = [i[~m & (i != 0)].tolist() for i, m in zip(ids, mask, strict=True)]
+        assert rest[0] == rest[1] == rest[2] and len(rest[0]) > 3
+    plain = TextStream(shards="x").collate({"text0": columns["text0"]}, tokenize)
+    assert torch.equal(plain["input_ids"][:, 0], tensors["input_ids"][:, 0])

@@ -1,0 +1,346 @@
+"""The text encoder: pooling, patches, loading, and what it saves."""
+
+from __future__ import annotations
+
+import copy
+import json
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import tiny_encoder
+import torch
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
+from torch import nn
+from transformers import (
+    AutoModel,
+    BertModel,
+    CanineConfig,
+    DistilBertConfig,
+    MPNetConfig,
+    PretrainedConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+from models.frozen import frozen
+from models.text_encoder import STACKS, Pooling, TextEncoder, by_length
+
+TEXTS = ["the dog runs", "a happy woman plays the guitar in the park", "cat"]
+SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+VOCABULARY = {"vocab_size": 40, "max_position_embeddings": 26, "pad_token_id": 0}
+CONFIGS: dict[str, PretrainedConfig] = {
+    "bert": tiny_encoder.bert_config(),
+    "roberta": RobertaConfig(**SIZES, **VOCABULARY),
+    "xlm-roberta": XLMRobertaConfig(**SIZES, **VOCABULARY),
+    "distilbert": DistilBertConfig(vocab_size=40, dim=16, n_layers=2, n_heads=2, hidden_dim=32),
+}
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, rtol=0, atol=1e-5)
+
+
+@torch.no_grad()
+def vectors(encoder: TextEncoder) -> torch.Tensor:
+    return encoder.eval()(encoder.tokenize(TEXTS))
+
+
+def test_pooling_against_loops() -> None:
+    encoder = tiny_encoder.encoder().eval()
+    batch = encoder.tokenize(TEXTS)
+    states = encoder.model(**batch, output_hidden_states=True).hidden_states
+    assert len(states) == 3
+
+    def mean(i: int, *layers: int) -> torch.Tensor:
+        n = int(batch["attention_mask"][i].sum())
+        return torch.stack([states[layer][i, :n] for layer in layers]).mean(dim=(0, 1))
+
+    expected: dict[Pooling, Callable[[int], torch.Tensor]] = {
+        "cls": lambda i: states[-1][i, 0],
+        "cls_before_pooler": lambda i: states[-1][i, 0],
+        "mean": lambda i: mean(i, -1),
+        "max": lambda i: states[-1][i, : int(batch["attention_mask"][i].sum())].max(0).values,
+        "eot": lambda i: states[-1][i, int(batch["attention_mask"][i].sum()) - 1],
+        "avg_top2": lambda i: mean(i, -1, -2),
+        "avg_first_last": lambda i: mean(i, 0, -1),
+    }
+    assert set(expected) == set(get_args(Pooling))
+    for pooling, one in expected.items():
+        encoder.pooling = pooling
+        close(vectors(encoder), torch.stack([one(i) for i in range(3)]))
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_patches_pass_through_the_layers_alone(kind: str) -> None:
+    """No positions, token types, LayerNorm or dropout of the text embeddings; no mask."""
+    encoder = tiny_encoder.encoder(config=CONFIGS[kind]).eval()
+    patches = torch.randn(2, 7, 16)
+    out = encoder.outputs(patches=patches, layers=True)
+    assert torch.equal(out.layers[0], patches)
+    assert len(out.layers) == 3
+    # the model's own stack says the same ...
+    stack = getattr(encoder.model, STACKS[kind])
+    close(out.tokens, stack(patches, attention_mask=None).last_hidden_state)
+    # ... and so does the whole model once its embedding module hands the patches on untouched
+    model = copy.deepcopy(encoder.model)
+    model.embeddings.forward = lambda *args, **kwargs: patches
+    close(out.tokens, model(inputs_embeds=torch.zeros(2, 7, 16)).last_hidden_state)
+    # without positions, order of the other patches does not matter
+    shuffled = encoder.outputs(patches=patches[:, [0, 3, 1, 2, 6, 5, 4]]).pooled
+    close(out.pooled, shuffled)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_dropout_is_active_in_training_for_text_and_patches(kind: str) -> None:
+    encoder = tiny_encoder.encoder(config=CONFIGS[kind]).train()
+    text = {"input_ids": torch.full((2, 5), 9), "attention_mask": torch.ones(2, 5).long()}
+    inputs: list[dict[str, Any]] = [text, {"patches": torch.ones(2, 5, 16)}]
+    for given in inputs:
+        pooled = encoder.train().outputs(**given).pooled
+        assert not torch.allclose(pooled[0], pooled[1], atol=1e-4)
+        pooled = encoder.eval().outputs(**given).pooled
+        assert torch.allclose(pooled[0], pooled[1], atol=1e-6)
+
+
+def test_input_embeddings_equal_token_ids() -> None:
+    encoder = tiny_encoder.encoder("mean").eval()
+    batch = encoder.tokenize(TEXTS)
+    embedded = encoder.model.get_input_embeddings()(batch["input_ids"])
+    close(encoder.outputs(inputs_embeds=embedded, attention_mask=batch["attention_mask"]).pooled, vectors(encoder))
+
+
+def test_other_model_types_take_text_but_refuse_patches() -> None:
+    encoder = tiny_encoder.encoder("mean", MPNetConfig(**SIZES, **VOCABULARY))
+    assert vectors(encoder).shape == (3, 16)
+    with pytest.raises(ValueError, match=r"'mpnet' model cannot take .* supported: bert, roberta, xlm-roberta, distilbert"):
+        encoder.outputs(patches=torch.zeros(1, 2, 16))
+
+
+def test_tokenize_cuts_at_the_model_or_at_what_is_asked() -> None:
+    encoder = tiny_encoder.encoder()
+    long = " ".join(["dog"] * 100)
+    assert encoder.tokenize([long, "cat"])["input_ids"].shape == (2, 24)
+    assert encoder.tokenize([long], max_length=8)["input_ids"].shape == (1, 8)
+    assert encoder.tokenize([long], max_length=80)["input_ids"].shape == (1, 24)
+    assert encoder.tokenize(["cat"])["attention_mask"].tolist() == [[1, 1, 1]]
+
+
+def test_roberta_has_fewer_positions_than_it_says() -> None:
+    config = RobertaConfig(**SIZES, vocab_size=40, max_position_embeddings=14, pad_token_id=1)
+    encoder = tiny_encoder.encoder(config=config)
+    assert encoder.limit == 12
+    assert vectors(encoder).shape == (3, 16)
+    assert encoder.tokenize([" ".join(["dog"] * 100)])["input_ids"].shape == (1, 12)
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+@pytest.mark.parametrize("pooling", get_args(Pooling))
+def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_path: Path) -> None:
+    encoder = tiny_encoder.encoder(pooling, CONFIGS[kind])
+    if pooling == "cls":
+        encoder.add_head(only_trains=False)
+        assert encoder.head is not None
+        encoder.head.linear.bias.data.normal_()
+    expected = vectors(encoder)
+    encoder.save(str(tmp_path))
+    assert not list(tmp_path.rglob("*.bin"))
+
+    theirs = SentenceTransformer(str(tmp_path), device="cpu")
+    close(torch.from_numpy(theirs.encode(TEXTS)), expected)
+    assert theirs.max_seq_length == encoder.limit
+
+    again = TextEncoder.from_pretrained(str(tmp_path))
+    assert (again.pooling, again.limit) == (pooling, encoder.limit)
+    close(vectors(again), expected)
+
+    model = AutoModel.from_pretrained(tmp_path).eval()
+    out = model(**encoder.tokenize(TEXTS))
+    if pooling == "mean":
+        mask = encoder.tokenize(TEXTS)["attention_mask"][..., None]
+        close((out.last_hidden_state * mask).sum(1) / mask.sum(1), expected)
+    elif pooling == "cls_before_pooler":
+        close(out.last_hidden_state[:, 0], expected)
+    elif pooling == "cls" and kind != "distilbert":  # DistilBERT has no pooler
+        close(out.pooler_output, expected)
+
+
+def test_head_that_only_trains_is_neither_evaluated_nor_saved(tmp_path: Path) -> None:
+    encoder = tiny_encoder.encoder()
+    before = vectors(encoder)
+    encoder.add_head(only_trains=True)
+    close(vectors(encoder), before)
+    encoder.save(str(tmp_path))
+    assert [m["type"].rsplit(".")[-1] for m in json.loads((tmp_path / "modules.json").read_text())] == [
+        "Transformer",
+        "Pooling",
+    ]
+    assert TextEncoder.from_pretrained(str(tmp_path)).head is None
+
+
+def test_a_saved_head_is_kept_and_a_bert_pooler_is_not(tmp_path: Path) -> None:
+    encoder = tiny_encoder.encoder("cls")
+    encoder.add_head(only_trains=False)
+    assert encoder.head is not None
+    encoder.head.linear.bias.data.normal_()
+    encoder.save(str(tmp_path / "sentence"))
+    again = TextEncoder.from_pretrained(str(tmp_path / "sentence"))
+    again.add_head(only_trains=False)
+    assert again.head is not None
+    close(again.head.linear.bias, encoder.head.linear.bias)
+
+    torch.manual_seed(1)
+    bert = BertModel(tiny_encoder.bert_config()).eval()  # with its own pooler
+    bert.save_pretrained(tmp_path / "bert")
+    encoder.tokenizer.save_pretrained(tmp_path / "bert")
+    loaded = TextEncoder.from_pretrained(str(tmp_path / "bert"), pooling="cls")
+    assert loaded.model.pooler is None
+    close(vectors(loaded), bert(**encoder.tokenize(TEXTS)).pooler_output)
+    loaded.add_head(only_trains=True)  # SimCSE drops the pretrained pooler
+    assert loaded.head is not None
+    assert not torch.allclose(loaded.head.linear.weight, bert.pooler.dense.weight)
+    assert TextEncoder.from_pretrained(str(tmp_path / "bert")).pooling == "mean"
+
+
+def test_reads_normalise_and_shorter_limit(tmp_path: Path) -> None:
+    encoder = tiny_encoder.encoder("mean")
+    encoder.normalise = True
+    encoder.save(str(tmp_path))
+    close(torch.from_numpy(SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)), vectors(encoder))
+    settings = json.loads((tmp_path / "sentence_bert_config.json").read_text()) | {"max_seq_length": 6}
+    (tmp_path / "sentence_bert_config.json").write_text(json.dumps(settings))
+    again = TextEncoder.from_pretrained(str(tmp_path))
+    assert (again.normalise, again.limit) == (True, 6)
+    close(vectors(again).norm(dim=1), torch.ones(3))
+
+
+def test_dropout_overrides(tmp_path: Path) -> None:
+    for kind, config in CONFIGS.items():
+        folder = str(tmp_path / kind)
+        tiny_encoder.encoder("mean", config).save(folder)
+        encoder = TextEncoder.from_pretrained(folder, hidden_dropout=0.0, attention_dropout=0.0).train()
+        batch = encoder.tokenize(TEXTS)
+        close(encoder(batch), encoder(batch))
+    folder = str(tmp_path / "bert")
+    encoder = TextEncoder.from_pretrained(folder, hidden_dropout=0.3)
+    assert {m.p for m in encoder.modules() if isinstance(m, nn.Dropout)} == {0.3, 0.1}
+
+
+def test_bad_folders_are_refused_with_the_fix(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"encoder.pooling: 'median' is not known; allowed: cls, "):
+        tiny_encoder.encoder("median")
+    with pytest.raises(ValueError, match=r"encoder.path: .*nowhere.* cannot be loaded. Give a folder"):
+        TextEncoder.from_pretrained(str(tmp_path / "nowhere"))
+
+    with pytest.raises(ValueError, match=r"encoder.path: 'no-such/model' cannot be loaded"):
+        TextEncoder.from_pretrained("no-such/model")
+
+    encoder = tiny_encoder.encoder("mean")
+    encoder.save(str(tmp_path / "pickled"))
+    (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"only pickled weights.*save_pretrained"):
+        TextEncoder.from_pretrained(str(tmp_path / "pickled"))
+
+    encoder.save(str(tmp_path / "deeper"))
+    config = json.loads((tmp_path / "deeper" / "config.json").read_text()) | {"num_hidden_layers": 3}
+    (tmp_path / "deeper" / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ValueError, match=r"lacks 16 weights of a 'bert' model, such as 'encoder.layer.2"):
+        TextEncoder.from_pretrained(str(tmp_path / "deeper"))
+
+    parts = [st.Transformer(str(tmp_path / "deeper")), st.Pooling(16, "mean"), st.LayerNorm(16)]
+    SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "other"), create_model_card=False)
+    with pytest.raises(ValueError, match=r"has a module '.*LayerNorm'; supported: Transformer, Pooling"):
+        TextEncoder.from_pretrained(str(tmp_path / "other"))
+
+    with pytest.raises(ValueError, match=r"encoder.hidden_dropout: a 'modernbert' model has no such setting"):
+        from transformers import ModernBertConfig
+
+        from models.text_encoder import _set_dropouts
+
+        _set_dropouts(ModernBertConfig(), 0.1, None)
+
+
+def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
+    class Pupil(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.own = nn.Linear(2, 2)
+            self.teacher = frozen(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2), nn.Dropout()), checkpoint=False)
+            self.target = frozen(nn.Linear(2, 2))
+            self.teacher.register_buffer("positions", torch.arange(2), persistent=False)  # as BERT's embeddings have
+
+        @property
+        def taught(self) -> torch.Tensor:
+            return self.teacher.get_parameter("0.weight")
+
+    pupil = Pupil().train()
+    assert pupil.training and not any(m.training for m in (*pupil.teacher.modules(), pupil.target))
+    assert [name for name, p in pupil.named_parameters() if p.requires_grad] == ["own.weight", "own.bias"]
+    assert set(pupil.state_dict()) == {"own.weight", "own.bias", "target.weight", "target.bias"}
+    other = Pupil()
+    kept = other.taught.clone()
+    other.load_state_dict(pupil.state_dict())
+    assert torch.equal(other.taught, kept) and torch.equal(other.own.weight, pupil.own.weight)
+    twin = copy.deepcopy(pupil).train()
+    assert not twin.teacher.training and twin.teacher.train() is twin.teacher
+
+
+def test_groups_of_similar_length_give_what_one_call_gives() -> None:
+    """Rows keep their places and trailing padding alone is cut."""
+    lengths = torch.randint(1, 12, (19,), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(16) < lengths[:, None]).long()
+    ids = torch.arange(19 * 16).view(19, 16)
+    widths: list[int] = []
+
+    def forward(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        widths.append(ids.shape[1])
+        return torch.stack([(ids * mask).sum(1), ids[:, 0]], dim=1)
+
+    assert torch.equal(by_length(forward, ids, mask), forward(ids, mask))
+    assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]
+    padded_left = mask.flip(1)  # nothing trails, so nothing is cut and positions stay
+    assert torch.equal(by_length(forward, ids, padded_left), forward(ids, padded_left)) and widths[-2] == 16
+
+
+def test_threads_share_a_tokenizer_without_changing_each_others_lengths() -> None:
+    """Every stream tokenises in a thread of its own, and evaluation in another; the tokenizer has one state."""
+    encoder = tiny_encoder.encoder()
+    text = ["a dog runs in the park on the street " * 3]
+    wrong: list[object] = []
+
+    def cut_at(length: int) -> None:
+        for _ in range(200):
+            found = encoder.tokenize(text * 20, max_length=length)["input_ids"].shape[1]
+            wrong.extend([] if found == length else [(length, found)])
+
+    def count() -> None:
+        for _ in range(200):
+            wrong.extend([] if encoder.lengths(text * 20) == [29] * 20 else ["count"])
+
+    threads = [threading.Thread(target=cut_at, args=(length,)) for length in (6, 12)] + [threading.Thread(target=count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_a_model_without_word_embeddings_is_pooled_all_the_same() -> None:
+    config = CanineConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
+                          max_position_embeddings=64, local_transformer_stride=16, num_hash_buckets=32)  # fmt: skip
+    encoder = tiny_encoder.encoder("mean", config).eval()
+    ids, mask = torch.randint(5, 25, (3, 32)), torch.ones(3, 32, dtype=torch.long)
+    close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled)
+
+
+def test_cheaper_pooling_is_the_same() -> None:
+    """In groups of similar length, from word embeddings that are looked up at once; with a text that has no token."""
+    encoder = tiny_encoder.encoder("mean").eval()
+    batch = tiny_encoder.text_batch(12, length=9)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled)
+    mask[3] = 0
+    assert encoder.pooled(ids, mask).isfinite().all()

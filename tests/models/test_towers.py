@@ -1,0 +1,592 @@
+"""Towers against Hugging Face's models, and against what their settings promise."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_encoder
+import torch
+from pydantic import TypeAdapter
+from torch import Tensor, nn
+from transformers import (
+    ASTConfig,
+    ASTFeatureExtractor,
+    ASTForAudioClassification,
+    ASTModel,
+    BertModel,
+    ClapAudioConfig,
+    ClapAudioModelWithProjection,
+    ClapConfig,
+    ClapModel,
+    CLIPConfig,
+    CLIPModel,
+    CLIPTextModel,
+    CLIPVisionModel,
+    CLIPVisionModelWithProjection,
+    DeiTConfig,
+    DeiTModel,
+    Dinov2Config,
+    Dinov2Model,
+    Dinov2WithRegistersConfig,
+    Dinov2WithRegistersModel,
+    PreTrainedModel,
+    ViTConfig,
+    ViTModel,
+)
+from transformers.masking_utils import create_causal_mask
+
+from data.streams.inputs import AudioInput, ImageInput
+from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, Tower, ViTTower, last_clip_layer, spec_augment
+from trainers.engine.batchnorm import synchronised
+
+IMAGE = ImageInput(size=16)
+SOUND = AudioInput(rate=8000, seconds=1.0, bins=16, n_fft=256, hop=80, high_hz=4000)  # 101 frames
+KALDI = AudioInput(features="kaldi", rate=16000, seconds=0.5, bins=24)  # 48 frames
+MASKS = {"mask_bins": 4, "mask_frames": 20}
+
+VIT = ViTTower(input=IMAGE, patch_size=4, width=24, layers=3, heads=3)
+HTSAT = HTSATTower(input=SOUND, spec_size=64, patch_size=2, embed=8, depths=(1, 2, 1), heads=(1, 2, 4), window=4, **MASKS)
+AST = ASTTower(input=KALDI, patch_size=8, stride=5, width=24, layers=2, heads=3, **MASKS)
+TOWERS: dict[str, Any] = {
+    "vit": VIT,
+    "resnet": ResNetTower(input=ImageInput(size=32), width=4, blocks=(1, 1, 1, 1)),
+    "htsat": HTSAT,
+    "ast": AST,
+}
+
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 16, "intermediate_size": 32}
+PICTURES = {"image_size": 16, "patch_size": 4, **LAYERS}
+
+
+def clip(**vision: Any) -> CLIPModel:
+    torch.manual_seed(3)
+    text = {"vocab_size": 30, "max_position_embeddings": 12, "eos_token_id": 2, **LAYERS}
+    return CLIPModel(CLIPConfig(text_config=text, vision_config={**PICTURES, **vision}, projection_dim=12)).eval()
+
+
+def clap(**audio: Any) -> ClapModel:
+    torch.manual_seed(4)
+    settings = {
+        "spec_size": 64,
+        "num_mel_bins": 16,
+        "patch_size": 2,
+        "patch_stride": [2, 2],
+        "patch_embeds_hidden_size": 8,
+        "hidden_size": 32,
+        "depths": [1, 2, 1],
+        "num_hidden_layers": 3,
+        "num_attention_heads": [1, 2, 4],
+        "window_size": 4,
+        **audio,
+    }
+    text = {"vocab_size": 30, "max_position_embeddings": 12, **LAYERS}
+    model = ClapModel(ClapConfig(text_config=text, audio_config=settings, projection_dim=12)).eval()
+    for tensor in model.audio_model.audio_encoder.batch_norm.state_dict().values():
+        if tensor.is_floating_point():  # statistics that matter
+            tensor.copy_(torch.rand(tensor.shape) + 0.5)
+    return model
+
+
+def items(tower: Tower, count: int = 3, seed: int = 5) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(count, *tower.shape, generator=generator)
+
+
+def close(found: Tensor, expected: Tensor, atol: float = 1e-5) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=atol)
+
+
+# ---- all -------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_shape_and_gradients(kind: str) -> None:
+    """Vectors of the promised length, and every parameter learns."""
+    torch.manual_seed(0)
+    config = TOWERS[kind]
+    config.check()
+    tower = config.build(20).train()
+    x = items(tower)
+    out = tower(x)
+    assert out.shape == (3, tower.width)
+    assert (tower.projects, tower.modality) == (kind == "resnet", "image" if kind in ("vit", "resnet") else "audio")
+    assert tower.modality == config.modality
+    assert tower.width == {"vit": 24, "resnet": 20, "htsat": 32, "ast": 24}[kind]
+    (out * torch.randn_like(out)).sum().backward()
+    assert [name for name, parameter in tower.named_parameters() if parameter.grad is None] == []
+    with torch.no_grad():
+        tower.eval()
+        close(tower(x), tower(x), 0)
+        close(tower(x)[:1], tower(x[:1]))  # a row does not depend on the others
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_config_survives_json(kind: str) -> None:
+    adapter: TypeAdapter[Any] = TypeAdapter(AnyTower)
+    assert adapter.validate_json(adapter.dump_json(TOWERS[kind])) == TOWERS[kind]
+
+
+@pytest.mark.parametrize("kind", TOWERS)
+def test_other_inputs_are_refused(kind: str) -> None:
+    tower = TOWERS[kind].build(20)
+    x = items(tower)[..., :-1]
+    with pytest.raises(ValueError, match=r"method\.tower\.input: the tower takes \w+ items of shape"):
+        tower(x)
+
+
+def test_defaults_are_the_published_sizes() -> None:
+    """ViT-B/32 as openai/clip-vit-base-patch32 has it, RN50, HTSAT-tiny as laion/clap-htsat-unfused, AST-base."""
+    with torch.device("meta"):
+        counts = {
+            "vit": CLIPVisionModel(CLIPModel(CLIPConfig()).config.vision_config),
+            "htsat": ClapModel(ClapConfig()).audio_model,
+            "ast": ASTModel(ASTConfig()),
+        }
+        ours: dict[str, Any] = {"vit": ViTTower(), "htsat": HTSATTower()}
+        ours["ast"] = ASTTower(input=AudioInput(features="kaldi", rate=16000, seconds=10.255, bins=128))
+        built = {kind: config.build(512) for kind, config in ours.items()}
+        assert sum(p.numel() for p in ResNetTower().build(1024).parameters()) == 38_316_896
+    for kind, tower in built.items():
+        theirs = {name: tuple(p.shape) for name, p in counts[kind].named_parameters()}
+        assert {name: tuple(p.shape) for name, p in tower.model.named_parameters()} == theirs
+        assert tower.width == 768
+    assert sum(p.numel() for p in built["vit"].parameters()) == 87_456_000
+
+
+@pytest.mark.parametrize(
+    ("config", "message"),
+    [
+        (VIT.model_copy(update={"patch_size": 5}), r"method\.tower\.patch_size: 5 does not divide .*input\.size 16"),
+        (VIT.model_copy(update={"heads": 5}), r"method\.tower\.heads: 5 heads do not divide a width of 24"),
+        (ResNetTower(input=ImageInput(size=40)), r"method\.tower\.input\.size: 40 is not a multiple of 32"),
+        (ResNetTower(width=3), r"method\.tower\.width: 3 is not an even number"),
+        (HTSAT.model_copy(update={"heads": (1, 2)}), r"method\.tower\.heads: \(1, 2\) for depths \(1, 2, 1\)"),
+        (HTSAT.model_copy(update={"heads": (1, 2, 5)}), r"method\.tower\.heads: 5 heads do not divide a width of 32"),
+        (HTSAT.model_copy(update={"spec_size": 40}), r"method\.tower\.spec_size: 40 is not a multiple of .*bins 16"),
+        (HTSAT.model_copy(update={"spec_size": 32}), r"method\.tower\.input: 101 frames, and spec_size 32 takes at most 64"),
+        (HTSAT.model_copy(update={"patch_size": 3}), r"method\.tower\.spec_size: 64 is not a multiple of 12"),
+        (HTSAT.model_copy(update={"window": 16}), r"method\.tower\.window: 16 is larger than the last stage, 8 x 8"),
+        (HTSAT.model_copy(update={"mask_bins": 17}), r"method\.tower\.mask_bins: 17 is more than a spectrogram has, 16"),
+        (AST.model_copy(update={"mask_frames": 49}), r"method\.tower\.mask_frames: 49 is more than a spectrogram has, 48"),
+        (AST.model_copy(update={"patch_size": 25}), r"method\.tower\.patch_size: 25 is larger than .*48 frames x 24 bins"),
+        (AST.model_copy(update={"heads": 5}), r"method\.tower\.heads: 5 heads do not divide"),
+    ],
+)
+def test_impossible_settings(config: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        config.check()
+    with pytest.raises(ValueError, match=message):
+        config.build(8)
+
+
+def test_strips_must_divide_the_last_stage() -> None:
+    config = HTSAT.model_copy(update={"depths": (1, 1, 1, 1, 1), "heads": (1, 1, 1, 1, 1), "window": 2})
+    with pytest.raises(ValueError, match=r"64 is 4 strips of 16 bins, which do not divide the last stage of 2 x 2 patches"):
+        config.check()
+
+
+# ---- one position of the last layer ----------------------------------------------------------------------------------
+
+
+def _layer_and_states(dropout: float = 0.0) -> tuple[Any, Tensor]:
+    layer = clip(attention_dropout=dropout).vision_model.encoder.layers[0].double().train()
+    for parameter in layer.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return layer, torch.randn(5, 7, 16, dtype=torch.float64, requires_grad=True)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_last_layer_of_one_position(causal: bool) -> None:
+    """Values and gradients are those of the whole layer."""
+    layer, states = _layer_and_states()
+    index, wanted = torch.tensor([6, 0, 3, 2, 5]), torch.randn(5, 16, dtype=torch.float64)
+    gradients, values = [], []
+    for one in (True, False):
+        if one:
+            out = last_clip_layer(layer, states, index, causal)
+        else:
+            mask = torch.ones(7, 7).tril().log().double()[None, None] if causal else None
+            out = layer(states, mask)[torch.arange(5), index]
+        parameters = [states, *layer.parameters()]
+        gradients.append(torch.autograd.grad((out * wanted).sum(), parameters))
+        values.append(out.detach())
+    close(values[0], values[1], 1e-12)
+    for found, expected in zip(*gradients, strict=True):
+        close(found, expected, 1e-11)
+
+
+def test_last_layer_of_a_text_transformer() -> None:
+    """Through CLIPTextModel: what follows the end of a text changes nothing."""
+    model = clip().text_model
+    assert isinstance(model, CLIPTextModel)
+    ids, index = torch.randint(3, 30, (4, 9)), torch.tensor([8, 1, 4, 6])
+    hidden = model.embeddings(input_ids=ids)
+    mask = create_causal_mask(model.config, hidden, None, past_key_values=None)
+    first, last = model.encoder.layers
+    states = first(hidden, mask, is_causal=True)
+    pooled = model.final_layer_norm(last_clip_layer(last, states, index, causal=True))
+    close(pooled, model(input_ids=ids).last_hidden_state[torch.arange(4), index])
+
+
+def test_last_layer_honours_attention_dropout() -> None:
+    layer, states = _layer_and_states(dropout=0.5)
+    index = torch.zeros(5, dtype=torch.long)
+    torch.manual_seed(0)
+    draws = torch.stack([last_clip_layer(layer, states, index) for _ in range(2)])
+    assert (draws[0] - draws[1]).abs().max() > 1e-3
+    layer.eval()
+    with torch.no_grad():
+        close(last_clip_layer(layer, states, index), layer(states, None)[:, 0], 1e-12)
+        attended = layer.self_attn.register_forward_hook(lambda *_: pytest.fail("the whole attention was computed"))
+        last_clip_layer(layer, states, index)
+        attended.remove()
+
+
+# ---- images ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("saved", ["whole", "half", "half with projection"])
+def test_clip_folder(saved: str, tmp_path: Path) -> None:
+    """A CLIP folder, or one of its vision model alone, gives CLIP's image features."""
+    model = clip()
+    projected = CLIPVisionModelWithProjection(model.config.vision_config)
+    projected.vision_model.load_state_dict(model.vision_model.state_dict())
+    {"whole": model, "half": model.vision_model, "half with projection": projected}[saved].save_pretrained(tmp_path)
+    config = ViTTower(input=IMAGE, path=str(tmp_path))
+    config.check()
+    tower = config.build(12).eval()
+    assert (tower.width, tower.shape, tower.projects) == (16, (3, 16, 16), False)
+    x = items(tower)
+    with torch.no_grad():
+        features = model.get_image_features(pixel_values=x)
+        expected = getattr(features, "pooler_output", features)
+        close(model.visual_projection(tower(x)), expected)
+        assert expected.std() > 1e-2
+
+
+VISION: dict[str, Callable[[], PreTrainedModel]] = {
+    "vit": lambda: ViTModel(ViTConfig(**PICTURES)),
+    "deit": lambda: DeiTModel(DeiTConfig(**PICTURES)),
+    "dinov2": lambda: Dinov2Model(Dinov2Config(**{**PICTURES, "image_size": 28}, mlp_ratio=2, use_mask_token=True)),
+    "dinov2_with_registers": lambda: Dinov2WithRegistersModel(
+        Dinov2WithRegistersConfig(**{**PICTURES, "image_size": 28}, mlp_ratio=2, num_register_tokens=3)
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", VISION)
+def test_other_vision_folders(kind: str, tmp_path: Path) -> None:
+    """The CLS token of the output; no pooler is trained, and DINOv2 takes other sizes than its own."""
+    torch.manual_seed(6)
+    model = VISION[kind]().eval()
+    model.save_pretrained(tmp_path)
+    config = ViTTower(input=IMAGE, path=str(tmp_path))
+    config.check()
+    tower = config.build(12).eval()
+    x = items(tower)
+    with torch.no_grad():
+        close(tower(x), model(pixel_values=x).last_hidden_state[:, 0])
+    tower.train()
+    (tower(x) * torch.randn(3, 16)).sum().backward()
+    assert [name for name, p in tower.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
+def test_new_vit_is_initialised_as_openai_does() -> None:
+    torch.manual_seed(7)
+    tower = ViTTower(input=ImageInput(size=64), patch_size=8, width=256, layers=2, heads=4).build(8)
+    made, layer = tower.model.embeddings, tower.model.encoder.layers[1]
+    expected = {
+        made.class_embedding: 256**-0.5,
+        made.position_embedding.weight: 256**-0.5,
+        layer.self_attn.q_proj.weight: 256**-0.5,
+        layer.self_attn.k_proj.weight: 256**-0.5,
+        layer.self_attn.v_proj.weight: 256**-0.5,
+        layer.self_attn.out_proj.weight: 256**-0.5 * 4**-0.5,
+        layer.mlp.fc1.weight: 512**-0.5,
+        layer.mlp.fc2.weight: 256**-0.5 * 4**-0.5,
+    }
+    for parameter, std in expected.items():
+        assert parameter.std().item() == pytest.approx(std, rel=0.15 if parameter.ndim == 1 else 0.03)
+    assert tower.model.config.hidden_act == "quick_gelu"
+
+
+def test_vit_dropout(tmp_path: Path) -> None:
+    """Attention dropout is drawn in training, from scratch and from folders; without it training is evaluation."""
+    clip().save_pretrained(tmp_path / "clip")
+    ViTModel(ViTConfig(**PICTURES)).save_pretrained(tmp_path / "vit")
+    for path in (None, str(tmp_path / "clip"), str(tmp_path / "vit")):
+        for dropout in (0.0, 0.5):
+            tower = VIT.model_copy(update={"path": path, "dropout": dropout}).build(8).train()
+            x = items(tower)
+            assert torch.equal(tower(x), tower(x)) == (dropout == 0)
+
+
+def test_picture_folders_that_do_not_fit(tmp_path: Path) -> None:
+    clip().save_pretrained(tmp_path / "clip")
+    torch.manual_seed(6)
+    VISION["dinov2"]().save_pretrained(tmp_path / "dinov2")
+    BertModel(tiny_encoder.bert_config()).save_pretrained(tmp_path / "bert")
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "weightless").mkdir()
+    (tmp_path / "weightless" / "config.json").write_text((tmp_path / "clip" / "config.json").read_text())
+    cases = {
+        "clip": (24, r"method\.tower\.input\.size: 24, and '.*clip' takes images of 16 pixels"),
+        "dinov2": (18, r"method\.tower\.input\.size: 18 is not a multiple of the patch of '.*dinov2', 4"),
+        "bert": (16, r"method\.tower\.path: '.*bert' is a 'bert' model; this kind of tower takes clip"),
+        "empty": (16, r"method\.tower\.path: '.*empty' cannot be loaded\. Give a folder with config\.json"),
+        "weightless": (16, r"method\.tower\.path: '.*weightless' cannot be loaded\..*has no safetensors file"),
+        "no such/folder/there": (16, r"method\.tower\.path: '.*there' cannot be loaded\. Give a folder"),
+    }
+    for name, (size, message) in cases.items():
+        config = ViTTower(input=ImageInput(size=size), path=str(tmp_path / name))
+        with pytest.raises(ValueError, match=message):
+            config.check()
+
+
+def test_other_normalisation_than_the_folders(tmp_path: Path) -> None:
+    clip().save_pretrained(tmp_path)
+    settings = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"method\.tower\.input\.mean: .*says image_mean \[0\.5, 0\.5, 0\.5\]"):
+        ViTTower(input=IMAGE, path=str(tmp_path)).check()
+    halves = ImageInput(size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
+    ViTTower(input=halves, path=str(tmp_path)).check()
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": None, "image_std": list(IMAGE.std)}))
+    ViTTower(input=IMAGE, path=str(tmp_path)).check()  # null: the folder says nothing
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    clip().save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
+    config = ViTTower(input=IMAGE, path=str(tmp_path))
+    with pytest.raises(ValueError, match=r"method\.tower\.path: .* has only pickled weights"):
+        config.check()
+    with pytest.raises(ValueError, match=r"method\.tower\.path: .* has only pickled weights"):
+        config.build(12)
+
+
+def test_missing_weights_are_refused(tmp_path: Path) -> None:
+    model = clip()
+    model.save_pretrained(tmp_path)
+    settings = json.loads((tmp_path / "config.json").read_text())
+    settings["vision_config"]["num_hidden_layers"] = 3
+    (tmp_path / "config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"method\.tower\.path: .* lacks \d+ weights of a 'clip' model"):
+        ViTTower(input=IMAGE, path=str(tmp_path)).build(12)
+
+
+# ---- sounds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("saved", ["whole", "half", "half with projection"])
+def test_clap_folder(saved: str, tmp_path: Path) -> None:
+    """A CLAP folder, or one of its audio model alone, gives CLAP's audio features; 101 frames are stretched to 256."""
+    model = clap()
+    projected = ClapAudioModelWithProjection(model.config.audio_config)
+    projected.audio_model.load_state_dict(model.audio_model.state_dict())
+    {"whole": model, "half": model.audio_model, "half with projection": projected}[saved].save_pretrained(tmp_path)
+    config = HTSATTower(input=SOUND, path=str(tmp_path), **MASKS)
+    config.check()
+    tower = config.build(12).eval()
+    assert (tower.width, tower.shape) == (32, (101, 16))
+    x = items(tower)
+    with torch.no_grad():
+        expected = model.audio_model(input_features=x[:, None]).pooler_output
+        close(tower(x), expected)
+        features = model.get_audio_features(input_features=x[:, None])
+        features = getattr(features, "pooler_output", features)
+        close(nn.functional.normalize(model.audio_projection(tower(x)), dim=-1), nn.functional.normalize(features, dim=-1))
+        assert expected.std() > 1e-2
+
+
+def test_sound_folders_that_do_not_fit(tmp_path: Path) -> None:
+    clap().save_pretrained(tmp_path / "clap")
+    clap(enable_fusion=True, fusion_type="channel_map").save_pretrained(tmp_path / "fused")
+    clip().save_pretrained(tmp_path / "clip")
+
+    def message(path: str, input: AudioInput) -> str:
+        with pytest.raises(ValueError) as raised:
+            HTSATTower(input=input, path=str(tmp_path / path), **MASKS).check()
+        return str(raised.value)
+
+    assert "is a CLAP with fusion, which takes four spectrograms" in message("fused", SOUND)
+    more = SOUND.model_copy(update={"bins": 32})
+    assert message("clap", more).startswith("method.tower.input.bins: 32, and ")
+    longer = SOUND.model_copy(update={"seconds": 3.0})
+    assert message("clap", longer).startswith("method.tower.input: 301 frames, and spec_size 64 of ")
+    assert "is a 'clip' model; this kind of tower takes clap, clap_audio_model" in message("clip", SOUND)
+    settings = {"sampling_rate": 48000, "hop_length": 80, "fft_window_size": 256}
+    (tmp_path / "clap" / "preprocessor_config.json").write_text(json.dumps(settings))
+    assert message("clap", SOUND).startswith("method.tower.input.rate: 8000, and the preprocessor of ")
+
+
+def test_clap_weights_take_claps_spectrograms(tmp_path: Path) -> None:
+    """Kaldi's only where an export of this project says that its tower was trained on them."""
+    clap().save_pretrained(tmp_path / "clap")
+    clap().audio_model.save_pretrained(tmp_path / "export" / "tower")
+    kaldi = AudioInput(features="kaldi", rate=8000, seconds=1.0, bins=16)
+    message = r"method\.tower\.input\.features: '%s', and the weights of '.*%s' were trained on '%s'"
+    for path in ("clap", "export/tower"):
+        HTSATTower(input=SOUND, path=str(tmp_path / path), **MASKS).check()
+        with pytest.raises(ValueError, match=message % ("kaldi", path, "clap")):
+            HTSATTower(input=kaldi, path=str(tmp_path / path), **MASKS).check()
+    (tmp_path / "export" / "dual_config.json").write_text(json.dumps({"input": kaldi.model_dump()}))
+    HTSATTower(input=kaldi, path=str(tmp_path / "export" / "tower"), **MASKS).check()
+    with pytest.raises(ValueError, match=message % ("clap", "tower", "kaldi")):
+        HTSATTower(input=SOUND, path=str(tmp_path / "export" / "tower"), **MASKS).check()
+
+
+@pytest.mark.parametrize("kind", ["htsat", "ast"])
+def test_training_draws_masks(kind: str) -> None:
+    """Without dropout, SpecAugment alone makes two passes differ; without masks they are equal."""
+    off = {"drop_path": 0.0} if kind == "htsat" else {}
+    for masks in (MASKS, {"mask_bins": 0, "mask_frames": 0}):
+        tower = TOWERS[kind].model_copy(update={**masks, **off}).build(8).train()
+        x = items(tower)
+        with torch.no_grad():
+            torch.manual_seed(0)
+            first, second = tower(x), tower(x)
+            torch.manual_seed(0)
+            assert torch.equal(tower(x), first)
+        assert torch.equal(first, second) == (not masks["mask_bins"])
+
+
+def test_drop_path_is_drawn_in_training(tmp_path: Path) -> None:
+    """Also from a folder whose configuration has none; and the dropout of the folder's configuration is not taken over."""
+    clap(drop_path_rate=0.0, hidden_dropout_prob=0.5).save_pretrained(tmp_path)
+    for path in (None, str(tmp_path)):
+        for share in (0.0, 0.5):
+            update = {"mask_bins": 0, "mask_frames": 0, "drop_path": share, "path": path}
+            tower = HTSAT.model_copy(update=update).build(8).train()
+            x = items(tower, 8)
+            with torch.no_grad():
+                assert torch.equal(tower(x), tower(x)) == (share == 0)
+
+
+def test_drop_path_leaves_out_both_branches() -> None:
+    """Some samples pass a block untouched, which happens only where attention and perceptron are both left out."""
+    torch.manual_seed(10)
+    block = HTSAT.model_copy(update={"drop_path": 0.5}).build(8).train().model.audio_encoder.layers[-1].blocks[-1]
+    x = torch.randn(200, 64, 32)
+    with torch.no_grad():
+        untouched = (block(x, (8, 8))[0] == x).all(2).all(1).float().mean()
+        assert 0.15 < untouched < 0.35
+        assert not (block.eval()(x, (8, 8))[0] == x).all(2).all(1).any()
+
+
+def _after_batch_norm(tower: Any, x: Tensor) -> Tensor:
+    """(B, frames, bins) that goes on to be folded."""
+    seen: list[Tensor] = []
+    encoder = tower.model.audio_encoder
+    fold = encoder.reshape_mel2img
+
+    def watched(normed: Tensor) -> Tensor:
+        seen.append(normed)
+        return fold(normed)
+
+    encoder.reshape_mel2img = watched
+    tower(x)
+    del encoder.reshape_mel2img
+    return seen[0].detach()[:, 0]
+
+
+def test_htsat_masks_come_behind_the_batch_norm() -> None:
+    """The statistics are those of whole spectrograms; masked places are 0, the others as without masks. Copies and
+    synchronised towers mask as well."""
+    tower = HTSAT.build(8).train()
+    x = items(tower, 4) * 3 - 40
+    mean = x.mean((0, 1))
+    normed = (x - mean) / (x.var((0, 1), unbiased=False) + 1e-5).sqrt()
+    towers: list[Any] = [tower, copy.deepcopy(tower), synchronised(copy.deepcopy(tower))]
+    for each in towers:
+        found = _after_batch_norm(each, x)
+        kept = found != 0
+        assert 0.2 < kept.float().mean() < 0.98
+        close(found[kept], normed[kept], 1e-4)
+        close(each.model.audio_encoder.batch_norm.running_mean, 0.1 * mean, 1e-4)
+        assert bool((_after_batch_norm(each.eval(), x) != 0).all())
+    # a deep copy masks by its own mode, not by that of the original
+    copied = copy.deepcopy(tower.train()).eval()
+    assert bool((_after_batch_norm(copied, x) != 0).all())
+
+
+def test_spec_augment_stripes() -> None:
+    """Whole rows and columns, at most two stretches of each, fewer than the limits, different from row to row."""
+    torch.manual_seed(8)
+    x = torch.ones(300, 40, 24, requires_grad=True)
+    out = spec_augment(x, frames=10, bins=5)
+    lost = out == 0
+    by_frame, by_bin = lost.all(2), lost.all(1)
+    assert torch.equal(lost, by_frame[:, :, None] | by_bin[:, None, :])
+    for stripes, most in ((by_frame, 10), (by_bin, 5)):
+        padded = nn.functional.pad(stripes.int(), (1, 0))
+        starts = (padded.diff(dim=1) == 1).sum(1)
+        assert starts.max() == 2
+        assert stripes.sum(1).max() == 2 * (most - 1)  # 300 rows show the widest two
+        assert (stripes.sum(1) == 0).any()
+        assert stripes[:, 0].any() and stripes[:, -1].any()
+        # mean width of a stripe: (most - 1) / 2, and two of them, which may overlap
+        assert 0.7 * (most - 1) < stripes.sum(1).float().mean() < most - 1
+    assert len({tuple(row.tolist()) for row in by_frame}) > 200
+    out.sum().backward()
+    assert x.grad is not None
+    assert torch.equal(x.grad, (~lost).float())
+
+
+def test_new_ast_can_tell_its_tokens_apart() -> None:
+    made = AST.build(8).model.embeddings
+    assert (made.cls_token - made.distillation_token).abs().max() > 1e-3
+    assert made.position_embeddings.std().item() == pytest.approx(0.02, rel=0.1)
+
+
+def test_ast_folder(tmp_path: Path) -> None:
+    """An AST classifier's folder, through its own feature extractor's padding and normalisation."""
+    torch.manual_seed(9)
+    settings = {"num_mel_bins": 24, "max_length": 60, "patch_size": 8, "frequency_stride": 5, "time_stride": 5}
+    model = ASTForAudioClassification(ASTConfig(**settings, **LAYERS, hidden_dropout_prob=0.3)).eval()
+    nn.init.normal_(model.audio_spectrogram_transformer.embeddings.position_embeddings)
+    model.save_pretrained(tmp_path)
+    config = ASTTower(input=KALDI, path=str(tmp_path), **MASKS)
+    config.check()
+    tower: Any = config.build(8).eval()
+    assert (tower.width, tower.shape) == (16, (48, 24))
+    x = items(tower) * 4 - 5
+    extractor = ASTFeatureExtractor(num_mel_bins=24, max_length=60)
+    padded = torch.cat([x, torch.zeros(3, 12, 24)], 1)
+    with torch.no_grad():
+        expected = model.audio_spectrogram_transformer(extractor.normalize(padded)).pooler_output
+        close(tower(x), expected)
+        assert expected.std() > 1e-2
+    tower.train()
+    tower.masks = (0, 0)
+    assert torch.equal(tower(x), tower(x))  # the folder's dropout is not taken over
+
+    for update, message in (
+        ({"bins": 32}, "48 frames x 32 bins, and"),
+        ({"seconds": 1.0}, "98 frames x 24 bins, and"),
+    ):
+        with pytest.raises(ValueError, match=rf"method\.tower\.input: {message} .* takes up to 60 frames x 24 bins"):
+            config.model_copy(update={"input": KALDI.model_copy(update=update)}).check()
+    extractor.mean = -1.0
+    extractor.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match=r"method\.tower\.mean: -4\.267\d*, and the preprocessor of .* says mean -1\.0"):
+        config.check()
+    config.model_copy(update={"mean": -1.0}).check()
+
+
+def test_statistics_of_decibels_and_of_logarithms() -> None:
+    assert AST.statistics == (-4.2677393, 4.5689974)
+    assert ASTTower(input=SOUND).statistics == (-40.0, 30.0)
+    assert ASTTower(input=SOUND, mean=-3.0, std=2.0).statistics == (-3.0, 2.0)
+
+
+def test_htsat_from_scratch_has_claps_state_dict() -> None:
+    """So that an exported tower is a CLAP folder's audio half."""
+    tower = HTSAT.build(8)
+    assert isinstance(tower.model.config, ClapAudioConfig)
+    assert list(tower.model.state_dict()) == list(clap().audio_model.state_dict())

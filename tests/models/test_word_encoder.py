@@ -1,0 +1,296 @@
+"""Words to vectors: cleaning, ids, unknown words, the convolution against its padded definition, attention, exports."""
+
+from __future__ import annotations
+
+import math
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from sentence_transformers import SentenceTransformer
+from torch import Tensor
+
+from data.word_vectors import write_vectors
+from evaluation.encoders.word_vectors import WordVectors
+from evaluation.load import load_model
+from evaluation.task import EvaluationError
+from models.carried_code import carries_code
+from models.config import WordEncoderConfig
+from models.dual_export import ExportError
+from models.word_encoder import WordEncoder
+from models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
+from trainers.engine.export import verify
+
+WORDS = ["a", "dog", "runs", "cat", "sleeps"]
+SENTENCES = ["A dog runs.", "the cat sleeps", "", "a a a a a a a a a a", "Dog!"]
+
+
+def model(**settings: object) -> WordModel:
+    torch.manual_seed(0)
+    options = {"max_words": 8, "regions": (1, 1, 2, 5), "filters": 3, **settings}
+    return WordModel(WORDS, torch.randn(5, 6), **options).eval()  # type: ignore[arg-type]
+
+
+def padded_definition(cnn: TextCNN, words: Tensor, lengths: list[int], padding: Tensor) -> Tensor:
+    """Every sentence padded to the full length, one Conv2d a bank, ReLU, the maximum over all windows."""
+    x = torch.stack(
+        [torch.cat([row[:n], padding.expand(cnn.length - n, -1)]) for row, n in zip(words, lengths, strict=True)]
+    )
+    banks = []
+    for weight, bias in zip(cnn.weights, cnn.biases, strict=True):
+        y = F.conv2d(x[:, None], weight.permute(2, 0, 1)[:, None], bias)  # (B, F, windows, 1)
+        banks.append(y.relu().amax((2, 3)))
+    return torch.cat(banks, 1)
+
+
+# ------------------------------------------------------------------------------------------------------ cleaning and ids
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("Don't stop-gap, O’Neil!", ["dont", "stop", "gap", "oneil"]),
+        ("naïve 42 B2B", ["na", "ve", "b", "b"]),
+        (" \n\t", []),
+    ],
+)
+def test_cleaning_of_the_paper(text: str, words: list[str]) -> None:
+    assert split(text) == words
+    assert split(text) == re.sub(r"[^a-z]", " ", re.sub("['’]", "", text.lower())).split()
+
+
+def test_letters_of_every_script() -> None:
+    assert split("Naïve 42 — हिन्दी भाषा, Ελλάδα's Ünïcode", "any") == ["naïve", "हिन्दी", "भाषा", "ελλάδαs", "ünïcode"]
+
+
+def test_ids() -> None:
+    made = model()
+    tokens = made.tokenize(["A dog", "zebra dog", "", " ".join(["cat"] * 20)])
+    assert tokens["input_ids"].shape == tokens["attention_mask"].shape == (4, 8)
+    assert tokens["input_ids"][0].tolist() == [1, 2, 0, 0, 0, 0, 0, 0]
+    assert tokens["input_ids"][1, :2].tolist() == [6 + word_hash("zebra"), 2]
+    assert tokens["attention_mask"].sum(1).tolist() == [2, 2, 0, 8]
+    assert made.lengths(["a dog", "cat " * 20]) == [2, 20]
+    assert made.tokenize(["a dog runs"], max_length=2)["input_ids"].tolist() == [[1, 2]]
+
+
+def test_known_words_have_the_vectors_of_the_table() -> None:
+    made = model()
+    ids = made.tokenize(["dog zebra runs"])["input_ids"]
+    vectors = made.look_up(ids)[0]
+    assert torch.equal(vectors[0], made.table[1]) and torch.equal(vectors[2], made.table[2])
+    assert torch.equal(vectors[1], hashed_vectors(torch.tensor(word_hash("zebra")), 6))
+    assert "table" not in made.state_dict() and not any(p is made.table for p in made.parameters())
+
+
+def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
+    hashes = torch.tensor([word_hash(f"word{i}") for i in range(4000)])
+    vectors, bound = hashed_vectors(hashes, 300), math.sqrt(3 / 300)
+    assert vectors.min() >= -bound and vectors.max() < bound
+    assert abs(vectors.mean()) < 1e-3 and abs(vectors.var().item() / (bound**2 / 3) - 1) < 0.01
+    correlations = torch.corrcoef(vectors[:200]) - torch.eye(200)
+    assert correlations.abs().max() < 0.35 and abs(correlations.mean()) < 0.01
+    x = word_hash("zebra")  # splitmix64 once more, in Python's integers
+    numbers = []
+    for j in range(1, 4):
+        z = (x * 0xD1342543DE82EF95 + j * 0x9E3779B97F4A7C15) % 2**64
+        z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ z >> 27) * 0x94D049BB133111EB % 2**64
+        numbers.append(((z ^ z >> 31) >> 40) / 2**23 - 1)
+    assert torch.allclose(hashed_vectors(torch.tensor(x), 3), torch.tensor(numbers))
+    assert word_hash("zebra") == 0xA522C1646D6CCC
+
+
+def test_redrawn_words_differ_between_sentences_and_passes() -> None:
+    """As the released code, but repeatable: the sentence decides, in training the step's random numbers."""
+    made = model(unknown="redrawn")
+    texts = ["a zebra runs", "a zebra sleeps", "zebra zebra"]
+    ids = made.tokenize(texts)["input_ids"]
+    assert torch.equal(ids, made.tokenize(texts)["input_ids"])
+    assert len({int(ids[0, 1]), int(ids[1, 1]), int(ids[2, 0]), int(ids[2, 1])}) == 4
+    assert torch.equal(made.look_up(ids), made.look_up(ids))
+    made.train()
+    torch.manual_seed(1)
+    first, second = made.look_up(ids), made.look_up(ids)
+    assert torch.equal(first[0, 0], second[0, 0]) and not torch.equal(first[0, 1], second[0, 1])
+    torch.manual_seed(1)
+    assert torch.equal(first, made.look_up(ids))
+
+
+# ------------------------------------------------------------------------------------------------------------ convolution
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_convolution_equals_the_padded_definition(device: str) -> None:
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("there is no GPU")
+    torch.manual_seed(0)
+    cnn = TextCNN(7, (1, 3, 1, 5, 12), 4, 12).double().to(device)
+    lengths = [0, 1, 2, 5, 11, 12, 12, 9, 3, 1]
+    words = torch.randn(len(lengths), 12, 7, dtype=torch.float64, device=device, requires_grad=True)
+    padding = torch.randn(7, dtype=torch.float64, device=device)
+    ours = cnn(words, torch.tensor(lengths, device=device), padding)
+    naive = padded_definition(cnn, words, lengths, padding)
+    assert ours.shape == (10, 20) and torch.allclose(ours, naive, rtol=1e-12, atol=1e-12)
+    weights = torch.randn_like(ours)
+    inputs = [words, *cnn.parameters()]
+    for a, b in zip(torch.autograd.grad(ours, inputs, weights), torch.autograd.grad(naive, inputs, weights), strict=True):
+        assert torch.allclose(a, b, rtol=1e-10, atol=1e-10)
+
+
+def test_a_window_of_padding_alone_counts() -> None:
+    """Where padding gives the largest value, it stays the maximum, as in the definition; a full sentence has none of it."""
+    cnn = TextCNN(2, (2,), 1, 4)
+    with torch.no_grad():
+        cnn.weights[0].fill_(-1.0)
+        cnn.biases[0].zero_()
+    words, padding = torch.ones(2, 4, 2), -torch.ones(2)
+    assert cnn(words, torch.tensor([2, 4]), padding).flatten().tolist() == [4.0, 0.0]
+
+
+def test_what_lies_behind_the_end_of_a_sentence_is_never_read() -> None:
+    made = model()
+    words = torch.full((1, 5, 6), torch.nan)
+    words[0, :2] = made.table[:2]
+    assert torch.isfinite(made.cnn(words, torch.tensor([2]), made.padding)).all()
+
+
+def test_banks_begin_as_torch_s_own() -> None:
+    torch.manual_seed(0)
+    cnn, other = TextCNN(50, (1, 20), 200, 64), torch.nn.Conv2d(1, 200, (20, 50))
+    assert cnn.weights[1].shape == (20, 50, 200) and cnn.size == 400
+    assert math.isclose(cnn.weights[1].std().item(), other.weight.std().item(), rel_tol=0.02)
+    assert cnn.weights[1].abs().max() <= 1 / math.sqrt(1000)
+
+
+@pytest.mark.parametrize("regions", [(), (0, 1), (1, 9)])
+def test_windows_that_do_not_fit(regions: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"encoder.regions=.*encoder.max_words=8"):
+        TextCNN(4, regions, 2, 8)
+
+
+# -------------------------------------------------------------------------------------------------------------- attention
+
+
+def test_golden_importance() -> None:
+    x = torch.tensor([[[1.0, 0, 2], [0, 1, 1], [9, 9, 9]]])
+    made = WordModel(["x"], torch.zeros(1, 3), max_words=3, regions=(1,), filters=1)
+    found = made.importance(x, torch.tensor([[1, 1, 0]]))
+    assert torch.allclose(found, torch.tensor([[4.041452, 2.309401, 0.0]]), atol=1e-6) and 0 < found[0, 2] < 1e-8
+
+
+def test_attention_equals_algorithm_1() -> None:
+    """S = X X^t / sqrt(d) over all places, 1e-9 wherever one of the two is padding; every word times the sum of its row."""
+    made = model(attention=True, max_words=8).double()
+    made.table = made.table.double()
+    lengths = [1, 3, 5, 8]
+    words = torch.randn(4, 8, 6, dtype=torch.float64)
+    mask = (torch.arange(8) < torch.tensor(lengths)[:, None]).long()
+    padding = made.padding.double()
+    made.padding = padding
+    whole = torch.where(mask[..., None] > 0, words, padding)  # type: ignore[arg-type]
+    scores = whole @ whole.transpose(1, 2) / math.sqrt(6)
+    scores = scores.masked_fill((mask[:, :, None] * mask[:, None, :]) == 0, 1e-9)
+    attended = whole * scores.sum(2, keepdim=True)
+    banks = [
+        F.conv2d(attended[:, None], w.permute(2, 0, 1)[:, None], b).relu().amax((2, 3))
+        for w, b in zip(made.cnn.weights, made.cnn.biases, strict=True)
+    ]
+    assert torch.allclose(made.embed(words, mask, attention=True), torch.cat(banks, 1), rtol=1e-10, atol=1e-12)
+    assert not torch.allclose(made.embed(words, mask, attention=False), torch.cat(banks, 1))
+
+
+# ---------------------------------------------------------------------------------------------------------------- exports
+
+
+def encoder(tmp_path: Path, **settings: object) -> WordEncoder:
+    torch.manual_seed(0)
+    vectors = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
+    folder = write_vectors(tmp_path / "vectors", WORDS, vectors)
+    config = WordEncoderConfig(regions=(1, 1, 3), filters=4, max_words=12, **settings)
+    return WordEncoder.from_config(config, folder).eval()
+
+
+@pytest.mark.parametrize("settings", [{}, {"unknown": "redrawn", "letters": "any"}])
+@pytest.mark.parametrize("attention", [False, True])
+def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str], attention: bool) -> None:
+    made = encoder(tmp_path, **settings)
+    made.attention = attention
+    made.save(str(tmp_path / "export"))
+    verify(made, tmp_path / "export")
+    assert carries_code(tmp_path / "export")
+    saved = load_model(str(tmp_path / "export"))
+    want = made(made.tokenize(SENTENCES)).detach().numpy()
+    assert np.allclose(saved.encode(SENTENCES), want, atol=1e-6)
+    assert saved.protocol["max_tokens"] == 12
+    script = (
+        "import sys; from sentence_transformers import SentenceTransformer;"
+        "m = SentenceTransformer(sys.argv[1], trust_remote_code=True, device='cpu');"
+        "assert not any(name == 'trainers' or name.startswith('trainers.') for name in sys.modules);"
+        "import numpy; numpy.save(sys.argv[2], m.encode(sys.argv[3:]))"
+    )
+    if attention and settings:  # one foreign process will do
+        place = [sys.executable, "-c", script, str(tmp_path / "export"), str(tmp_path / "vectors.npy"), *SENTENCES]
+        subprocess.run(place, check=True, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"})
+        assert np.allclose(np.load(tmp_path / "vectors.npy"), want, atol=1e-6)
+
+
+def test_an_export_holds_its_vectors_and_no_foreign_code_runs(tmp_path: Path) -> None:
+    made = encoder(tmp_path)
+    made.save(str(tmp_path / "export"))
+    assert torch.equal(load_file(tmp_path / "export" / "vectors.safetensors")["vectors"], made.table)
+    with (tmp_path / "export" / "multicse_words.py").open("a") as file:
+        file.write("\nimport os\n")
+    with pytest.raises(ExportError, match=r"multicse_words.py differs"):
+        carries_code(tmp_path / "export")
+    assert load_model(str(tmp_path / "export")).encode(["a dog"]).shape == (1, 12)  # this project's copy, not the folder's
+
+
+def test_vectors_are_mapped_not_copied(tmp_path: Path) -> None:
+    made = encoder(tmp_path)
+    found = np.load(tmp_path / "vectors" / "vectors.npy", mmap_mode="r")
+    made.to("cpu")(made.tokenize(SENTENCES))
+    assert np.array_equal(made.table.numpy(), found)
+    start = made.table.data_ptr()
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("vectors.npy")]
+    ranges = [tuple(int(part, 16) for part in line[0].split("-")) for line in lines]
+    assert any(low <= start < high for low, high in ranges)
+
+
+def test_a_word_may_hold_an_odd_line_end(tmp_path: Path) -> None:
+    folder = write_vectors(tmp_path / "vectors", ["a", "b\rc", "d\x85e"], np.eye(3, dtype=np.float32))
+    made = WordEncoder.from_config(WordEncoderConfig(regions=(1,), filters=4), folder).eval()
+    made.save(str(tmp_path / "export"))
+    assert load_words(tmp_path / "export").words == ["a", "b\rc", "d\x85e"]
+
+
+def test_as_a_user_of_sentence_transformers_has_it(tmp_path: Path) -> None:
+    """Other precisions, a shorter limit, an empty list."""
+    made = encoder(tmp_path)
+    made.save(str(tmp_path / "export"))
+    saved = SentenceTransformer(str(tmp_path / "export"), trust_remote_code=True, device="cpu")
+    want = saved.encode(SENTENCES)
+    saved.max_seq_length = 2
+    assert np.allclose(saved.encode(["a dog runs"]), saved.encode(["a dog"])) and saved.max_seq_length == 2
+    saved.max_seq_length = 12
+    assert np.allclose(saved.double().encode(SENTENCES), want, atol=1e-6)
+    assert np.allclose(saved.bfloat16().encode(SENTENCES, convert_to_tensor=True).float().numpy(), want, atol=0.1)
+    assert made.tokenize([])["input_ids"].shape == (0, 1)
+
+
+def test_an_export_has_no_pooling_to_replace(tmp_path: Path) -> None:
+    encoder(tmp_path).save(str(tmp_path / "export"))
+    with pytest.raises(EvaluationError, match=r"leave @mean out"):
+        load_model(f"{tmp_path / 'export'}@mean")
+
+
+def test_the_mean_of_a_folder_of_vectors_is_a_model_too(tmp_path: Path) -> None:
+    encoder(tmp_path)
+    mean = load_model(str(tmp_path / "vectors") + "@gclsr")
+    assert isinstance(mean, WordVectors) and mean.encode(["a dog"]).shape == (1, 6)

@@ -1,0 +1,312 @@
+"""`pipelines/evaluate.py`: the JSON others rely on, and what bad input is told."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from evaluation_helpers import WORDS, rated, tiny_bert, write_raw
+
+from evaluation.encoders.encoder import load_encoder
+from evaluation.load import load_model
+from evaluation.registry import SEVEN, is_development, make_tasks
+from evaluation.statistics import holm, paired_bootstrap
+from evaluation.task import evaluate
+from evaluation.tasks.sts import PairTask
+from pipelines import nearest
+from pipelines.evaluate import main
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_bert(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    folder = tmp_path / "data"
+    folder.mkdir()
+    write_raw(folder / "STS12.raw.tsv", [("", "a", "b"), *rated(20)], ("MSRpar", "MSRvid"))
+    write_raw(folder / "STSB.test.raw.tsv", rated(20, seed=1))
+    write_raw(folder / "STSB.train.raw.tsv", rated(20, seed=2))
+    return folder
+
+
+def test_interface_from_the_repository_and_from_elsewhere(model: Path, data: Path, tmp_path: Path) -> None:
+    """As a user types it, in a fresh process whose working directory is another."""
+    out = tmp_path / "scores.json"
+    command = f"{ROOT}/pipelines/evaluate.py --model {model} --data {data} --tasks sts12 stsb-test --pooling mean"
+    done = subprocess.run(
+        [sys.executable, *command.split(), "--device", "cpu", "--json", str(out)],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    report = json.loads(out.read_text())
+    assert report["model"] == str(model)
+    assert list(report["results"]) == ["sts12", "stsb-test"]
+    want = evaluate(make_tasks(["sts12", "stsb-test"], data), load_encoder(model, "mean", "cpu"))
+    for name, scores in want.items():
+        assert {metric: report["results"][name][metric] for metric in scores} == pytest.approx(scores, abs=1e-3)
+        assert f"{report['results'][name]['spearman']:.2f}" in done.stdout
+    assert (report["results"]["sts12"]["pairs"], report["results"]["sts12"]["skipped"]) == (20, 1)
+    assert set(report["results"]["sts12"]["subsets"]) == {"MSRpar", "MSRvid"}
+    assert len(report["provenance"]["model_sha256"]) == 64
+    assert set(report["provenance"]["data_sha256"]) == {"sts12", "stsb-test"}
+    assert report["provenance"]["protocol"]["pooling"] == "mean"
+    assert {"torch", "sentence-transformers"} <= set(report["provenance"]["versions"])
+    assert "Loading weights" not in done.stderr  # no chatter of the libraries
+
+
+def test_default_is_everything_found_but_training_splits(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "scores.json"
+    assert main(["--model", str(model), "--data", str(data), "--device", "cpu", "--json", str(out)]) == 0
+    assert list(json.loads(out.read_text())["results"]) == ["sts12", "stsb-test"]
+    assert main(["--model", str(model), "--device", "cpu"]) == 0
+    shown = capsys.readouterr().out
+    assert "lee-dev" in shown and "1,225" in shown
+
+
+def test_all_seven_give_an_average(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i, file in enumerate(("STS13", "STS14", "STS15", "STS16", "SICK.test")):
+        write_raw(data / f"{file}.raw.tsv", rated(20, seed=10 + i))
+    out = tmp_path / "scores.json"
+    assert main(["--model", str(model), "--data", str(data), "--device", "cpu", "--json", str(out)]) == 0
+    report = json.loads(out.read_text())
+    seven = [round(report["results"][name]["spearman"], 2) for name in SEVEN]
+    assert report["average"] == pytest.approx(sum(seven) / 7)
+    assert "average of the seven" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--model", "{tmp}/none"], "no model {tmp}/none"),
+        (["--model", "{model}", "--data", "{tmp}/none"], "no data folder"),
+        (["--model", "{model}", "--data", "{model}"], "neither a SentEval downstream folder"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "stsbtest"], "did you mean 'stsb-test'?"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "sts13"], "no file"),
+        (["--model", "{model}", "--tasks", "sts12"], "task sts12 needs data"),
+        (["--model", "{model}", "--pooling", "median"], "unknown pooling 'median'"),
+        (["--model", "{model}", "--json", "{tmp}/no/such/scores.json"], "no folder"),
+        ([], "give one model (--model MODEL), or several"),
+        (["--model", "{model}", "--compare", "{model}"], "give one model"),
+        (["--model", "{model}", "--tasks", "transfer"], "need data"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "transfer"], "holds none of the tasks 'transfer'"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "mr"], "is a folder of raw TSVs"),
+        (["--model", "{model}", "--tasks", "pairs:"], "names no place"),
+        (["--model", "{model}", "--tasks", "pairs:{tmp}/absent.tsv"], "{tmp}/absent.tsv"),
+        (["--model", "{model}", "--tasks", "pair:x"], "did you mean 'pairs'?"),
+        (["--model", "{model}", "--tasks", "retrieval:{data}?k=3"], "unknown option 'k'"),
+        (["--model", "{model}+whitning"], "did you mean 'whitening'?"),
+        (["--compare", "a={model}", "b={tmp}/absent.json"], "absent.json is no report of a single model"),
+        (["--compare", "{model}", "{model}"], "twice"),
+        (["--model", "{model}@max", "--layers"], "Leave out @POOLING"),
+        (["--model", "{model}", "--json", "{tmp}"], "it is a folder"),
+        (["--model", "{model}", "--figures", "{twin}"], "it is a file"),
+        (["--model", "{twin}"], "is a file; a model is a folder"),
+        (["--compare", "{model}", "--layers"], "--layers is for one model"),
+        (["--model", "{model}", "--data", "{data}", "--tasks", "sts12", "pairs:{twin}"], "two tasks are called 'sts12'"),
+    ],
+)
+def test_bad_input(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    twin = write_raw(tmp_path / "sts12.tsv", rated(5))
+    filled = [text.format(tmp=tmp_path, model=model, data=data, twin=twin) for text in [*arguments, message]]
+    assert main(filled[:-1]) == 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ") and filled[-1] in error and "Traceback" not in error
+
+
+@pytest.fixture
+def single(model: Path, data: Path, tmp_path: Path) -> Path:
+    """The report of one model."""
+    out = tmp_path / "mean.json"
+    assert main(["--model", f"{model}@mean", "--data", str(data), "--device", "cpu", "--json", str(out)]) == 0
+    return out
+
+
+def test_models_side_by_side(
+    model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each row is what the model gets alone; the marks are those of a bootstrap over the same pairs, after Holm."""
+    out = tmp_path / "comparison.json"
+    command = ["--compare", f"mean={model}@mean", f"max={model}@max", f"whitened={model}@mean+whitening4"]
+    assert main([*command, "--data", str(data), "--device", "cpu", "--json", str(out), "--style", "markdown"]) == 0
+    shown = capsys.readouterr().out
+    report = json.loads(out.read_text())
+    assert report["models"]["mean"][0]["results"] == json.loads(single.read_text())["results"]
+    rows = [line.split("|")[1].strip() for line in shown.splitlines() if line.startswith("| ")]
+    assert rows[1:] == ["---", "mean", "max", "whitened"]
+    assert report["models"]["whitened"][0]["provenance"]["protocol"]["post_processing"]
+    (task,) = make_tasks(["stsb-test"], data)
+    assert isinstance(task, PairTask)
+    sentences = task.sentences()
+    sentences += [text for name in ("sts12",) for other in make_tasks([name], data) for text in other.sentences()]
+    mean, most, white = (
+        task.similarities(load_model(f"{model}@{spec}", device="cpu", fit=list(dict.fromkeys(sentences))))
+        for spec in ("mean", "max", "mean+whitening4")
+    )
+    want = holm([paired_bootstrap(mean, other, task.gold).p for other in (most, white)])
+    p = {(entry["model"], entry["column"]): entry["p"] for entry in report["significance"]["p"]}
+    assert report["significance"]["reference"] == "mean"
+    assert [p["max", "stsb-test"], p["whitened", "stsb-test"]] == pytest.approx(
+        want, abs=0.05
+    )  # the fit sums in another order
+
+
+def test_reports_are_compared_like_models(
+    model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the .npz beside them they have the marks of the models; without it the table says why there are none."""
+    other = tmp_path / "max.json"
+    ours = ["--data", str(data), "--device", "cpu"]
+    assert main(["--model", f"{model}@max", *ours, "--json", str(other)]) == 0
+    capsys.readouterr()
+    shown = []
+    for entries in ((f"a={model}@mean", f"b={model}@max"), (f"a={single}", f"b={other}")):
+        out = tmp_path / "both.json"
+        assert main(["--compare", *entries, *ours, "--tasks", "stsb-test", "--json", str(out)]) == 0
+        shown.append((capsys.readouterr().out, json.loads(out.read_text())["significance"]))
+    assert shown[0] == shown[1] and len(shown[0][1]["p"]) == 1 and "STS12" not in shown[0][0]
+    single.with_suffix(".npz").unlink()
+    assert main(["--compare", f"a={single}", f"b={other}", *ours, "--tasks", "stsb-test"]) == 0
+    assert "no marks: a test needs" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("what", ["data", "protocol"])
+def test_what_was_measured_otherwise_does_not_share_a_column(
+    model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str], what: str
+) -> None:
+    report = json.loads(single.read_text())
+    if what == "data":
+        report["provenance"]["data_sha256"]["stsb-test"] = "0" * 64
+        message = "stsb-test was measured with other data"
+    else:
+        report["results"]["stsb-test"]["protocol"] = {"kfold": 5}
+        twin = json.loads(single.read_text())
+        twin["results"]["stsb-test"]["protocol"] = {"kfold": 10}
+        single.write_text(json.dumps(twin))
+        message = "stsb-test was measured with other protocol"
+    (tmp_path / "other.json").write_text(json.dumps(report))
+    entries = [f"a={single}", f"b={tmp_path / 'other.json'}"]
+    assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-test"]) == 2
+    assert message in capsys.readouterr().err
+    assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-train"]) == 2
+    assert "holds none of the tasks stsb-train; it has sts12, stsb-test" in capsys.readouterr().err
+
+
+def test_words_by_importance(data: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [" ".join([word, *(f"{x:.4f}" for x in rng.standard_normal(6))]) for word in WORDS]
+    (tmp_path / "words.txt").write_text("\n".join(lines) + "\n")
+    command = ["--model", str(tmp_path / "words.txt"), "--data", str(data), "--tasks", "stsb-test"]
+    assert main([*command, "--figures", str(tmp_path / "figures")]) == 0
+    assert WORDS[2] in (tmp_path / "figures" / "importance_stsb-test.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "development"),
+    [
+        ("stsb-dev", True),
+        ("lee-dev-geometry", True),
+        ("stsb-test", False),
+        ("mr", False),
+        ("stsb-regression", False),
+        ("pairs:/data/latest/dev.tsv", True),
+        ("pairs:/home/tester/contest-dev.tsv", True),
+        ("pairs:stsb-de-test.tsv.gz", False),
+        ("pairs:sts/STS12.raw.tsv", False),
+        ("hub:sts12", False),
+        ("hub:mteb/stsbenchmark-sts", False),
+        ("hub:mteb/stsbenchmark-sts:validation", True),
+        ("hub:mteb/stsbenchmark-sts:test", False),
+        ("hub:stsb-dev", True),
+        ("classify:dev.tsv", False),
+        ("retrieval:shards/coco-val", True),
+    ],
+)
+def test_what_may_select_a_checkpoint(name: str, development: bool) -> None:
+    assert is_development(name) is development
+
+
+def test_runs_of_one_model_are_averaged(
+    model: Path, data: Path, tmp_path: Path, single: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Reports stand for models, and several of one label are its seeds."""
+    report = json.loads(single.read_text())
+    seeds = []
+    for i, shift in enumerate((0.0, 1.0, 2.0, 10.0, 11.0, 12.0)):
+        report["results"]["stsb-test"]["spearman"] = 50 + shift
+        seeds.append(tmp_path / f"{i}.json")
+        seeds[-1].write_text(json.dumps(report))
+    entries = [f"{'old' if i < 3 else 'new'}={file}" for i, file in enumerate(seeds)]
+    assert main(["--compare", *entries, "--data", str(data), "--tasks", "stsb-test"]) == 0
+    shown = capsys.readouterr().out
+    assert "51.00 ± 1.00" in shown and "61.00 ± 1.00**" in shown and "Student t" in shown
+
+
+def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--model", str(model), "--data", str(data), "--device", "cpu", "--tasks", "stsb-test"]
+    assert main([*command, "--layers", "--figures", str(tmp_path / "layers")]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (task,) = make_tasks(["stsb-test"], data)
+    for layer in range(3):
+        row = lines[2 + layer].split()
+        want = [
+            task.score(load_encoder(model, f"layer{layer}-{pool}", "cpu")).metrics["spearman"]
+            for pool in ("cls", "mean", "max")
+        ]
+        assert row == [str(layer), *(f"{value:.2f}" for value in want)]
+    assert {file.name for file in (tmp_path / "layers").iterdir()} == {"layers_stsb-test.png", "layers_stsb-test.svg"}
+    assert main([*command, "stsb-test-geometry", "--figures", str(tmp_path / "one")]) == 0
+    names = {file.stem for file in (tmp_path / "one").iterdir()}
+    assert names == {"similarity_stsb-test", "tsne_stsb-test", "angles_stsb-test"}
+    several = ["--compare", f"a={model}@mean", f"b={model}@max", *command[2:], "stsb-test-geometry"]
+    assert main([*several, "--figures", str(tmp_path / "two")]) == 0
+    assert {file.stem for file in (tmp_path / "two").iterdir()} == {"scatter_stsb-test-geometry"}
+
+
+def test_logged_to_mlflow(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    command = ["--model", str(model), "--data", str(data), "--tasks", "stsb-test", "--device", "cpu"]
+    assert main([*command, "--experiment", "evaluation"]) == 0
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("evaluation")
+    assert experiment is not None
+    (logged,) = client.search_runs([experiment.experiment_id])
+    want = make_tasks(["stsb-test"], data)[0].score(load_encoder(model, device="cpu")).metrics
+    assert logged.data.metrics["stsb-test/spearman"] == pytest.approx(want["spearman"])
+    assert logged.info.status == "FINISHED"
+    found = {file.path for file in client.list_artifacts(logged.info.run_id, "figures")}
+    assert {"figures/tsne_stsb-test.png", "figures/tsne_stsb-test.svg"} <= found
+
+
+def test_nearest_sentences(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    sentences = list(dict.fromkeys(text for _, first, second in rated(40) for text in (first, second)))
+    (tmp_path / "queries.txt").write_text("\n".join(sentences[:3]) + "\n")
+    (tmp_path / "database.tsv").write_text("id\tcaption\n" + "".join(f"{i}\t{s}\n" for i, s in enumerate(sentences)))
+    files = ["--queries", str(tmp_path / "queries.txt"), "--database", str(tmp_path / "database.tsv")]
+    out = tmp_path / "nearest.json"
+    command = ["--model", str(model), *files, "--columns", "caption", "--device", "cpu", "--json", str(out)]
+    assert nearest.main(command) == 0
+    vectors = load_encoder(model, device="cpu").encode(sentences)
+    vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    shown = capsys.readouterr().out
+    for i, found in enumerate(json.loads(out.read_text())):
+        order = [j for j in np.argsort(-(vectors @ vectors[i])) if j != i][:3]
+        assert found["query"] == sentences[i] and [n["text"] for n in found["nearest"]] == [sentences[j] for j in order]
+        assert found["nearest"][0]["text"][:80] in shown
+    assert nearest.main([*command[:-2], "--k", "0"]) == 2
+    assert "k is 0" in capsys.readouterr().err

@@ -1,0 +1,245 @@
+"""Recipes of CLIP's family that cannot run, or would run for nothing, and what the driver says of them."""
+
+from __future__ import annotations
+
+import json
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tiny_encoder
+from transformers import (
+    BertConfig,
+    ClapAudioConfig,
+    ClapConfig,
+    ClapTextConfig,
+    CLIPConfig,
+    CLIPTextConfig,
+    CLIPVisionConfig,
+    DistilBertConfig,
+    PretrainedConfig,
+)
+
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.kinds import TextStream
+from data.streams.pairs import AudioTextStream, ImageTextStream
+from models.hub_folders import ENCODER, TOWER, Source
+from models.towers import HTSATTower, ViTTower
+from tests.small import add
+from trainers import clip
+from trainers.engine.preflight import check
+from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
+
+VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
+SOUND = AudioInput(rate=8000, seconds=0.5, bins=8, n_fft=256, hop=64, high_hz=4000)
+LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+def clip_config(**text: Any) -> CLIPConfig:
+    vision = CLIPVisionConfig(**{**LAYERS, "hidden_size": 8}, image_size=8, patch_size=4)
+    return CLIPConfig(
+        text_config=CLIPTextConfig(**LAYERS, **text).to_dict(), vision_config=vision.to_dict(), projection_dim=6
+    )
+
+
+def clap_config() -> ClapConfig:
+    audio = ClapAudioConfig(
+        spec_size=32, patch_size=4, patch_stride=[4, 4], num_mel_bins=8, patch_embeds_hidden_size=8, depths=[1, 1],
+        num_attention_heads=[2, 2], window_size=4, hidden_size=16, num_hidden_layers=2,
+    )  # fmt: skip
+    text = ClapTextConfig(**LAYERS, vocab_size=30, max_position_embeddings=30)
+    return ClapConfig(text_config=text.to_dict(), audio_config=audio.to_dict(), projection_dim=6)
+
+
+def saved(folder: Path, config: PretrainedConfig) -> str:
+    """A folder whose weights nobody can read: the checks do not."""
+    config.save_pretrained(folder)
+    (folder / "model.safetensors").touch()
+    return str(folder)
+
+
+def shards(folder: Path, fields: dict[str, bytes], classes: tuple[str, ...] = ()) -> str:
+    folder.mkdir(parents=True)
+    with tarfile.open(folder / "x-000.tar", "w") as tar:
+        for i in range(4):
+            for name, content in fields.items():
+                add(tar, f"{i}.{name}", content)
+    listed = {"url": "x-000.tar", "nsamples": 4, "fields": list(fields)}
+    (folder / "dataset.json").write_text(json.dumps({"shardlist": [listed], "classes": classes}))
+    return str(folder)
+
+
+def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
+    config = clip.CLIPConfig(**{"tower": VIT, "embed_dim": 6, **method})
+    audio = config.tower.modality == "audio"
+    place = shards(tmp_path / "pairs", {"wav" if audio else "png": b"", "txt": b"a"})
+    pairs: Any = AudioTextStream if audio else ImageTextStream
+    streams: dict[str, Any] = {"pairs": pairs(shards=place, batch_size=2, input=config.tower.input)}
+    for name in config.streams()[0][1:]:
+        streams[name] = TextStream(shards=shards(tmp_path / name, {"txt": b"a"}), batch_size=2)
+    return Recipe(
+        name="cyclip/test",
+        method=config,
+        encoder=encoder,
+        streams=streams,
+        optim={"+".join(streams): OptimConfig()},
+        lead="pairs",
+        evaluation=EvaluationConfig(select=None),
+    )
+
+
+def refused(checked: Recipe, words: str) -> str:
+    with pytest.raises(RecipeError, match=words) as raised:
+        check(checked)
+    return str(raised.value)
+
+
+# ---- class names -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("classes", "words"),
+    [
+        (("dog", "cat", "red fox"), r"number 0 is 'cat' there and 'dog' here"),
+        (("cat", "Red Fox", "dog"), r"number 1 is 'dog' there and 'Red Fox' here"),
+        (("cat", "dog"), r"2 classes are given, but the shards have 3"),
+        (("Cat", "dog", "red fox"), None),
+        (("Katze", "Hund", "Fuchs"), None),
+    ],
+)
+def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[str, ...], words: str | None) -> None:
+    tiny_encoder.bert_config().save_pretrained(tmp_path / "bert")
+    place = shards(tmp_path / "labelled", {"png": b"", "cls": b"0", "kind": b"0"}, ("cat", "dog", "red_fox"))
+    stream = {"kind": "image_text", "shards": place, "batch_size": 2, "input": VIT.input.model_dump()}
+    stream |= {"templates": ("a {}",), "classes": classes}
+    made = recipe(tmp_path, EncoderConfig(path=str(tmp_path / "bert")))
+    if words is None:
+        check(made.replace("streams.pairs", stream))
+    else:
+        refused(made.replace("streams.pairs", stream), rf"streams\.pairs\.classes: .*{words}.*labelled")
+    check(made.replace("streams.pairs", {**stream, "label": "kind"}))  # of which the shards name no classes
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+def bert(hidden: float, attention: float) -> BertConfig:
+    return BertConfig(**LAYERS, hidden_dropout_prob=hidden, attention_probs_dropout_prob=attention)
+
+
+DROPOUTS: dict[str, tuple[PretrainedConfig, dict[str, float], bool]] = {
+    "clip": (clip_config(), {}, False),
+    "clip, a number that its transformer does not read": (clip_config(dropout=0.1), {}, False),
+    "clip, hidden": (clip_config(), {"hidden_dropout": 0.1}, True),
+    "clip, attention": (clip_config(), {"attention_dropout": 0.1}, True),
+    "clip, its own attention": (clip_config(attention_dropout=0.1), {}, True),
+    "clip, its own attention off": (clip_config(attention_dropout=0.1), {"attention_dropout": 0.0}, False),
+    "bert": (bert(0.1, 0.1), {}, True),
+    "bert, off": (bert(0.1, 0.1), {"hidden_dropout": 0.0, "attention_dropout": 0.0}, False),
+    "bert, hidden off": (bert(0.1, 0.1), {"hidden_dropout": 0.0}, True),
+    "bert without": (bert(0.0, 0.0), {}, False),
+    "bert without, on": (bert(0.0, 0.0), {"hidden_dropout": 0.1}, True),
+    "distilbert": (DistilBertConfig(dim=16, n_layers=1, n_heads=2, dropout=0.1, attention_dropout=0.0), {}, True),
+    "distilbert without": (DistilBertConfig(dim=16, n_layers=1, n_heads=2, dropout=0.0, attention_dropout=0.0), {}, False),
+}
+
+
+@pytest.mark.parametrize("loss", ["captions", "nli_sentences"])
+@pytest.mark.parametrize("case", DROPOUTS)
+def test_simcse_needs_dropout(tmp_path: Path, case: str, loss: str) -> None:
+    config, settings, enough = DROPOUTS[case]
+    encoder = EncoderConfig(path=saved(tmp_path / "text", config), **settings)
+    made = recipe(tmp_path, encoder, **{loss: 0.1})
+    if enough:
+        check(made)
+    else:
+        refused(made, rf"method\.{loss}=0\.1 compares two passes .* identical.*set encoder\.hidden_dropout to 0\.1")
+
+
+def test_other_losses_need_none(tmp_path: Path) -> None:
+    check(recipe(tmp_path, EncoderConfig(path=saved(tmp_path / "text", clip_config())), i_cyclic=0.25, c_cyclic=0.25))
+
+
+# ---- the encoder -----------------------------------------------------------------------------------------------------
+
+
+def test_the_released_code_has_clips_text_transformer(tmp_path: Path) -> None:
+    path = saved(tmp_path / "bert", bert(0.1, 0.1))
+    made = recipe(tmp_path, EncoderConfig(path=path), variant="released")
+    refused(made, r"encoder\.path='.*bert' is a 'bert' model, and method\.variant='released'.*to 'fixed'")
+    check(made.replace("method.variant", "fixed"))
+    check(made.replace("method.variant", "paper"))
+    check(made.replace("encoder.path", saved(tmp_path / "clip", clip_config())))
+
+
+def test_errors_name_one_setting(tmp_path: Path) -> None:
+    made = recipe(tmp_path, EncoderConfig(path=saved(tmp_path / "bert", bert(0.1, 0.1))))
+    message = refused(made.replace("method.tower.heads", 3), "3 heads do not divide")
+    assert message.startswith("method.tower.heads: ")
+
+
+@pytest.mark.parametrize("kind", ["clip", "clap"])
+def test_projections_of_folders(tmp_path: Path, kind: str) -> None:
+    """The text's and the tower's, found without their weights; those that are made anew may be of any size."""
+    path = saved(tmp_path / kind, {"clip": clip_config, "clap": clap_config}[kind]())
+    masks = {"mask_bins": 0, "mask_frames": 0}
+    own = (
+        VIT
+        if kind == "clip"
+        else HTSATTower(input=SOUND, spec_size=32, embed=8, depths=(1, 1), heads=(2, 2), window=4, **masks)
+    )
+    right, wrong = ("linear", "mlp") if kind == "clip" else ("mlp", "linear")
+    text = recipe(tmp_path / "text", EncoderConfig(path=path), tower=own, projection=right)
+    bert_folder = EncoderConfig(path=saved(tmp_path / "bert", bert(0.1, 0.1)))
+    from_folder = own.model_copy(update={"path": path})
+    tower = recipe(tmp_path / "tower", bert_folder, tower=from_folder, projection=right)
+    for setting, made in {"encoder.path": text, "method.tower.path": tower}.items():
+        check(made)
+        says = rf"^{re.escape(setting)}='.*{kind}' has a projection '{right}' to 6 dimensions"
+        refused(made.replace("method.embed_dim", 7), says + r".*method\.embed_dim=7; .*method\.embed_dim 6")
+        refused(
+            made.replace("method.projection", wrong), says + rf".*method\.projection='{wrong}'.*method\.projection {right}"
+        )
+    check(text.replace("method.embed_dim", 7).replace("encoder.scratch", True))
+    halves = {"clip": clip_config().text_config, "clap": clap_config().text_config}
+    half = saved(tmp_path / "half", halves[kind])  # has no projection, or one that is not read
+    check(text.replace("method.embed_dim", 7).replace("encoder.path", half))
+
+
+# ---- folders ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("source", "setting", "parts", "likewise"),
+    [
+        (ENCODER, "encoder.path", "config.json, model.safetensors and a tokenizer", True),
+        (TOWER, "method.tower.path", "config.json and model.safetensors", False),
+    ],
+)
+def test_errors_name_the_setting_of_the_folder(
+    tmp_path: Path, source: Source, setting: str, parts: str, likewise: bool
+) -> None:
+    assert source.folder(str(tmp_path)) == tmp_path
+    with pytest.raises(ValueError) as raised:
+        source.folder("no such/folder/there")
+    assert str(raised.value).startswith(
+        f"{setting}: 'no such/folder/there' cannot be loaded. Give a folder with {parts}, or "
+    )
+    source.refuse_pickles("x", tmp_path)
+    (tmp_path / "pytorch_model.bin").touch()
+    with pytest.raises(ValueError, match=rf"^{setting}: 'x' has only pickled weights") as raised:
+        source.refuse_pickles("x", tmp_path)
+    assert ("tokenizer" in str(raised.value)) == likewise
+    (tmp_path / "model.safetensors").touch()
+    source.refuse_pickles("x", tmp_path)
+
+
+def test_pickled_encoders_are_refused_before_a_run(tmp_path: Path) -> None:
+    folder = Path(saved(tmp_path / "bert", bert(0.1, 0.1)))
+    made = recipe(tmp_path, EncoderConfig(path=str(folder)))
+    (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+    with pytest.raises(ValueError, match=r"encoder\.path: '.*bert' has only pickled weights"):
+        check(made)
+    check(made.replace("encoder.scratch", True))

@@ -1,0 +1,85 @@
+"""The whole way through Ray Train: checks, MLflow, workers, export, summary."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.errors import DataError
+from tests.small import journal
+from trainers.engine.launch import fit
+from trainers.recipe import Recipe, RecipeError
+
+
+def steps_of(run: Path, metric: str) -> list[int]:
+    return [int(line["step"]) for line in journal(run) if metric in line.get("metrics", {})]  # type: ignore[call-overload, operator]
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
+    from mlflow import MlflowClient
+    from sentence_transformers import SentenceTransformer
+    from transformers import AutoModel
+
+    summary = fit(recipe.replace("run.workers", 1))
+    run = tmp_path / "run"
+    assert json.loads((run / "summary.json").read_text()) == summary
+    assert summary["steps"] == 6 and set(summary["after"]) == {"lee"}
+    assert steps_of(run, "train/text") == [1, 2, 3, 4, 5, 6]
+
+    client = MlflowClient(summary["tracking_uri"])
+    logged = client.get_run(summary["mlflow_run_id"])
+    assert logged.info.status == "FINISHED"
+    assert logged.data.params["optim.text.lr"] == "0.001"
+    history = client.get_metric_history(summary["mlflow_run_id"], "train/text")
+    assert [m.step for m in history] == [1, 2, 3, 4, 5, 6]
+    for name in ("eval/lee-dev/spearman", "final/lee/spearman", "train/lr/image", "data/text/wait_share"):
+        assert name in logged.data.metrics
+    names = {item.path for item in client.list_artifacts(summary["mlflow_run_id"])}
+    assert {"recipe.json", "export"} <= names
+
+    model = SentenceTransformer(summary["export"], device="cpu")
+    vectors = model.encode(["the cat sees a dog", "a river"])
+    assert vectors.shape == (2, 16) and np.isfinite(vectors).all()
+    AutoModel.from_pretrained(summary["export"])
+    assert "lee" in (Path(summary["export"]) / "README.md").read_text()
+
+    # What was exported is where a further run starts, and in-process training is the same training.
+    further = fit(recipe.replace("encoder.path", summary["export"]).replace("run.output", str(tmp_path / "further")))
+    assert further["before"]["lee"]["spearman"] == pytest.approx(summary["after"]["lee"]["spearman"], abs=1e-3)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_two_workers_train_the_same_parameters(recipe: Recipe) -> None:
+    small = recipe.replace("run.workers", 2).replace("run.cpus_per_worker", 0.5).replace("run.max_steps", 3)
+    summary = fit(small)
+    assert len(summary["fingerprints"]) == 2 and len(set(summary["fingerprints"])) == 1
+    assert summary["steps"] == 3
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_worker_s_error_is_the_user_s_error(recipe: Recipe, place: Path, tmp_path: Path) -> None:
+    import tarfile
+
+    from tests.small import add, write_images
+
+    write_images(tmp_path / "image", 20)
+    with tarfile.open(tmp_path / "image" / "image-train-000000.tar", "a") as tar:
+        add(tar, "bad.png", b"no picture")
+        add(tar, "bad.cls", b"0")
+    broken = recipe.replace("run.workers", 1).replace("streams.image.shards", str(tmp_path / "image"))
+    with pytest.raises(DataError, match=r"stream 'image'.*bad.*on_bad_sample"):
+        fit(broken)
+    summary = fit(broken.replace("streams.image.on_bad_sample", "skip").replace("streams.image.max_skipped_share", 0.1))
+    assert summary["skipped"]["image"] >= 1
+    report = json.loads((tmp_path / "run" / "skipped.json").read_text())
+    assert all("bad" in key for key, _ in report["image"])
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_more_than_the_cluster_has_is_refused_before_it_hangs(recipe: Recipe) -> None:
+    with pytest.raises(RecipeError, match=r"run.workers=8 .* need .* CPUs, the cluster has 4"):
+        fit(recipe.replace("run.workers", 8))

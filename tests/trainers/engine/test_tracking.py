@@ -1,0 +1,447 @@
+"""The tracker against a real MLflow on SQLite: what is in the journal is in the run, exactly once."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import threading
+import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from trainers.engine.loop import tracking
+from trainers.engine.tracking import (
+    Journal,
+    RunHandle,
+    Tracker,
+    TrackingError,
+    drain,
+    metric_name,
+    open_run,
+    resolve_uri,
+    send,
+)
+
+Points = list[tuple[int, float]]
+
+
+@pytest.fixture(scope="module")
+def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """One database for the module: making its tables takes seconds."""
+    return f"sqlite:///{tmp_path_factory.mktemp('mlflow') / 'mlflow.db'}"
+
+
+@pytest.fixture
+def run(uri: str) -> RunHandle:
+    return open_run(uri, "paper", "a-run", {"lr": 1e-3})
+
+
+def history(run: RunHandle, key: str) -> Points:
+    from mlflow import MlflowClient
+
+    return sorted((metric.step, metric.value) for metric in MlflowClient(run.uri).get_metric_history(run.run_id, key))
+
+
+def content(run: RunHandle) -> Any:
+    from mlflow import MlflowClient
+
+    return MlflowClient(run.uri).get_run(run.run_id)
+
+
+def write(path: Path, run: RunHandle, steps: range, first: float = 0.0) -> None:
+    """A journal whose metric ``m`` is `first` + step, and nobody sends it."""
+    book = Journal(path)
+    book.create(run.run_id, run.uri)
+    for step in steps:
+        book.append({"step": step, "time": 1_000_000 + step, "metrics": {"m": first + step}})
+
+
+class Away:
+    """A client of a server that is away, until it is not."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.away, self.client = True, tracking._client
+        monkeypatch.setattr(tracking, "_client", self)
+        monkeypatch.setattr(tracking, "SEND_EVERY", 0.02)
+
+    def __call__(self, uri: str) -> Any:
+        if self.away:
+            raise ConnectionError("connection refused")
+        return self.client(uri)
+
+
+# -------------------------------------------------------------------------------------------------------- driver side
+
+
+def test_a_run_has_its_parameters_commit_and_versions(uri: str) -> None:
+    params = {f"p{i}": i for i in range(150)} | {"long": "x" * 7000, "optim.image+text.lr": None}
+    run = open_run(uri, "many", "b-run", params, {"identity": "abc"})
+    data = content(run).data
+    assert len(data.params) == 152
+    assert data.params["p149"] == "149" and data.params["optim.image_text.lr"] == "None"
+    assert data.params["long"] == "x" * 6000
+    from mlflow.artifacts import load_dict
+
+    assert load_dict(f"{run.artifact_uri}/params.json")["long"] == "x" * 7000
+    assert data.tags["identity"] == "abc"
+    assert data.tags["version.torch"] == __import__("torch").__version__
+    assert data.tags["mlflow.runName"] == "b-run"
+    if (tracking.ROOT / ".git").exists():
+        assert len(data.tags["mlflow.source.git.commit"]) == 40
+        assert data.tags["git.dirty"] in ("true", "false")
+
+
+def test_artifacts_are_beside_the_database(run: RunHandle, uri: str, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("content")
+    run.log_artifact(tmp_path / "a.txt", "folder")
+    beside = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" / run.run_id / "artifacts"
+    assert (beside / "folder" / "a.txt").read_text() == "content"
+    with pytest.raises(FileNotFoundError, match="absent"):
+        run.log_artifacts(tmp_path / "absent")
+
+
+def test_the_default_is_a_database_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    assert resolve_uri(None) == resolve_uri("sqlite:///mlflow.db") == f"sqlite:///{tmp_path}/mlflow.db"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "http://host:5000")
+    assert resolve_uri("") == "http://host:5000"
+
+
+@pytest.mark.parametrize("bad", ["mlruns", "file:///tmp/mlruns", "s3://bucket/x", "sqlite://", "sqlite:///:memory:"])
+def test_uris_that_mlflow_does_not_take_are_named(bad: str) -> None:
+    with pytest.raises(TrackingError, match=r"run\.tracking_uri=.*sqlite:///"):
+        resolve_uri(bad)
+
+
+def test_a_server_that_is_not_there_is_an_error_before_training() -> None:
+    began = time.monotonic()
+    with pytest.raises(TrackingError, match=r"run.tracking_uri='http://127.0.0.1:9'.*mlflow server"):
+        open_run("http://127.0.0.1:9", "paper", "run", {})
+    assert time.monotonic() - began < 30
+
+
+def test_a_run_is_continued_by_its_id(run: RunHandle) -> None:
+    run.finish("FAILED")
+    assert content(run).info.status == "FAILED"
+    again = open_run(run.uri, "paper", "ignored", {"lr": 5}, run_id=run.run_id)
+    assert (again.run_id, again.artifact_uri) == (run.run_id, run.artifact_uri)
+    assert content(run).info.status == "RUNNING"
+    assert content(run).data.params == {"lr": "0.001"}
+    again.finish("KILLED")
+    assert content(run).info.status == "KILLED"
+    with pytest.raises(TrackingError, match="no run 'nothere'"):
+        open_run(run.uri, "paper", "x", {}, run_id="nothere")
+
+
+def test_a_deleted_experiment_is_named(uri: str) -> None:
+    from mlflow import MlflowClient
+
+    run = open_run(uri, "gone", "run", {})
+    MlflowClient(uri).delete_experiment(run.experiment_id)
+    with pytest.raises(TrackingError, match=r"run.experiment='gone'.*restore"):
+        open_run(uri, "gone", "run", {})
+
+
+def _open(uri: str) -> str:
+    return open_run(uri, "race", "run", {"a": 1}).experiment_id
+
+
+def test_several_drivers_make_one_database(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'fresh.db'}"
+    with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:
+        experiments = set(pool.map(_open, [uri] * 3))
+    assert len(experiments) == 1
+
+
+# -------------------------------------------------------------------------------------------------------- worker side
+
+
+def test_metrics_reach_the_run(run: RunHandle, tmp_path: Path) -> None:
+    values = {0: 1.5, 1: math.nan, 2: math.inf, 3: -2.0}
+    with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id, system_every=0) as tracker:
+        for step, value in values.items():
+            tracker.log(step, {"train/text": value, "odd name: (a+b)": step})
+    got = content(run)
+    assert [step for step, _ in history(run, "train/text")] == [0, 1, 2, 3]
+    assert dict(history(run, "train/text"))[3] == -2.0
+    assert dict(history(run, "train/text"))[2] > 1e300  # MLflow's infinity
+    assert got.data.metrics["odd name: _a_b_"] == 3
+    assert Journal(tmp_path / "journal.jsonl").waiting() == 0
+    with pytest.raises(ValueError, match="closed"):
+        tracker.log(4, {"train/text": 0.0})
+    tracker.close()
+
+
+def test_metric_names() -> None:
+    assert metric_name("eval/sts-b: dev.spearman_x y") == "eval/sts-b: dev.spearman_x y"
+    assert metric_name("a+b(c)") == "a_b_c_"
+    assert len(metric_name("x" * 300)) == 250
+
+
+def test_more_metrics_than_a_request_may_hold(run: RunHandle, tmp_path: Path) -> None:
+    book = Journal(tmp_path / "j.jsonl")
+    book.create(run.run_id, run.uri)
+    book.append({"step": 1, "time": 5, "metrics": {f"k{i}": float(i) for i in range(1700)}})
+    for step in range(2, 702):
+        book.append({"step": step, "time": 5 + step, "metrics": {"k0": 0.5, "k1": 1.5}})
+    assert send(book, run.uri, run.run_id) == 1700 + 1400
+    assert len(history(run, "k0")) == 701 and history(run, "k1699") == [(1, 1699.0)]
+    assert send(book, run.uri, run.run_id) == 0
+
+
+def test_training_threads_share_a_tracker(run: RunHandle, tmp_path: Path) -> None:
+    with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0) as tracker:
+
+        def work(n: int) -> None:
+            for step in range(50):
+                tracker.log(step, {f"t{n}": step})
+
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    for n in range(4):
+        assert history(run, f"t{n}") == [(step, float(step)) for step in range(50)]
+
+
+def test_the_machine_is_watched(run: RunHandle, tmp_path: Path) -> None:
+    with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0.2) as tracker:
+        tracker.log(1, {"m": 1.0})
+        time.sleep(1.3)
+    metrics = content(run).data.metrics
+    assert 0 <= metrics["system/cpu_utilization_percentage"] <= 100
+    assert 0 < metrics["system/system_memory_usage_percentage"] <= 100
+    seconds = [step for step, _ in history(run, "system/cpu_utilization_percentage")]
+    assert len(seconds) == len(set(seconds)) >= 1
+
+
+# ------------------------------------------------------------------------------------------------ restarts and outages
+
+
+def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Path) -> None:
+    """Killed at step 9 with steps to 7 sent; the checkpoint is at 4. The values of the first time stay where sent."""
+    path = tmp_path / "j.jsonl"
+    write(path, run, range(1, 8))
+    send(Journal(path), run.uri, run.run_id)
+    book = Journal(path)
+    for step in (8, 9):
+        book.append({"step": step, "time": step, "metrics": {"m": -1.0}})
+    with open(path, "ab") as file:
+        file.write(b'{"step": 10, "ti')  # killed while writing
+
+    with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:
+        tracker.resume(4)
+        for step in range(5, 13):
+            tracker.log(step, {"m": float(step)})
+    assert history(run, "m") == [(step, float(step)) for step in range(1, 13)]
+
+
+def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: Path) -> None:
+    """The checkpoint's copy of the journal knows nothing of what was sent after it, nor how far it was sent."""
+    path = tmp_path / "a" / "j.jsonl"
+    write(path, run, range(1, 5))
+    copy = tmp_path / "b" / "j.jsonl"
+    copy.parent.mkdir()
+    copy.write_bytes(path.read_bytes())
+    write(path, run, range(5, 8))
+    send(Journal(path), run.uri, run.run_id)
+
+    with Tracker(copy, run.uri, run.run_id, system_every=0) as tracker:
+        tracker.resume(4)
+        for step in range(5, 10):
+            tracker.log(step, {"m": step + 0.25})
+    assert history(run, "m") == [(s, float(s)) for s in range(1, 8)] + [(8, 8.25), (9, 9.25)]
+
+
+def test_a_request_whose_record_was_lost_is_not_stored_twice(run: RunHandle, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    write(path, run, range(1, 4))
+    send(Journal(path), run.uri, run.run_id)
+    before = Journal(path).sent_path.read_text()
+    write(path, run, range(4, 8))
+    send(Journal(path), run.uri, run.run_id)
+    Journal(path).sent_path.write_text(before)  # the process died between the request and the record
+    assert send(Journal(path), run.uri, run.run_id) == 4
+    assert history(run, "m") == [(step, float(step)) for step in range(1, 8)]
+
+
+def test_training_goes_on_while_the_server_is_away(
+    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    server = Away(monkeypatch)
+    with caplog.at_level(logging.WARNING, "trainers.engine.tracking"):
+        tracker = Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0)
+        began = time.monotonic()
+        for step in range(20):
+            tracker.log(step, {"m": float(step)})
+        assert time.monotonic() - began < 1
+        time.sleep(0.3)
+        assert history(run, "m") == []
+        server.away = False
+        deadline = time.monotonic() + 20
+        while "is back" not in caplog.text and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert history(run, "m") == [(step, float(step)) for step in range(20)]
+        tracker.close()
+    assert caplog.text.count("does not answer") == 1 and "j.jsonl" in caplog.text
+
+
+def test_what_the_server_missed_is_drained(
+    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Everything fails at the end of a run: metrics, an upload, the run's status. One command brings it all."""
+    from pipelines import track
+
+    server = Away(monkeypatch)
+    path = tmp_path / "j.jsonl"
+    (tmp_path / "result.txt").write_text("result")
+    with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:
+        tracker.log(1, {"m": 1.0})
+    with caplog.at_level(logging.ERROR, "trainers.engine.tracking"):
+        assert not run.drain(path, timeout=0.3)
+        assert f"python pipelines/track.py sync {path}" in caplog.text
+        run.log_artifact(tmp_path / "result.txt")
+        run.finish()
+    assert content(run).info.status == "RUNNING"
+    assert track.main(["sync", str(path), "--timeout", "0.2"]) == 1
+
+    server.away = False
+    assert track.main(["sync", str(path)]) == 0
+    assert history(run, "m") == [(1, 1.0)]
+    assert content(run).info.status == "FINISHED"
+    from mlflow.artifacts import load_text
+
+    assert load_text(f"{run.artifact_uri}/result.txt") == "result"
+    assert track.main(["sync", str(path)]) == 0
+    assert history(run, "m") == [(1, 1.0)]
+
+
+def test_finish_sends_the_journal_of_a_run_that_failed(uri: str, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    run = open_run(uri, "paper", "fails", {}, journal=path)
+    write(path, run, range(3))
+    run.finish("FAILED")
+    assert history(run, "m") == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    assert content(run).info.status == "FAILED"
+
+
+def test_without_a_journal_errors_are_raised(tmp_path: Path) -> None:
+    (tmp_path / "f").write_text("x")
+    dead = RunHandle("id", "http://127.0.0.1:9", "0", "")
+    with pytest.raises(Exception, match=r"127\.0\.0\.1"):
+        dead.log_artifact(tmp_path / "f")
+    dead.finish()
+
+
+def test_the_journal_of_another_run_is_set_aside(uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "j.jsonl"
+    first, second, third = (open_run(uri, "paper", name, {}) for name in "abc")
+    write(path, first, range(3))
+    with Tracker(path, uri, second.run_id, system_every=0) as tracker:
+        assert not path.exists()
+        assert "never sent" in caplog.text
+        tracker.log(0, {"m": 9.0})
+    assert history(second, "m") == [(0, 9.0)]
+    assert drain(tmp_path / f"j-{first.run_id}.jsonl")
+    assert history(first, "m") == [(0, 0.0), (1, 1.0), (2, 2.0)]
+    Tracker(path, uri, third.run_id, system_every=0)  # all of the second run's was sent: nothing to keep
+    assert not list(tmp_path.glob(f"*{second.run_id}*")) and not path.exists()
+
+
+def test_what_is_no_journal_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from pipelines import track
+
+    (tmp_path / "x.jsonl").write_text('{"step": 1}\n')
+    with pytest.raises(TrackingError, match="no journal"):
+        drain(tmp_path / "x.jsonl")
+    assert track.main(["sync", str(tmp_path / "x.jsonl")]) == 2
+    assert track.main(["sync", str(tmp_path / "absent.jsonl")]) == 2
+    assert "no such file" in capsys.readouterr().err
+
+
+# ------------------------------------------------------------------------------------------------- figures and models
+
+
+def test_figures(run: RunHandle, tmp_path: Path) -> None:
+    from matplotlib.figure import Figure
+    from mlflow.artifacts import list_artifacts
+
+    figure = Figure()
+    figure.subplots().plot([1, 2], [3, 4])
+    assert run.log_figure("first", figure) is None
+    run.journal = tmp_path / "j.jsonl"
+    kept = run.log_figure("alignment/uniformity", figure)
+    assert kept == tmp_path / "figures" / "alignment_uniformity.png" and kept.stat().st_size > 1000
+    names = {item.path for item in list_artifacts(f"{run.artifact_uri}/figures") or []}
+    want = {f"{name}.{kind}" for name in ("first", "alignment_uniformity") for kind in ("png", "svg")}
+    assert {Path(name).name for name in names} == want
+
+
+def test_metrics_of_the_run_as_a_whole(run: RunHandle) -> None:
+    from mlflow import MlflowClient
+
+    run.log_metrics({"stsb-test/spearman": 82.5, "pairs:my file/spearman": 3})
+    logged = MlflowClient(run.uri).get_run(run.run_id).data.metrics
+    assert logged == {"stsb-test/spearman": 82.5, "pairs:my file/spearman": 3.0}
+
+
+def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_path: Path) -> None:
+    import mlflow
+    import torch
+    from mlflow import sentence_transformers as flavor
+    from sentence_transformers import SentenceTransformer
+    from tiny_encoder import encoder
+
+    write(tmp_path / "j.jsonl", run, range(1, 4))
+    run.drain(tmp_path / "j.jsonl")
+    encoder("mean").save(str(tmp_path / "export"))
+    (tmp_path / "export" / "README.md").write_text("---\nlicense: other\n---\n\n# our card\n")
+    for version in ("1", "2"):
+        run.register(tmp_path / "export", "tiny")
+        before = mlflow.get_tracking_uri()
+        mlflow.set_tracking_uri(run.uri)
+        try:
+            loaded = flavor.load_model(f"models:/tiny/{version}")
+        finally:
+            mlflow.set_tracking_uri(before)
+    sentences = ["the dog sleeps on a street", "a woman plays"]
+    want = SentenceTransformer(str(tmp_path / "export"), device="cpu").encode(sentences)
+    assert want.shape == (2, 16) and np.abs(want).max() > 0.1
+    np.testing.assert_allclose(torch.as_tensor(loaded.cpu().encode(sentences)).numpy(), want, atol=1e-5)
+    assert history(run, "m") == [(step, float(step)) for step in range(1, 4)]
+    assert content(run).info.status == "RUNNING"
+    place = Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper"
+    cards = [card for card in place.rglob("README.md") if "models" in card.parts]
+    assert len(cards) == 2
+    assert all("# our card" in card.read_text() for card in cards)
+    with pytest.raises(FileNotFoundError, match=r"modules\.json"):
+        run.register(tmp_path, "tiny")
+
+
+def test_other_code_than_ours_is_not_run_to_register_a_model(run: RunHandle, tmp_path: Path) -> None:
+    from models.dual_export import CLASS, CODE
+
+    for name, ours in CODE.items():
+        (tmp_path / name).write_text(Path(ours).read_text() + f"\nopen({str(tmp_path / 'ran')!r}, 'w').write('x')\n")
+    (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": CLASS}]))
+    with pytest.raises(ValueError, match=r"its code is not this project's \(multicse_dual\.py, resnet\.py "):
+        run.register(tmp_path, "tiny")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_journal_lines_are_what_the_documentation_says(run: RunHandle, tmp_path: Path) -> None:
+    path = tmp_path / "j.jsonl"
+    with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:
+        tracker.log(7, {"m": 0.5})
+    header, line = (json.loads(line) for line in path.read_text().splitlines())
+    assert (header["run_id"], header["uri"]) == (run.run_id, run.uri)
+    assert line["step"] == 7 and line["metrics"] == {"m": 0.5}
+    assert abs(line["time"] / 1000 - time.time()) < 60

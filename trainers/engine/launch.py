@@ -1,0 +1,364 @@
+"""The driver: checks, the MLflow run, Ray Train, export, summary."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from data import upload
+from data.shards import absolute
+from evaluation import registry
+from models.word_encoder import check_vocabulary, train_recipe_vectors
+from trainers.engine.figures import log_figures
+from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.preflight import check, describe_shards_of
+from trainers.engine.progress import ProgressLine
+from trainers.engine.tracking import RunHandle, Tracker, open_run
+from trainers.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+
+class RunLog:
+    """What the loop says: metrics to the tracker, the progress line to whoever shows it (rank 0; silent elsewhere)."""
+
+    def __init__(self, tracker: Tracker | None, show: Any) -> None:
+        self.tracker, self.show = tracker, show
+
+    def metrics(self, step: int, values: dict[str, float]) -> None:
+        if self.tracker:
+            self.tracker.log(step, values)
+
+    def progress(self, line: dict[str, Any]) -> None:
+        if self.show:
+            self.show(line)
+
+    def resume(self, step: int, folder: Path | None) -> None:
+        """Go on from the journal of the checkpoint where this machine has none of its own."""
+        if self.tracker is None:
+            return
+        if folder is not None and (folder / "journal.jsonl").exists() and not self.tracker.path.exists():
+            self.tracker.path.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / "journal.jsonl", self.tracker.path)
+        self.tracker.resume(step)
+
+    def store(self, folder: Path) -> None:
+        if self.tracker and self.tracker.path.exists():
+            shutil.copy(self.tracker.path, folder / "journal.jsonl")
+
+    def close(self) -> None:
+        if self.tracker:
+            self.tracker.close()
+
+
+class RayHost:
+    """The loop inside a Ray Train worker."""
+
+    inline = False
+
+    def __init__(self) -> None:
+        import ray.train
+        import ray.train.torch
+
+        context = ray.train.get_context()
+        self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
+        self.device: torch.device = ray.train.torch.get_device()
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[Path | None]:
+        import ray.train
+
+        found = ray.train.get_checkpoint()
+        if found is None:
+            yield None
+            return
+        with found.as_directory() as folder:
+            yield Path(folder)
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        import ray.train
+
+        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if folder else None)
+
+
+def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
+    """One Ray Train worker."""
+    recipe = Recipe.from_json(settings["recipe"])
+    if not recipe.run.verbose:
+        quiet()
+    host = RayHost()
+    board = settings["board"]
+    tracker = None
+    if host.rank == 0:
+        tracker = Tracker(Path(settings["journal"]), settings["uri"], settings["run_id"])
+    show = (lambda line: board.put.remote(line)) if host.rank == 0 else None
+    run_log = RunLog(tracker, show)
+    try:
+        return Engine(recipe, host, run_log).run()
+    finally:
+        run_log.close()
+
+
+def quiet() -> None:
+    """Only warnings of ours and errors of the libraries."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for name in ("ray", "ray.data", "ray.train", "transformers", "sentence_transformers", "mlflow", "alembic", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with contextlib.suppress(ImportError):
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+
+
+def start_ray(recipe: Recipe) -> None:
+    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
+    import ray
+
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
+    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
+    if ray.is_initialized():
+        return
+    verbose = recipe.run.verbose
+    ray.init(
+        address=None if os.environ.get("RAY_ADDRESS") else "local",
+        include_dashboard=None,
+        log_to_driver=verbose,
+        logging_level=logging.INFO if verbose else logging.ERROR,
+    )
+
+
+AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
+"""Resources of a head node (cluster.yaml, rayjob.yaml): how many CPUs and GPUs the cluster may grow to.
+
+Ray's autoscaler does not say so itself, and a cluster that begins with its head alone has neither.
+"""
+
+
+def capacity() -> tuple[float, float, int]:
+    """CPUs, GPUs and nodes that the cluster has or, where it grows when asked, may have; then it has at least two nodes."""
+    import ray
+
+    now = ray.cluster_resources()
+    cpus, gpus = (max(now.get(kind, 0.0), now.get(most, 0.0)) for kind, most in AUTOSCALING.items())
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return cpus, gpus, max(2, nodes) if grows() else nodes
+
+
+def grows() -> bool:
+    """Whether the cluster gets nodes when it is asked for more than it has."""
+    import ray
+
+    return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
+
+
+def resolve(recipe: Recipe) -> Recipe:
+    """Paths made absolute (workers run in other folders), tracking URI and storage filled in from the environment."""
+    run = recipe.run
+    uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
+    recipe = recipe.replace("run.tracking_uri", uri).replace("run.output", str(Path(run.output).resolve()))
+    recipe = recipe.replace("run.storage", run.storage or os.environ.get("MULTICSE_STORAGE") or None)
+    flat = recipe.flat()
+    for path in ("evaluation.data", *(path for path in flat if path.endswith((".path", ".vectors")))):
+        value = flat[path]
+        if value and Path(value).exists():
+            recipe = recipe.replace(path, str(Path(value).resolve()))
+    for name, stream in recipe.streams.items():
+        recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
+    evaluation = recipe.evaluation
+    for field in ("watch", "final"):
+        recipe = recipe.replace(f"evaluation.{field}", tuple(registry.absolute(task) for task in getattr(evaluation, field)))
+    return recipe.replace("evaluation.select", evaluation.select and registry.absolute(evaluation.select))
+
+
+def travelling(recipe: Recipe) -> Recipe:
+    """The recipe for workers on other nodes: small packed folders of this machine replaced by copies in the storage.
+
+    Only where `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
+    """
+    storage, evaluation = recipe.run.storage, recipe.evaluation
+    if storage is None or "://" not in storage:
+        return recipe
+    for name, stream in recipe.streams.items():
+        recipe = recipe.replace(f"streams.{name}.shards", upload.travelling(stream.shards, storage))
+
+    def task(name: str) -> str:
+        kind, colon, place = name.partition(":")
+        place, query, options = place.partition("?")
+        return f"{kind}:{upload.travelling(place, storage)}{query}{options}" if colon else name
+
+    for field in ("watch", "final"):
+        recipe = recipe.replace(f"evaluation.{field}", tuple(task(name) for name in getattr(evaluation, field)))
+    return recipe.replace("evaluation.select", evaluation.select and task(evaluation.select))
+
+
+def fit(recipe: Recipe) -> dict[str, Any]:
+    """Run a recipe from checks to export; returns the summary that is also written to ``OUTPUT/summary.json``.
+
+    Raises RecipeError or DataError before anything is started when the recipe cannot run.
+    """
+    began = time.time()
+    if not recipe.run.verbose:
+        quiet()
+    recipe = resolve(recipe)
+    check(recipe)
+    output = Path(recipe.run.output)
+    if recipe.run.workers:
+        start_ray(recipe)
+        check(recipe, *capacity())
+    output.mkdir(parents=True, exist_ok=True)
+    (output / "recipe.json").write_text(recipe.to_json())
+    check_vocabulary(recipe)
+    train_recipe_vectors(recipe)
+    handle = open_run(
+        recipe.run.tracking_uri or "",
+        recipe.run.experiment or recipe.paper,
+        f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}",
+        params=recipe.flat(),
+        tags={"identity": recipe.identity()},
+        journal=output / "journal.jsonl",
+    )
+    status = "FAILED"
+    try:
+        result, checkpoint = train(recipe, handle, output)
+        handle.drain(output / "journal.jsonl")
+        summary = deliver(recipe, handle, result, checkpoint, output)
+        summary["seconds"] = time.time() - began
+        (output / "summary.json").write_text(json.dumps(summary, indent=2))
+        status = "FINISHED"
+        return summary
+    except KeyboardInterrupt:
+        status = "KILLED"
+        raise
+    finally:
+        handle.finish(status)
+
+
+def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[Any] = ()) -> tuple[dict[str, Any], Path]:
+    """Train; returns the loop's result and the folder of the last checkpoint.
+
+    callbacks: of Ray Train's run (with workers).
+    """
+    run, journal = recipe.run, output / "journal.jsonl"
+    if run.workers == 0:
+        host = LocalHost(output)
+        shutil.rmtree(host.folder, ignore_errors=True)
+        run_log = RunLog(Tracker(journal, handle.uri, handle.run_id), ProgressLine().show)
+        try:
+            result = Engine(recipe, host, run_log).run()
+        finally:
+            run_log.close()
+        return result, host.folder
+
+    import ray
+    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    board = ProgressLine().serve()
+    trainer = TorchTrainer(
+        _train_worker,
+        train_loop_config={
+            "recipe": travelling(recipe).to_json(),
+            "journal": str(journal),
+            "uri": handle.uri,
+            "run_id": handle.run_id,
+            "board": board.actor,
+        },
+        scaling_config=ScalingConfig(
+            num_workers=run.workers,
+            use_gpu=run.gpus_per_worker > 0,
+            resources_per_worker={"CPU": run.cpus_per_worker}
+            | ({"GPU": run.gpus_per_worker} if run.gpus_per_worker else {}),
+        ),
+        run_config=RunConfig(
+            name=handle.run_id,
+            storage_path=run.storage or str(output / "ray"),
+            failure_config=FailureConfig(max_failures=run.max_failures),
+            checkpoint_config=CheckpointConfig(num_to_keep=2),
+            callbacks=[*callbacks],
+        ),
+    )
+    try:
+        result = trainer.fit()
+    except ray.train.TrainingFailedError as error:
+        raise _worker_error(error) from error
+    finally:
+        board.close()
+    folder = output / "checkpoint"
+    shutil.rmtree(folder, ignore_errors=True)
+    with result.checkpoint.as_directory() as last:
+        shutil.copytree(last, folder)
+    if not journal.exists() and (folder / "journal.jsonl").exists():  # rank 0 was on another node
+        shutil.copy(folder / "journal.jsonl", journal)
+    if not recipe.run.storage:
+        shutil.rmtree(output / "ray", ignore_errors=True)
+    return result.return_value, folder
+
+
+def _worker_error(error: Exception) -> Exception:
+    """A worker's own ValueError or non-finite loss, in place of Ray's report about it."""
+    failures = getattr(error, "worker_failures", None) or {}
+    for failure in failures.values():
+        inner = getattr(failure, "_base_exc", failure)
+        inner = getattr(inner, "cause", inner)
+        if isinstance(inner, (ValueError, ArithmeticError)):
+            return inner
+    return error
+
+
+def deliver(
+    recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path, alias: str | None = None
+) -> dict[str, Any]:
+    """Export the chosen weights, write card and figures, log and register them.
+
+    alias: of the registered version, for example ``champion``.
+    """
+    from trainers.engine.card import library_versions, model_card
+    from trainers.engine.export import verify
+
+    export = output / "export"
+    with tempfile.TemporaryDirectory(dir=output) as place:
+        fresh = Path(place) / "export"
+        encoder = load_method(checkpoint).sentence_encoder
+        encoder.save(str(fresh))
+        verify(encoder, fresh)
+        numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
+        card = model_card(json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions(), fresh)
+        (fresh / "README.md").write_text(card)
+        shutil.rmtree(export, ignore_errors=True)
+        fresh.rename(export)
+    skipped = {name: items for name, items in result.pop("skipped").items() if items}
+    skips = {name: count for name, count in result.pop("skips").items() if count}
+    if skipped:
+        (output / "skipped.json").write_text(json.dumps(skipped, indent=2))
+        handle.log_artifact(output / "skipped.json")
+    handle.log_artifact(output / "recipe.json")
+    handle.log_artifacts(export, "export")
+    try:
+        log_figures(recipe, handle, output, export)
+    except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
+        log.warning("the remaining figures are left out: %s", error)
+    if recipe.run.register_as:
+        handle.register(export, recipe.run.register_as, alias)
+    return {
+        "recipe": recipe.name,
+        "identity": recipe.identity(),
+        **result,
+        "skipped": skips,
+        "export": str(export),
+        "checkpoint": str(checkpoint),
+        "mlflow_run_id": handle.run_id,
+        "tracking_uri": handle.uri,
+    }

@@ -1,0 +1,525 @@
+"""The one training loop: turns, precision, clipping, schedules, evaluation, checkpoint and resume, for every method."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol, cast
+
+import torch
+import torch.distributed as dist
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from data.order import seed_of
+from data.shards import ShardSet
+from data.stream import Reader
+from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
+from evaluation.encoders.sharded import ShardedEncoder
+from evaluation.registry import make_tasks
+from evaluation.task import Task, evaluate
+from models.dual_encoder import DualEncoder
+from models.text_encoder import TextEncoder
+from models.word_encoder import WordEncoder, vectors_of
+from trainers.config import MethodConfig
+from trainers.engine.batchnorm import synchronised
+from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.optim import TurnOptimizer
+from trainers.method import Method, StepOutput
+from trainers.recipe import Recipe, WordEncoderConfig
+
+log = logging.getLogger(__name__)
+
+NAMED = 10_000
+"""Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
+
+PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Host(Protocol):
+    """Where the loop runs: inside a Ray Train worker or plainly in this process."""
+
+    rank: int
+    world_size: int
+    device: torch.device
+    inline: bool
+
+    def checkpoint(self) -> contextlib.AbstractContextManager[Path | None]:
+        """The folder to resume from, if any."""
+        ...
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        """Keep a checkpoint; called by every rank, with a folder on rank 0 only.
+
+        metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
+        sign turned where lower is better.
+        """
+        ...
+
+
+class Log(Protocol):
+    """What the loop tells about itself (rank 0)."""
+
+    def metrics(self, step: int, values: dict[str, float]) -> None: ...
+
+    def progress(self, line: dict[str, Any]) -> None: ...
+
+    def resume(self, step: int, folder: Path | None) -> None: ...
+
+    def store(self, folder: Path) -> None: ...
+
+
+class NonFiniteLoss(ArithmeticError):
+    """A loss became NaN or infinite."""
+
+
+def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
+    """The recipe's method on its encoder, initialised from the recipe's seed."""
+    torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
+    settings, config = recipe.encoder, cast(MethodConfig, recipe.method)
+    if isinstance(settings, WordEncoderConfig):
+        return config.build(WordEncoder.from_config(settings, vectors_of(recipe, checkpoint)))
+    encoder = TextEncoder.from_pretrained(
+        settings.path,
+        pooling=settings.pooling,
+        hidden_dropout=settings.hidden_dropout,
+        attention_dropout=settings.attention_dropout,
+        scratch=settings.scratch,
+    )
+    if encoder.projected and recipe.method.name != "clip":
+        log.warning("encoder.path=%r: its projection into another modality's space is left out", settings.path)
+    return config.build(encoder)
+
+
+def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
+    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint.
+
+    recipe: none: the checkpoint's own, whose paths are those of the machine that wrote it.
+    """
+    folder = Path(checkpoint)
+    if not (folder / "recipe.json").is_file():
+        raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
+    method = build_method(recipe or Recipe.from_json((folder / "recipe.json").read_text()), folder)
+    best = folder / "best.safetensors"
+    _load_weights(method, best if best.exists() else folder / "method.safetensors")
+    return method.eval()
+
+
+def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
+    """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
+    encoder: Any = method.sentence_encoder
+    if not isinstance(encoder, DualEncoder):
+        tokens = CPU_WORDS if isinstance(encoder, WordEncoder) else None
+        options: Any = {"module": method, "full_length": encoder.lengths, "cpu_tokens": tokens}
+        return ModuleEncoder(encoder.tokenize, encoder, device, **options)
+    others = {modality: encoder.encode_items for modality in encoder.modalities if modality != "text"}
+    scale = partial(_scale, encoder)
+    return ModuleEncoder(
+        encoder.tokenize,
+        encoder,
+        device,
+        module=method,
+        full_length=encoder.lengths,
+        others=others,
+        logit_scale=scale,
+    )
+
+
+def _scale(encoder: DualEncoder) -> float:
+    return float(encoder.scale.detach())
+
+
+def weights_of(method: nn.Module) -> dict[str, Tensor]:
+    """Copies of all weights on the CPU, as safetensors takes them."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+
+
+def _load_weights(method: nn.Module, file: Path) -> None:
+    weights = load_file(file)
+    encoder = getattr(method, "sentence_encoder", None)
+    saved = weights.get("sentence_encoder.vectors_hash")
+    if isinstance(encoder, WordEncoder) and (saved is None or not torch.equal(saved, encoder.vectors_hash.cpu())):
+        raise ValueError(
+            f"{file} was trained on other word vectors than those it is loaded with; put back the vectors of its run: the "
+            "file of encoder.vectors, or the folder OUTPUT/vectors"
+        )
+    method.load_state_dict(weights)
+
+
+class Engine:
+    """One run of a recipe on one rank."""
+
+    def __init__(self, recipe: Recipe, host: Host, log: Log) -> None:
+        run = recipe.run
+        self.recipe, self.host, self.log = recipe, host, log
+        if host.device.type == "cpu":
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
+            keep_freed_memory()
+        parallel = host.world_size > 1
+        method = build_method(recipe).to(host.device)
+        self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]  # the same class
+        self.turns = recipe.turns
+        # One call per turn. With several turns each leaves the other's parameters unused.
+        self.model: nn.Module = (
+            DistributedDataParallel(
+                self.method,
+                device_ids=[host.device] if host.device.type == "cuda" else None,
+                broadcast_buffers=False,
+                find_unused_parameters=len(self.turns) > 1,
+            )
+            if parallel
+            else self.method
+        )
+        self.shards = {name: ShardSet.open(stream.shards) for name, stream in recipe.streams.items()}
+        self.steps = recipe.steps(self.shards[recipe.lead].samples)
+        self.optimizers = {
+            turn: TurnOptimizer(self.method, turn, recipe.optim[turn], self.steps, run.precision) for turn in self.turns
+        }
+        self.encoder = ShardedEncoder(module_encoder(self.method, host.device))
+        evaluation = recipe.evaluation
+        development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
+        self.development: list[Task] = make_tasks(development, evaluation.data)
+        self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
+        self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
+        self.last_score = -math.inf
+        self.best: dict[str, Tensor] | None = None
+        self.before: dict[str, dict[str, float]] = {}
+        self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
+        """The first `NAMED` samples of each stream that were left out; `skips` counts all."""
+        self.skips = dict.fromkeys(recipe.streams, 0)
+        self.positions = dict.fromkeys(recipe.streams, 0)
+        self.seconds = 0.0
+        self.evaluation_seconds = 0.0
+
+    # ------------------------------------------------------------------ the loop
+
+    def run(self) -> dict[str, Any]:
+        """Train to the end. Returns scores before and after, the best step, times and what was skipped."""
+        with self.host.checkpoint() as folder:
+            if folder is not None:
+                self._load(folder)
+            self.log.resume(self.step, folder)
+        if self.step == 0:
+            self.before = evaluate(self.final, self.encoder)
+            self._log_scores("before", self.before)
+            self._evaluate()
+        readers = self._readers()
+        try:
+            self._loop(readers)
+        finally:  # a trial that a sweep stops leaves its process to the next one
+            for reader in readers.values():
+                reader.close()
+        return self._finish()
+
+    def _loop(self, readers: dict[str, Reader]) -> None:
+        began = time.perf_counter() - self.seconds
+        window = _Window(readers, self.step)
+        stop = self.step >= self.steps
+        while not stop:
+            window.add(self._one_step(readers))
+            self.step += 1
+            self.method.after_step(self.step)
+            self.seconds = time.perf_counter() - began
+            last = self.step == self.steps
+            if self.step % self.recipe.run.log_every == 0 or last:
+                self._report(window, readers)
+                window = _Window(readers, self.step)
+            stop = last
+            evaluated = self.step % self.recipe.evaluation.every == 0 or last
+            if evaluated:
+                start = time.perf_counter()
+                improved = self._evaluate()
+                self.evaluation_seconds += time.perf_counter() - start
+                patience = self.recipe.evaluation.patience
+                stop = stop or (patience is not None and not improved and self.bad_rounds >= patience)
+            every = self.recipe.run.checkpoint_every
+            if stop or (evaluated if every is None else self.step % every == 0):
+                self._save(readers)
+        self.seconds = time.perf_counter() - began  # the last evaluation and checkpoint included
+
+    def _one_step(self, readers: dict[str, Reader]) -> dict[str, float]:
+        """All turns once. Its random numbers depend on (seed, rank, step) alone, so that a resumed run repeats them."""
+        recipe, host = self.recipe, self.host
+        values: dict[str, float] = {}
+        self.model.train()
+        torch.manual_seed(seed_of(recipe.run.seed, "step", host.rank, self.step) % 2**63)
+        micro = recipe.run.accumulation
+        for turn, streams in self.turns.items():
+            optimizer = self.optimizers[turn]
+            for part in range(micro):
+                batches = {
+                    name: readers[name].on_device(next(readers[name]), host.device, self.step * micro + part)
+                    for name in streams
+                }
+                wait = part < micro - 1 and isinstance(self.model, DistributedDataParallel)
+                with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
+                    with self._autocast():
+                        output: StepOutput = self.model(batches)
+                    weights = self.method.loss_weights
+                    loss = torch.stack([weights.get(n, 1.0) * v.float() for n, v in output.losses.items()]).sum()
+                    self._check(loss, turn, output, batches)
+                    optimizer.backward(loss / micro)
+                for name, value in {**output.losses, **output.metrics}.items():
+                    values[f"train/{name}"] = values.get(f"train/{name}", 0.0) + float(value.detach()) / micro
+            values[f"train/lr/{turn}"] = float(optimizer.schedule.get_last_lr()[0])
+            values[f"train/grad_norm/{turn}"] = optimizer.step()
+        return values
+
+    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
+        dtype = PRECISIONS.get(self.recipe.run.precision)
+        return torch.autocast(self.host.device.type, dtype) if dtype else contextlib.nullcontext()
+
+    def _check(self, loss: Tensor, turn: str, output: StepOutput, batches: dict[str, Any]) -> None:
+        if bool(torch.isfinite(loss)):
+            return
+        bad = {name: value.item() for name, value in output.losses.items() if not bool(torch.isfinite(value))}
+        keys = "; ".join(f"stream {name!r}: {', '.join(batch.keys[:8])}" for name, batch in batches.items())
+        raise NonFiniteLoss(
+            f"step {self.step}, turn {turn!r}: loss {bad or loss.item()} is not finite. "
+            f"Samples of the batch (first 8): {keys}. "
+            f"Lower optim.{turn}.lr, set optim.{turn}.clip, or use run.precision fp32 or bf16."
+        )
+
+    def _readers(self) -> dict[str, Reader]:
+        recipe, host = self.recipe, self.host
+        tokenizer = self.method.sentence_encoder.tokenize
+
+        def tokenize_for(name: str) -> Callable[..., dict[str, Tensor]] | None:
+            config: Any = recipe.streams[name]
+            # Texts have it.
+            return partial(tokenizer, max_length=config.max_length) if config.texts else None  # type: ignore[call-arg]
+
+        return {
+            name: Reader(
+                config,
+                name,
+                self.shards[name],
+                seed=recipe.run.seed,
+                rank=host.rank,
+                world_size=host.world_size,
+                tokenize=tokenize_for(name),
+                start=self.positions[name],
+                batches=(self.steps - self.step) * recipe.run.accumulation,
+                inline=host.inline,
+            )
+            for name, config in recipe.streams.items()
+            if any(name in streams for streams in self.turns.values())
+        }
+
+    # ------------------------------------------------------------------ evaluation
+
+    def _evaluate(self) -> bool:
+        """Score the development tasks; remember the best weights. True when this step is the best so far."""
+        scores = evaluate(self.development, self.encoder)
+        self._log_scores("eval", scores)
+        if not scores or self.recipe.evaluation.select is None:
+            self.best = None
+            return True
+        task, config = self.development[0], self.recipe.evaluation
+        score = scores[task.name][task.primary] * (-1 if lower_is_better(task) else 1)
+        better, lower = score > self.best_score, score < self.last_score
+        self.last_score = score
+        if better:
+            self.best_score, self.best_step = score, self.step
+            self.best = weights_of(self.method) if config.keep == "best" else None
+        if config.patience_counts == "decreases":
+            self.bad_rounds += lower
+        else:
+            self.bad_rounds = 0 if better else self.bad_rounds + 1
+        return better
+
+    def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
+        if self.host.rank == 0 and scores:
+            flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
+            self.log.metrics(self.step, flat)
+
+    def _finish(self) -> dict[str, Any]:
+        """Scores of the weights that are kept."""
+        if self.best is not None:
+            self.method.load_state_dict(self.best)
+        after = evaluate(self.final, self.encoder)
+        self._log_scores("final", after)
+        mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.method)}
+        ranks = _from_all_ranks(mine, self.host)
+        if len({rank["fingerprint"] for rank in ranks}) > 1:
+            raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
+        last = self.recipe.evaluation.keep == "last"
+        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
+        if self.development and lower_is_better(self.development[0]):
+            score = -score
+        return {
+            "before": self.before,
+            "after": after,
+            "steps": self.step,
+            "best_step": step,
+            "best_score": score if math.isfinite(score) else None,
+            "train_seconds": self.seconds,
+            "evaluation_seconds": self.evaluation_seconds,
+            "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
+            "skips": {name: sum(rank["skips"][name] for rank in ranks) for name in self.skips},
+            "fingerprints": [rank["fingerprint"] for rank in ranks],
+        }
+
+    # ------------------------------------------------------------------ log
+
+    def _report(self, window: _Window, readers: dict[str, Reader]) -> None:
+        values = _mean_over_ranks(window.means(), self.host)
+        for name, reader in readers.items():
+            self.skips[name] += len(reader.skipped)
+            self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
+            reader.skipped = []
+            values[f"data/{name}/skipped"] = float(self.skips[name])
+        batches = sum(self.recipe.streams[name].batch_size for streams in self.turns.values() for name in streams)
+        speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
+        values |= window.wait_shares(readers) | {
+            "time/samples_per_second": speed,
+            "time/seconds": self.seconds,
+            "time/evaluation_share": self.evaluation_seconds / max(1e-9, self.seconds),
+        }
+        if self.host.rank == 0:
+            self.log.metrics(self.step, values)
+            left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
+            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
+
+    # ------------------------------------------------------------------ checkpoint
+
+    def _save(self, readers: dict[str, Reader]) -> None:
+        positions = _from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
+        scores = {"score": self.last_score, "best": self.best_score}
+        metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
+        if self.host.rank != 0:
+            self.host.save(None, metrics)
+            return
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place)
+            save_file(weights_of(self.method), folder / "method.safetensors")
+            if self.best is not None:
+                save_file(self.best, folder / "best.safetensors")
+            state = {
+                "step": self.step,
+                "best": [self.best_score, self.best_step, self.bad_rounds, self.last_score],
+                "seconds": self.seconds,
+                "evaluation_seconds": self.evaluation_seconds,
+                "before": self.before,
+                "positions": positions,
+                "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
+                "skips": self.skips,
+                "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
+            }
+            torch.save(state, folder / "state.pt")
+            (folder / "recipe.json").write_text(self.recipe.to_json())
+            self.log.store(folder)
+            self.host.save(folder, metrics)
+
+    def _load(self, folder: Path) -> None:
+        state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
+        _load_weights(self.method, folder / "method.safetensors")
+        if (folder / "best.safetensors").exists():
+            self.best = load_file(folder / "best.safetensors")
+        self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
+        self.evaluation_seconds = state["evaluation_seconds"]
+        self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
+        if self.host.rank == 0:
+            self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
+            self.skips = dict(state.get("skips", {name: len(items) for name, items in self.skipped.items()}))
+        for turn, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][turn])
+        positions, world = state["positions"], self.host.world_size
+        if len(positions) == world:
+            self.positions |= positions[self.host.rank]
+        else:
+            log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
+            self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}
+
+
+class _Window:
+    """Means and times since the last report."""
+
+    def __init__(self, readers: dict[str, Reader], first: int) -> None:
+        self.began, self.first, self.steps = time.perf_counter(), first, 0
+        self.sums: dict[str, float] = {}
+        self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
+
+    def add(self, values: dict[str, float]) -> None:
+        self.steps += 1
+        for name, value in values.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+
+    def elapsed(self) -> float:
+        return max(1e-9, time.perf_counter() - self.began)
+
+    def means(self) -> dict[str, float]:
+        return {name: value / self.steps for name, value in self.sums.items()}
+
+    def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
+        return {
+            f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
+            for name, reader in readers.items()
+        }
+
+
+def lower_is_better(task: Task) -> bool:
+    """Whether a smaller value of the task's primary metric is the better one, as of a loss."""
+    return bool(getattr(task, "lower_is_better", False))
+
+
+def fingerprint(module: nn.Module) -> str:
+    """A hash of all parameters: equal on two ranks when they hold the same model."""
+    digest = hashlib.sha256()
+    for name, parameter in module.named_parameters():
+        digest.update(name.encode())
+        digest.update(parameter.detach().cpu().float().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _from_all_ranks(mine: Any, host: Host) -> list[Any]:
+    if host.world_size == 1:
+        return [mine]
+    everyone: list[Any] = [None] * host.world_size
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def _mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
+    if host.world_size == 1:
+        return values
+    tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
+    dist.all_reduce(tensor)
+    return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
+
+
+class LocalHost:
+    """The loop in this process (`run.workers=0`): streams are read inline, checkpoints are plain folders."""
+
+    rank, world_size, inline = 0, 1, True
+
+    def __init__(self, output: Path) -> None:
+        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        self.folder = output / "checkpoint"
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[Path | None]:
+        yield self.folder if self.folder.exists() else None
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        if folder is None:
+            return
+        fresh = self.folder.with_suffix(".new")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.copytree(folder, fresh)
+        old = self.folder.with_suffix(".old")
+        if self.folder.exists():
+            self.folder.rename(old)
+        fresh.rename(self.folder)
+        shutil.rmtree(old, ignore_errors=True)

@@ -1,0 +1,126 @@
+"""What is left of a sweep: records of all trials, and the best one as a recipe, a model and its held-out scores."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+import torch
+from ray import tune
+
+from evaluation import statistics
+from evaluation.registry import make_tasks
+from evaluation.task import evaluate
+from trainers.engine.launch import deliver
+from trainers.engine.loop import build_method, load_method, module_encoder
+from trainers.engine.tracking import RunHandle
+from trainers.method import Method
+from trainers.recipe import Recipe
+from trainers.tuning.trial import SEEDS, Plan, run_folder
+from trainers.tuning.trials import Trial
+from trainers.tuning.watch import Watch
+
+Scores = dict[str, dict[str, float]]
+
+
+def records(results: tune.ResultGrid, watch: Watch) -> tuple[list[Trial], dict[str, tune.Result]]:
+    """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored; and the results
+    by the trials' ids."""
+    trials = results._experiment_analysis.trials  # a ResultGrid shows neither ids nor statuses
+    found = {trial.trial_id: result for trial, result in zip(trials, results, strict=True)}
+    return [replace(record, curve=_curve(found[record.trial_id])) for record in watch.records(trials)], found
+
+
+def _curve(result: tune.Result) -> tuple[tuple[int, float], ...]:
+    table = result.metrics_dataframe
+    if table is None or "score" not in table:
+        return ()
+    rows = table[["step", "score"]].dropna()
+    return tuple(sorted({int(step): float(score) for step, score in rows.itertuples(index=False)}.items()))
+
+
+@contextlib.contextmanager
+def checkpoints(result: tune.Result, storage: str) -> Iterator[dict[int, Path]]:
+    """Folders with the weights that a trial chose, by seed. Raises ValueError for a trial without a checkpoint."""
+    with _checkpoint(result, storage).as_directory() as place:
+        folder = Path(place)
+        last = json.loads((folder / "recipe.json").read_text())["run"]["seed"]
+        earlier = {int(path.name): path for path in sorted((folder / SEEDS).glob("*"))}
+        yield {**earlier, int(last): folder}
+
+
+def _checkpoint(result: tune.Result, storage: str) -> tune.Checkpoint:
+    if result.checkpoint is not None:
+        return result.checkpoint
+    path = (result.metrics or {}).get("checkpoint_path")
+    if path is None:
+        raise ValueError("the trial has no checkpoint, so there is no model of it")
+    return tune.Checkpoint(path, pyarrow.fs.FileSystem.from_uri(storage)[0])  # Ray Train's own, of a trial of workers
+
+
+def held_out(recipe: Recipe, folders: Mapping[int, Path]) -> list[Scores]:
+    """The final tasks of a recipe, once for the weights of every seed.
+
+    recipe: of now. That in a checkpoint names places of the node that wrote it.
+    """
+    return [_final_scores(recipe, load_method(folder, recipe)) for folder in folders.values()]
+
+
+def _final_scores(recipe: Recipe, method: Method) -> Scores:
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    tasks = make_tasks(recipe.evaluation.final, recipe.evaluation.data)
+    return evaluate(tasks, module_encoder(method.to(device).eval(), device))
+
+
+def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summary]]:
+    """Task -> metric -> mean and sample standard deviation over seeds."""
+    return {
+        task: {
+            metric: statistics.summary([one[task][metric] for one in scores])
+            for metric, value in metrics.items()
+            if isinstance(value, float)
+        }
+        for task, metrics in scores[0].items()
+    }
+
+
+def deliver_best(
+    plan: Plan, trial: Trial, result: tune.Result, storage: str, parent: RunHandle, output: Path, model: str, alias: str
+) -> tuple[dict[str, Any], list[Scores]]:
+    """Export, card, figures and registered version of the best trial's model (of several seeds the first's), and its
+    held-out scores of every seed. Returns what `trainers.engine.launch.deliver` does."""
+    shutil.rmtree(output, ignore_errors=True)
+    with checkpoints(result, storage) as folders:
+        seed, folder = next(iter(folders.items()))
+        shutil.copytree(folder, output / "checkpoint")
+        trained = run_folder(plan, trial.trial_id, seed)
+        recipe = plan.recipe(result.config or {}).replace("run.seed", seed).replace("run.output", str(output))
+        recipe = recipe.replace("run.register_as", model)
+        if (trained / "vectors").exists():  # word vectors that the sweep trained
+            shutil.copytree(trained / "vectors", output / "vectors")
+        for place in (output, output / "checkpoint"):
+            (place / "recipe.json").write_text(recipe.to_json())
+        if (folder / "journal.jsonl").exists():
+            shutil.copy(folder / "journal.jsonl", output)
+        after = held_out(recipe, folders)
+        outcome = {
+            "before": _final_scores(recipe, build_method(recipe, output / "checkpoint")),
+            "after": after[0],
+            "steps": trial.step,
+            "best_step": best_step(trial),
+            "best_score": trial.best,
+            "skipped": {},
+            "skips": {},
+        }
+        return deliver(recipe, parent, outcome, output / "checkpoint", output, alias), after
+
+
+def best_step(trial: Trial) -> int:
+    """The step of a trial's highest score."""
+    return max(trial.points, key=lambda point: point[1], default=(0, 0.0))[0]

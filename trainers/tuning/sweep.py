@@ -1,0 +1,525 @@
+"""A sweep: which trials, how many at a time, Ray Tune over them, and what is kept of the best."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import optuna
+import pyarrow.fs
+from ray import tune
+from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
+from ray.tune.search.optuna import OptunaSearch
+from ray.tune.search.sample import Float
+
+from trainers.engine.launch import capacity, grows, resolve, travelling
+from trainers.engine.preflight import check
+from trainers.engine.tracking import RunHandle
+from trainers.recipe import Recipe, RecipeError
+from trainers.tuning import space as spaces
+from trainers.tuning.searchers import STATE, Listed, SeededTPE, Studied
+from trainers.tuning.space import SearchSpace
+from trainers.tuning.trial import PERCENT, Plan, in_process, steps_of, trial
+from trainers.tuning.watch import Watch, current
+
+log = logging.getLogger(__name__)
+
+LEAST_EVALUATIONS = 10
+"""Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""
+GRACE = 2
+"""Evaluations before ASHA's first rung: within the warm-up a high learning rate looks worse than none."""
+LAST = 99.99
+"""Percent of a trial above which it has made its last step; no rung lies there."""
+SPACING = 2
+"""Evaluations before a rung, as a multiple of those before the rung below it."""
+KEPT = 4
+"""ASHA goes on with the best one of so many at each rung."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What a sweep does."""
+
+    recipes: Mapping[str, Recipe]
+    """The recipes that are varied, by pipeline; resolved."""
+    spaces: Mapping[str, SearchSpace]
+    """What varies, by pipeline."""
+    space: str
+    """The spaces' name."""
+    trials: int | None
+    """How many, the recipes as they stand included; none: as many as the grid has."""
+    searcher: Literal["optuna", "random", "grid"] = "optuna"
+    scheduler: Literal["asha", "pbt", "none"] = "asha"
+    seeds: tuple[int, ...]
+    """Of every configuration; the mean counts."""
+    retries: int = 1
+    """Times that a failed trial is tried again."""
+    concurrent: int | None = None
+    """Trials at a time; none: as many as fit."""
+
+    @property
+    def name(self) -> str:
+        """``sweep-visualcse-demo-1a2b3c``: what is varied, and a hash of all that decides the sweep."""
+        names = "-".join(recipe.name.replace("/", "-") for recipe in self.recipes.values())
+        return f"sweep-{names}-{self.identity()[:6]}"
+
+    def identity(self) -> str:
+        """A hash of what decides which trials there are; 12 hex digits. Resources and places do not."""
+        parts = {
+            "recipes": {name: recipe.identity() for name, recipe in self.recipes.items()},
+            "spaces": {
+                name: {path: _described(domain) for path, domain in space.items()} for name, space in self.spaces.items()
+            },
+            "how": [self.trials, self.searcher, self.scheduler, self.seeds],
+        }
+        return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:12]
+
+    @property
+    def first(self) -> Recipe:
+        """The recipe whose run settings hold for all: tracking, storage, resources."""
+        return next(iter(self.recipes.values()))
+
+    @property
+    def metric(self) -> str:
+        """Task and metric that trials are compared by, as figures and tables name it."""
+        from evaluation.registry import make_tasks
+        from trainers.engine.loop import lower_is_better
+
+        config = self.first.evaluation
+        (task,) = make_tasks([str(config.select)], config.data)
+        return f"{'-' if lower_is_better(task) else ''}{task.name}/{task.primary}"
+
+    @property
+    def experiment(self) -> str:
+        """Of MLflow."""
+        return self.first.run.experiment or "+".join(dict.fromkeys(recipe.paper for recipe in self.recipes.values()))
+
+
+def _described(domain: Any) -> Any:
+    """What a domain holds, the same in every process."""
+    if isinstance(domain, dict):
+        return domain
+    content = {name: value for name, value in vars(domain).items() if name != "sampler"}
+    return [type(domain).__name__, type(domain.get_sampler()).__name__, content]
+
+
+def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
+    """The recipe as trials run it: resolved, and under a scheduler evaluated often enough to be stopped early.
+
+    Raises RecipeError for a recipe that names no development task, as nothing could be compared.
+    """
+    recipe = resolve(recipe).replace("run.seed", seed)
+    if recipe.evaluation.select is None:
+        raise RecipeError("evaluation.select is none: a sweep compares trials by a development task; name one")
+    if scheduler != "none":
+        often = max(1, steps_of(recipe) // LEAST_EVALUATIONS)
+        if recipe.evaluation.every > often:
+            recipe = recipe.replace("evaluation.every", often)
+    return recipe
+
+
+# ------------------------------------------------------------------------------------------------------ before it starts
+
+
+def check_sweep(sweep: Sweep) -> None:
+    """Raise RecipeError for a sweep that cannot run; no cluster is needed."""
+    if not sweep.seeds or len(set(sweep.seeds)) < len(sweep.seeds):
+        raise RecipeError(f"--seeds takes at least one seed, each once, got {list(sweep.seeds)}")
+    if sweep.trials is not None and sweep.trials < len(sweep.recipes):
+        raise RecipeError(f"--trials {sweep.trials} is less than the {len(sweep.recipes)} recipes as they stand; give more")
+    if sweep.trials is None and sweep.searcher != "grid":
+        raise RecipeError(f"--searcher {sweep.searcher} needs --trials; only a grid knows how many it has")
+    if sweep.scheduler == "pbt":
+        _check_pbt(sweep)
+    selects = {recipe.evaluation.select for recipe in sweep.recipes.values()}
+    if len(selects) > 1:
+        raise RecipeError(
+            f"the recipes select on different tasks, {sorted(map(str, selects))}; give --evaluation.select ONE"
+        )
+    for pipeline, recipe in sweep.recipes.items():
+        check(recipe)
+        spaces.check(sweep.spaces[pipeline], recipe)
+        if sweep.searcher == "optuna" or sweep.scheduler == "pbt":
+            spaces.holding(sweep.spaces[pipeline], recipe)
+        for path, domain in sweep.spaces[pipeline].items():  # what the shards have to do with
+            for value in spaces.values_to_try(path, domain) if path.startswith("streams.") else ():
+                check(recipe.replace(path, value))
+    if sweep.searcher == "grid":
+        assignments(sweep)
+
+
+def _check_pbt(sweep: Sweep) -> None:
+    if len(sweep.recipes) > 1:
+        raise RecipeError(
+            "--scheduler pbt copies weights from trial to trial, which two methods cannot; sweep one at a time"
+        )
+    if not in_process(sweep.first):
+        raise RecipeError(
+            f"--scheduler pbt with run.workers={sweep.first.run.workers}: a trial of several workers is Ray Tune over Ray "
+            "Train, where Tune holds no checkpoints, so PBT would copy nothing; set run.workers 1, or use --scheduler asha"
+        )
+    if len(sweep.seeds) > 1:
+        raise RecipeError("--scheduler pbt changes a run while it goes on, which has one seed; give one of --seeds")
+    for path, domain in next(iter(sweep.spaces.values())).items():
+        if not spaces.within_a_run(path, domain):
+            raise RecipeError(
+                f"--scheduler pbt cannot change {path} within a run; it takes ranges of numbers below method. and optim., "
+                "as rates, weights and temperatures are"
+            )
+    if sweep.searcher != "random":
+        raise RecipeError(f"--searcher {sweep.searcher} with --scheduler pbt: PBT searches by itself; use --searcher random")
+
+
+def assignments(sweep: Sweep) -> list[dict[str, Any]]:
+    """Every trial of a grid or random search, in order: first the recipes as they stand."""
+    trials = [_config(sweep, pipeline, own_values(sweep, pipeline)) for pipeline in sweep.recipes]
+    seen = [trial["changes"] for trial in trials]
+    if sweep.searcher == "grid":
+        for pipeline, space in sweep.spaces.items():
+            trials += [
+                config
+                for values in spaces.grid(space)
+                if (config := _config(sweep, pipeline, values))["changes"] not in seen
+            ]
+        if sweep.trials is not None and sweep.trials < len(trials):
+            raise RecipeError(
+                f"--trials {sweep.trials}: the grid of {sweep.space!r} has {len(trials)} with the recipe as it stands; "
+                f"give --trials {len(trials)} or none, or --searcher random"
+            )
+        return trials
+    count = (sweep.trials or 0) - len(trials)
+    drawn = {
+        pipeline: spaces.draws(space, count, sweep.seeds[0] + number)
+        for number, (pipeline, space) in enumerate(sweep.spaces.items())
+    }
+    names = list(sweep.recipes)
+    return trials + [_config(sweep, names[i % len(names)], drawn[names[i % len(names)]][i]) for i in range(count)]
+
+
+def count(sweep: Sweep) -> int:
+    """How many trials there are."""
+    return len(assignments(sweep)) if sweep.trials is None else sweep.trials
+
+
+def own_values(sweep: Sweep, pipeline: str) -> dict[str, Any]:
+    """The recipe's own value of everything that its space varies."""
+    return spaces.values_of(sweep.recipes[pipeline], list(sweep.spaces[pipeline]))
+
+
+def _config(sweep: Sweep, pipeline: str, values: Mapping[str, Any]) -> dict[str, Any]:
+    return {"pipeline": pipeline, "changes": {pipeline: dict(values)}}
+
+
+# --------------------------------------------------------------------------------------------------------------- resources
+
+
+@dataclass(frozen=True)
+class Room:
+    """What a trial needs, and how many fit at a time."""
+
+    need: tuple[float, float]
+    """CPUs and GPUs of the largest trial, its workers and their reading included."""
+    have: tuple[float, float]
+    """Of the cluster, grown as far as it may."""
+    at_once: int
+
+    def __str__(self) -> str:
+        def said(amounts: tuple[float, float]) -> str:
+            cpus, gpus = amounts
+            return f"{cpus:g} CPU{'s' * (cpus != 1)}" + (f" and {gpus:g} GPU{'s' * (gpus != 1)}" if gpus else "")
+
+        return f"a trial takes {said(self.need)}, the cluster has {said(self.have)}: {self.at_once} at a time, others wait"
+
+
+def needs(recipe: Recipe) -> tuple[float, float]:
+    """CPUs and GPUs that a trial of this recipe takes."""
+    run = recipe.run
+    if in_process(recipe):
+        return run.cpus_per_worker, run.gpus_per_worker
+    reading = sum(stream.cpus for stream in recipe.streams.values())
+    return run.workers * (run.cpus_per_worker + reading) + DRIVER, run.workers * run.gpus_per_worker
+
+
+DRIVER = 0.01
+"""CPUs of the function that starts Ray Train within a trial; 0 is refused by Tune."""
+
+
+def room(sweep: Sweep, cpus: float, gpus: float) -> Room:
+    """How many trials fit. Raises RecipeError when not even one does, as all would wait for ever."""
+    every = [needs(recipe) for recipe in sweep.recipes.values()]
+    need = (max(cpu for cpu, _ in every), max(gpu for _, gpu in every))
+    fits = [int((have + 1e-9) // want) for have, want in zip((cpus, gpus), need, strict=True) if want]
+    found = Room(need, (cpus, gpus), min(fits))
+    if found.at_once < 1:
+        raise RecipeError(
+            f"{found}: the sweep would wait for ever. Lower run.workers, run.cpus_per_worker or run.gpus_per_worker"
+        )
+    return Room(need, (cpus, gpus), min(found.at_once, sweep.concurrent or found.at_once))
+
+
+def room_on_cluster(sweep: Sweep) -> Room:
+    """`room` on the cluster that this process has joined, and the checks of the recipes that need to know it.
+
+    Raises RecipeError where storage or tracking cannot be reached from its nodes, and for a process that fits on none.
+    """
+    import ray
+
+    cpus, gpus, nodes = capacity()
+    for recipe in sweep.recipes.values():
+        check(recipe, nodes=nodes)
+    found = room(sweep, cpus, gpus)
+    if grows():
+        return found
+    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
+    for recipe in sweep.recipes.values():
+        run = recipe.run
+        if not any(
+            node.get("CPU", 0) >= run.cpus_per_worker and node.get("GPU", 0) >= run.gpus_per_worker for node in there
+        ):
+            raise RecipeError(
+                f"run.cpus_per_worker={run.cpus_per_worker:g} and run.gpus_per_worker={run.gpus_per_worker:g} are of one "
+                "node, and none has so much: the sweep would wait for ever. Lower them"
+            )
+    return found
+
+
+def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
+    """What Tune sets aside for a trial; with several workers Ray Train asks for theirs."""
+    cpus, gpus = needs(recipe) if in_process(recipe) else (DRIVER, 0.0)
+    return tune.PlacementGroupFactory([{"CPU": cpus} | ({"GPU": gpus} if gpus else {})])
+
+
+# --------------------------------------------------------------------------------------------------------------------- run
+
+
+def storage_of(sweep: Sweep, folder: Path) -> str:
+    """Where Tune keeps trials and checkpoints."""
+    return sweep.first.run.storage or str(folder / "tune")
+
+
+def exists(sweep: Sweep, folder: Path) -> bool:
+    """Whether this sweep was begun and Tune wrote down its trials.
+
+    Raises RecipeError where the file of them is cut off, as a driver leaves it that is killed while it writes.
+    """
+    place = _join(storage_of(sweep, folder), sweep.name)
+    if not tune.Tuner.can_restore(place):
+        return False
+    files, path = pyarrow.fs.FileSystem.from_uri(place if "://" in place else str(Path(place).resolve()))
+    found = [info.path for info in files.get_file_info(pyarrow.fs.FileSelector(path)) if info.base_name.startswith(STATE)]
+    if not found:
+        return False
+    with files.open_input_stream(max(found)) as source:
+        try:
+            json.loads(source.read())
+        except ValueError as error:
+            raise RecipeError(
+                f"{max(found)}, the list of the sweep's trials, is cut off: its driver was killed while it wrote. Put back "
+                "a copy of it if there is one, or remove the folder that it is in and begin again; what the trials came to "
+                f"is in MLflow ({error})"
+            ) from None
+    return True
+
+
+def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
+    """What the trials take along."""
+    return Plan(
+        recipes={name: travelling(recipe).to_json() for name, recipe in sweep.recipes.items()},
+        folder=str(folder),
+        experiment=sweep.experiment,
+        parent=parent.run_id,
+        seeds=sweep.seeds,
+    )
+
+
+def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> tune.ResultGrid:
+    """Run the trials, or go on with them; the results of all, in the order in which they were made."""
+    storage = storage_of(sweep, Path(plan.folder))
+    # What a killed driver leaves is what it had so long before.
+    os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "2" if "://" in storage else "0.2")
+    os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # its banner, which verbose=0 does not silence
+    os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+    function = tune.with_resources(
+        tune.with_parameters(trial, plan=plan), lambda config: resources(sweep.recipes[config["trial"]["pipeline"]])
+    )
+    watch.begin()
+    if resume:
+        return tune.Tuner.restore(_join(storage, sweep.name), trainable=function, resume_errored=True).fit()
+    listed = sweep.searcher != "optuna"
+    tuner = tune.Tuner(
+        function,
+        param_space={"trial": tune.grid_search(assignments(sweep))} if listed else None,
+        tune_config=tune.TuneConfig(
+            num_samples=1 if listed else sweep.trials or 1,
+            search_alg=Listed(max_concurrent=at_once) if listed else Studied(partial(_study, sweep), at_once),
+            scheduler=_scheduler(sweep),
+            # Importing torch and transformers takes longer than a small trial. A trial of several workers that is stopped
+            # early still waits for Ray Train: Tune would give up the next trial, which finds its actor taken.
+            reuse_actors=all(in_process(recipe) for recipe in sweep.recipes.values()),
+        ),
+        run_config=tune.RunConfig(
+            name=sweep.name,
+            storage_path=storage,
+            failure_config=tune.FailureConfig(max_failures=sweep.retries),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=4),  # what is stored may name one of a moment ago
+            callbacks=[watch],
+            verbose=0,
+        ),
+    )
+    return tuner.fit()
+
+
+def _study(sweep: Sweep) -> OptunaSearch:
+    """Optuna with the space and, before anything is drawn, the recipes as they stand."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    held = {name: spaces.holding(space, sweep.recipes[name]) for name, space in sweep.spaces.items()}
+    pipelines = list(sweep.recipes)
+    return OptunaSearch(
+        space={"trial": {"pipeline": tune.choice(pipelines), "changes": held}},
+        metric="best",
+        mode="max",
+        points_to_evaluate=[_point(sweep, pipeline) for pipeline in pipelines],
+        sampler=SeededTPE(
+            sweep.seeds[0],
+            n_startup_trials=min(10, max(4, (sweep.trials or 0) // 4)),
+            constant_liar=True,  # trials at the same time are not all sent to one place
+        ),
+    )
+
+
+def _point(sweep: Sweep, pipeline: str) -> dict[str, Any]:
+    values = {
+        f"trial/changes/{name}/{path}": value for name in sweep.recipes for path, value in own_values(sweep, name).items()
+    }
+    return {"trial/pipeline": pipeline, **values}
+
+
+def _scheduler(sweep: Sweep) -> TrialScheduler | None:
+    if sweep.scheduler == "none":
+        return None
+    first = interval(sweep)
+    spared = [_config(sweep, pipeline, own_values(sweep, pipeline)) for pipeline in sweep.recipes]
+    if sweep.scheduler == "asha":
+        return Halving(
+            spared,
+            time_attr=PERCENT,
+            metric="score",
+            mode="max",
+            max_t=LAST,
+            grace_period=GRACE * first,
+        )
+    ((pipeline, space),) = sweep.spaces.items()
+    domains = spaces.sampled(space)
+    return Population(
+        spared,
+        time_attr=PERCENT,
+        metric="score",
+        mode="max",
+        perturbation_interval=first,
+        hyperparam_mutations={"trial": {"changes": {pipeline: domains}}},
+        custom_explore_fn=partial(_within, pipeline, domains),
+    )
+
+
+def _within(pipeline: str, domains: Mapping[str, Float], config: dict[str, Any]) -> dict[str, Any]:
+    """PBT multiplies numbers by 0.8 or 1.2; what leaves its range by that is put back to the range's end."""
+    values = config["trial"]["changes"][pipeline]
+    for path, domain in domains.items():
+        values[path] = min(max(values[path], domain.lower), domain.upper)
+    return config
+
+
+class Halving(AsyncHyperBandScheduler):
+    """ASHA (Li et al., 2020) that lets the recipes as they stand run to their end, as all others are compared with them.
+
+    A trial that came to a rung before others, so that there was nothing to compare it with, is stopped later, when it turns
+    out not to be among the best there. The rungs survive the driver: Tune does not keep a scheduler's state, but that of its
+    callbacks.
+    """
+
+    def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
+        super().__init__(reduction_factor=SPACING, **settings)
+        self.spared = spared
+        for bracket in self._brackets:
+            bracket.rf = KEPT  # Ray takes one number for both
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        self._remember()
+        if result[PERCENT] > LAST:
+            return str(self.CONTINUE)  # it ends by itself
+        decision: str = super().on_trial_result(tune_controller, trial, result)
+        self._remember()
+        if _is_spared(trial, self.spared):
+            return str(self.CONTINUE)
+        return str(self.STOP) if self._overtaken(trial.trial_id) else decision
+
+    def _overtaken(self, trial_id: str) -> bool:
+        """Whether a trial would be stopped if it came now to the last rung that it has passed."""
+        for bracket in self._brackets:
+            for _, recorded in bracket._rungs:  # the last one first
+                if trial_id in recorded:
+                    others = [score for key, score in recorded.items() if key != trial_id]
+                    return bool(others and recorded[trial_id] < bracket.cutoff(dict(enumerate(others))))
+        return False
+
+    def _remember(self) -> None:
+        """Rungs that the watch brings from before a restart are taken over; what they are now is left with it."""
+        watch = current()
+        if watch.rungs is not None:
+            for bracket, rungs in zip(self._brackets, watch.rungs, strict=True):
+                for (_, recorded), known in zip(bracket._rungs, rungs, strict=True):
+                    recorded.update({**known, **recorded})
+        watch.rungs = [[dict(recorded) for _, recorded in bracket._rungs] for bracket in self._brackets]
+
+
+class Population(PopulationBasedTraining):
+    """PBT (Jaderberg et al., 2017) in which the recipe as it stands keeps its settings, and nobody changes at the end."""
+
+    def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
+        super().__init__(**settings)
+        self.spared = spared
+
+    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
+        if result[PERCENT] > LAST:
+            return str(self.CONTINUE)
+        return str(super().on_trial_result(tune_controller, trial, result))
+
+    def _checkpoint_or_exploit(self, trial: Any, controller: Any, upper: list[Any], lower: list[Any]) -> None:
+        poor = [one for one in lower if not _is_spared(one, self.spared)]
+        super()._checkpoint_or_exploit(trial, controller, upper, poor)
+
+
+def _is_spared(trial: Any, spared: Sequence[Mapping[str, Any]]) -> bool:
+    return any(_same(trial.config["trial"], config) for config in spared)
+
+
+def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    pipeline = one["pipeline"]
+    return bool(pipeline == other["pipeline"] and one["changes"][pipeline] == other["changes"][pipeline])
+
+
+def interval(sweep: Sweep) -> float:
+    """The share of a trial, in percent, from one evaluation to the next: how often a scheduler hears of it."""
+    shares = [recipe.evaluation.every / steps_of(recipe) for recipe in sweep.recipes.values()]
+    return 100 * max(shares) / len(sweep.seeds) * (1 - 1e-9)  # not above what trials report by a rounding error
+
+
+def rungs(sweep: Sweep) -> list[float]:
+    """Shares of a trial, in percent, at which ASHA goes on with the best quarter."""
+    found, share = [], GRACE * interval(sweep)
+    while share < LAST:
+        found.append(share)
+        share *= SPACING
+    return found
+
+
+def _join(storage: str, name: str) -> str:
+    base, question, options = storage.partition("?")
+    return f"{base.rstrip('/')}/{name}{question}{options}"

@@ -1,0 +1,345 @@
+"""One trial of a sweep: a recipe with other settings, trained in this process or by Ray Train, that reports to Ray Tune.
+
+A trial with several seeds trains them one after the other. Its budget is all their steps together, so that a scheduler
+compares two trials after the same steps of the same seeds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import math
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from ray import tune
+from ray.tune.integration.ray_train import TuneReportCallback
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from data.shards import ShardSet
+from models.word_encoder import train_recipe_vectors
+from trainers.engine.launch import RunLog, quiet, train
+from trainers.engine.loop import Engine, weights_of
+from trainers.engine.preflight import check
+from trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
+from trainers.recipe import Recipe, WordEncoderConfig
+
+log = logging.getLogger(__name__)
+
+PERCENT = "percent"
+"""What schedulers count: how much of a trial is done, 0 to 100. Methods with more steps are not ahead by them."""
+PATIENCE = 900.0
+"""Seconds that a trial waits for a tracking server before it fails."""
+THREAD_ENDS = 600
+"""Seconds that a stopped trial has for its end; sending what a slow tracking server lacks takes 30 of them at most."""
+SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
+"""In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
+
+Config = Mapping[str, Any]
+"""What Tune gives a trial: ``{"trial": {"pipeline": "visualcse", "changes": {"visualcse": {"optim.text.lr": 1e-5}}}}``."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What all trials of a sweep share, and take along to their nodes."""
+
+    recipes: Mapping[str, str]
+    """The recipes as they stand, by pipeline, as JSON; paths absolute."""
+    folder: str
+    """The sweep's folder; trials write below it, on their own nodes."""
+    experiment: str
+    """Of MLflow."""
+    parent: str
+    """The MLflow run of the sweep."""
+    seeds: tuple[int, ...]
+    """At least one."""
+
+    def base(self, config: Config) -> Recipe:
+        """The recipe as it stands that a trial changes."""
+        return Recipe.from_json(self.recipes[config["trial"]["pipeline"]])
+
+    def recipe(self, config: Config) -> Recipe:
+        """The recipe of a trial, with the sweep's first seed."""
+        recipe = self.base(config)
+        for path, value in config["trial"]["changes"][config["trial"]["pipeline"]].items():
+            recipe = recipe.replace(path, value)
+        return recipe.replace("run.seed", self.seeds[0])
+
+    def trial_folder(self, trial_id: str) -> Path:
+        """Where a trial writes on its node: journals, vectors."""
+        return Path(self.folder) / "trials" / trial_id
+
+
+def run_folder(plan: Plan, trial_id: str, seed: int | str) -> Path:
+    """The output folder of one seed of a trial, on its node."""
+    return plan.trial_folder(trial_id) / f"seed-{seed}"
+
+
+def in_process(recipe: Recipe) -> bool:
+    """Whether a trial is the loop in one process, and not Tune over Train."""
+    return recipe.run.workers <= 1
+
+
+def steps_of(recipe: Recipe) -> int:
+    """Steps of one run of a recipe, from its shards."""
+    return recipe.steps(ShardSet.open(recipe.streams[recipe.lead].shards).samples)
+
+
+def changes(base: Recipe, recipe: Recipe) -> dict[str, Any]:
+    """What a trial's recipe has differently, by dotted path; the seed apart, which a sweep sets."""
+    before = base.flat()
+    return {path: value for path, value in recipe.flat().items() if before.get(path, ...) != value and path != "run.seed"}
+
+
+def trial(config: Config, plan: Plan) -> dict[str, Any]:
+    """The function that Tune runs. Returns the last report, marked as finished."""
+    trial_id = tune.get_context().get_trial_id()
+    base, recipe = plan.base(config), plan.recipe(config)
+    # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. Tune gives
+    # up the next trial, without trying again, when that takes longer.
+    os.environ["TUNE_FUNCTION_THREAD_TIMEOUT_S"] = str(THREAD_ENDS)
+    if not recipe.run.verbose:
+        quiet()
+    check(recipe)
+    scratch = plan.trial_folder(trial_id)
+    scratch.mkdir(parents=True, exist_ok=True)
+    budget = Budget(scratch, plan.seeds, steps_of(recipe))
+    budget.restore()
+    if budget.last and (ended := _ended_as(plan, recipe, trial_id)) and ended["step"] == str(budget.last["step"]):
+        # The driver was killed after this trial's end and before Tune wrote it down.
+        return {**budget.last, "finished": int(ended["status"] == "finished")}
+    for seed in plan.seeds:
+        if seed in budget.done:
+            continue
+        seeded = placed(recipe, seed, run_folder(plan, trial_id, seed))
+        share_vectors(seeded, Path(plan.folder))
+        handle = _open(plan, seeded, trial_id, changes(base, recipe))
+        host = TrialHost(budget, seeded, handle.run_id)
+        if in_process(recipe):
+            engine = _train_here(seeded, host, handle)
+            budget.finish(seed, engine.best_score, weights_of(engine.method), seeded)
+        else:
+            _, checkpoint = train(seeded, handle, Path(seeded.run.output), [host.forward()])
+            score = budget.report_end(seed, checkpoint, handle.run_id)
+            best = load_file(checkpoint / ("best.safetensors" if (checkpoint / "best.safetensors").exists() else METHOD))
+            budget.finish(seed, score, best, seeded)
+        handle.drain(Path(seeded.run.output) / "journal.jsonl")
+        handle.finish()
+    return {**budget.last, "finished": 1}
+
+
+def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
+    """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
+    run = recipe.run
+    threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
+    settings = {
+        "run.seed": seed,
+        "run.output": str(folder),
+        "run.checkpoint_every": None,
+        "run.threads": threads,
+        "run.register_as": None,
+        "evaluation.final": (),
+    }
+    for path, value in settings.items():
+        recipe = recipe.replace(path, value)
+    return recipe
+
+
+def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any]) -> RunHandle:
+    """The MLflow run of a trial's seed: nested in the sweep's, its changes as tags; the same one after a restart.
+
+    A server that is away is waited for, up to `PATIENCE`: a sweep does not use up its trials meanwhile.
+    """
+    uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output) / "journal.jsonl"
+    own = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
+    tags = {f"changed.{path}": str(value) for path, value in changed.items()}
+    end, pause = time.monotonic() + PATIENCE, 1.0
+    while True:
+        try:
+            found = (Journal(journal).header() or {}).get("run_id")
+            if found is None:
+                runs = find_runs(uri, plan.experiment, own)
+                found = runs[0].run_id if runs else None
+            everything = {**own, "identity": recipe.identity(), **tags}
+            name = f"trial {trial_id}"
+            return open_run(uri, plan.experiment, name, recipe.flat(), everything, run_id=found, journal=journal)
+        except Exception as error:
+            if time.monotonic() > end:
+                raise
+            log.warning("the tracking server %s does not answer (%s); trial %s waits for it", uri, error, trial_id)
+            time.sleep(pause)
+            pause = min(30.0, 2 * pause)
+
+
+def _ended_as(plan: Plan, recipe: Recipe, trial_id: str) -> dict[str, str] | None:
+    """Status and step with which the driver ended this trial's runs, if it did."""
+    tags = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id}
+    for run in find_runs(recipe.run.tracking_uri or "", plan.experiment, tags):
+        if run.tags.get("sweep.status") in ("finished", "stopped"):
+            return {"status": run.tags["sweep.status"], "step": run.tags["sweep.step"]}
+    return None
+
+
+def share_vectors(recipe: Recipe, folder: Path) -> None:
+    """Word vectors that a recipe trains by itself are trained once for all trials that would get the same ones."""
+    encoder = recipe.encoder
+    if not isinstance(encoder, WordEncoderConfig) or encoder.vectors is not None:
+        return
+    texts = {name: [stream.shards, getattr(stream, "columns", None)] for name, stream in recipe.streams.items()}
+    parts = json.dumps([encoder.dim, encoder.epochs, encoder.letters, texts, recipe.run.seed])
+    place, own = folder / "vectors" / hashlib.sha256(parts.encode()).hexdigest()[:12], Path(recipe.run.output) / "vectors"
+    place.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if not (place / "done").exists():
+            train_recipe_vectors(recipe.replace("run.output", str(place)))
+            (place / "done").touch()
+    own.parent.mkdir(parents=True, exist_ok=True)
+    if not own.exists():
+        own.symlink_to(place / "vectors", target_is_directory=True)
+
+
+def _train_here(recipe: Recipe, host: TrialHost, handle: RunHandle) -> Engine:
+    """The engine, which ran in this process and has the best weights."""
+    run_log = RunLog(Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id), None)
+    try:
+        engine = Engine(recipe, host, run_log)
+        engine.run()
+    finally:
+        run_log.close()
+    return engine
+
+
+class Budget:
+    """Where a trial stands over its seeds, and what it keeps of those that are done.
+
+    Args:
+        scratch: the trial's folder on this node.
+        seeds: all seeds, in their order.
+        steps: of one seed.
+    """
+
+    def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int) -> None:
+        self.kept, self.seeds, self.steps = scratch / SEEDS, seeds, steps
+        self.done: dict[int, float] = {}
+        """Seed -> its best score."""
+        self.last: dict[str, Any] = {}
+        """The last report."""
+
+    def restore(self) -> None:
+        """Go on where Tune's checkpoint stands, if there is one."""
+        found = tune.get_checkpoint()
+        if found is None:
+            return
+        with found.as_directory() as place:
+            state = json.loads((Path(place) / STATE).read_text())
+            self.done = {int(seed): best for seed, best in state["done"].items()}
+            self.last = state["last"]
+            if (Path(place) / SEEDS).exists():
+                shutil.copytree(Path(place) / SEEDS, self.kept, dirs_exist_ok=True)
+
+    def report(self, seed: int, metrics: Mapping[str, float], run_id: str) -> dict[str, Any]:
+        """Metrics of one seed's run as the trial's: step and budget over all seeds, scores as means over those begun."""
+        scores = {
+            name: sum([*self.done.values(), metrics[name]]) / (len(self.done) + 1)
+            for name in ("score", "best")
+            if name in metrics
+        }
+        step, steps = len(self.done) * self.steps + int(metrics["step"]), len(self.seeds) * self.steps
+        place = {"step": step, "steps": steps, PERCENT: 100 * step / steps, "seeds": len(self.done) + 1, "seed": seed}
+        self.last = {**scores, **place, "mlflow_run_id": run_id}
+        return self.last
+
+    def write(self, folder: Path, seed: int) -> None:
+        """Make a run's checkpoint the trial's."""
+        state = {"seed": seed, "done": self.done, "last": self.last}
+        (folder / STATE).write_text(json.dumps(state))
+        if self.kept.exists():
+            shutil.copytree(self.kept, folder / SEEDS, dirs_exist_ok=True)
+
+    def finish(self, seed: int, best: float, weights: Mapping[str, Tensor], recipe: Recipe) -> None:
+        """A seed is done. Its chosen weights are kept for the checkpoints of the next ones."""
+        self.done[seed] = best
+        if seed == self.seeds[-1]:
+            return
+        place = self.kept / str(seed)
+        place.mkdir(parents=True, exist_ok=True)
+        save_file(dict(weights), place / METHOD)
+        (place / "recipe.json").write_text(recipe.to_json())
+
+    def report_end(self, seed: int, checkpoint: Path, run_id: str) -> float:
+        """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the seed's best score."""
+        state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+        best, _, _, last = state["best"]
+        report = self.report(seed, {"step": state["step"], "score": last, "best": best}, run_id)
+        with tempfile.TemporaryDirectory() as place:
+            folder = Path(place) / "checkpoint"
+            shutil.copytree(checkpoint, folder)
+            self.write(folder, seed)
+            tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
+        return float(best)
+
+
+class TrialHost:
+    """Where the loop of a trial runs: in this process, with checkpoints that are Tune's."""
+
+    rank, world_size, inline = 0, 1, True
+
+    def __init__(self, budget: Budget, recipe: Recipe, run_id: str) -> None:
+        self.budget, self.seed, self.run_id = budget, recipe.run.seed, run_id
+        self.keeps_last = recipe.evaluation.keep == "last"
+        self.device = torch.device("cuda" if recipe.run.gpus_per_worker and torch.cuda.is_available() else "cpu")
+
+    @contextlib.contextmanager
+    def checkpoint(self) -> Iterator[Path | None]:
+        """Tune's checkpoint when it is of this seed: this trial's own after a restart, or with PBT another trial's."""
+        found = tune.get_checkpoint()
+        if found is None:
+            yield None
+            return
+        with found.as_directory() as place, tempfile.TemporaryDirectory() as fresh:
+            state = json.loads((Path(place) / STATE).read_text())
+            if state["seed"] != self.seed:
+                yield None
+            elif state["last"]["mlflow_run_id"] == self.run_id:
+                yield Path(place)
+            else:
+                yield _adopted(Path(place), Path(fresh))
+
+    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+        assert folder is not None  # there is one rank
+        if self.keeps_last and "score" in metrics:  # what is delivered is what counts
+            metrics = {**metrics, "best": metrics["score"]}
+        report = self.budget.report(self.seed, metrics, self.run_id)
+        self.budget.write(folder, self.seed)
+        tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
+
+    def forward(self) -> TuneReportCallback:
+        """For a run of Ray Train: its workers' reports, passed on as the trial's. Their checkpoints stay Train's."""
+        budget, seed, run_id = self.budget, self.seed, self.run_id
+
+        class Forward(TuneReportCallback):
+            def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
+                super().after_report(run_context, [budget.report(seed, metrics[0], run_id)], checkpoint)
+
+        return Forward()
+
+
+def _adopted(checkpoint: Path, folder: Path) -> Path:
+    """Another trial's checkpoint as a start: its weights, optimizers and step, but not its best score nor its journal."""
+    shutil.copy(checkpoint / METHOD, folder)
+    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    _, _, _, score = state["best"]
+    state["best"] = [-math.inf, state["step"], 0, score]
+    torch.save(state, folder / "state.pt")
+    return folder

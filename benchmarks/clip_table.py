@@ -34,8 +34,8 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
 from benchmarks.records import Record, chosen_rows, complete, grouped
 from data.pack import Draft, Output, TarFiles, manifest_files, pack, pack_table
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import TextStream
 from data.streams.pairs import fill
+from data.streams.text import TextStream
 from evaluation.figures.basic import save
 from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
 from evaluation.tables import Row, comparison, significance

@@ -40,9 +40,11 @@ from transformers import BertConfig, CLIPTextConfig, DebertaConfig, PretrainedCo
 
 from data.batch import Batch
 from data.shards import RawSample
+from data.streams.audio import AudioStream
 from data.streams.base import StreamConfig
-from data.streams.kinds import AudioStream, ImageStream, TextStream
+from data.streams.image import ImageStream
 from data.streams.pairs import AudioTextStream, ImageTextStream
+from data.streams.text import TextStream
 from models.text_encoder import Pooling, TextEncoder
 from models.word_encoder import WordEncoder
 from pipelines import audiocse, clap, cyclip, gclsr, mocoutrl, sgbert, simcse, visualcse

@@ -30,8 +30,8 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
 from data.pack import Draft, Output, pack
-from data.streams.kinds import TextStream, TripletTextStream
-from data.streams.triplets import remembered, words
+from data.streams.text import TextStream
+from data.streams.triplets import TripletTextStream, remembered, words
 from data.wordnet.lexicon import open_lexicon
 from evaluation.figures.basic import alignment_uniformity_scatter, save
 from evaluation.figures.vectors import angle_kde

@@ -26,7 +26,7 @@ from torch.utils.data import DataLoader, Dataset
 from data.order import seed_of
 from data.shards import BadSample, ShardSet, read
 from data.stream import Reader
-from data.streams.kinds import ImageStream
+from data.streams.image import ImageStream
 
 PASSES = 5
 

@@ -18,7 +18,7 @@ from data.batch import Batch
 from data.errors import DataError
 from data.order import Window, seed_of, windows
 from data.shards import ShardSet
-from data.streams.kinds import StreamConfig, Tokenize
+from data.streams.base import StreamConfig, Tokenize
 from data.window import BLOCK_ROWS, Skipped, column_chunks, decoded, window_rows
 
 SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many

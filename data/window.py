@@ -11,7 +11,7 @@ import numpy as np
 from data.errors import DataError
 from data.order import Window, seed_of
 from data.shards import BadSample, ShardSet, read
-from data.streams.kinds import Row, StreamConfig
+from data.streams.base import Row, StreamConfig
 
 Skipped = tuple[str, str]  # key and reason
 

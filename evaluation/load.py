@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -12,13 +11,13 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from data.word_vectors import is_word_vectors
+from evaluation.encoders.folders import model_type, own_module
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.task import EvaluationError, did_you_mean
 
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
 WORDS = "multicse_words.WordModule"  # that of a model of word vectors and trained filters
 POST = ("whitening", "flow")
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -92,7 +91,7 @@ def load_model(
 ) -> Model:
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
-    `pooling` is for a spec that names none (`evaluation.encoders.baselines.layer_pooling` lists those over layers, word vectors
+    `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
     have mean and gclsr). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the
     protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
     sound.
@@ -124,7 +123,7 @@ def load_model(
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
         return WordVectors(place, pooling)
-    kind = _model_type(place)
+    kind = model_type(place)
     if own_module(place) == WORDS:
         from evaluation.encoders.word_models import load_word_model
 
@@ -148,29 +147,6 @@ def _load(place: Path, pooling: str | None, device: str | None, batch_size: int,
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
     return load_encoder(place, pooling, device, batch_size)
-
-
-def _model_type(folder: Path) -> str | None:
-    """``model_type`` of the folder's first module."""
-    for file in (folder / "config.json", folder / "0_CLIPModel" / "config.json"):
-        if file.is_file():
-            try:
-                return json.loads(file.read_text(encoding="utf-8")).get("model_type")
-            except (ValueError, AttributeError) as error:
-                raise EvaluationError(f"{file} is no JSON object: {error}") from error
-    return None
-
-
-def own_module(folder: Path) -> str | None:
-    """The type of the folder's first module, where it is one with code of its own, as this project exports it."""
-    file = folder / "modules.json"
-    if not file.is_file():
-        return None
-    try:
-        first = json.loads(file.read_text(encoding="utf-8"))[0]["type"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise EvaluationError(f"{file} is no list of modules: {error}") from error
-    return first if isinstance(first, str) and first.startswith(OWN) else None
 
 
 def _path(text: str) -> Path:

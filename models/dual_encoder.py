@@ -11,6 +11,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 from data.streams.inputs import ImageInput
+from models.dual_export import save_dual
 from models.hub_folders import ENCODER
 from models.text_encoder import TOKENIZING, TextEncoder
 from models.towers import AnyTower
@@ -123,8 +124,6 @@ class DualEncoder(nn.Module):
 
     def save(self, folder: str) -> None:
         """Write a folder that SentenceTransformer loads, for texts and for the other modality."""
-        from models.dual_export import save_dual
-
         save_dual(self, folder)
 
 

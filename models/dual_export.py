@@ -12,7 +12,7 @@ import json
 import shutil
 import tempfile
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
@@ -33,9 +33,11 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 from data.streams.inputs import AudioInput, ImageInput
 from models import dual_module as exported
 from models import resnet as resnet_code
-from models.dual_encoder import DualEncoder
 from models.text_encoder import TextEncoder
 from models.towers import AST, HTSAT, CLIPVision, CLSVision, ResNet
+
+if TYPE_CHECKING:
+    from models.dual_encoder import DualEncoder
 
 MODULE = "multicse_dual"
 """File, without its ending, that the code of a folder is in."""

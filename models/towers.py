@@ -590,7 +590,7 @@ def spec_augment(x: Tensor, frames: int, bins: int) -> Tensor:
     """Two bands of bins and two stretches of frames of every spectrogram (B, frames, bins) set to 0 (Park et al. 2019).
 
     Each has a width uniform in 0 ... `bins` - 1 or `frames` - 1, and a start uniform where it fits; all from torch's random
-    numbers of the device. Unlike `data.streams.device.spec_augment` it passes gradients on, since it comes behind the BatchNorm.
+    numbers of the device. Unlike `device.spec_augment` it passes gradients on, since it comes behind the BatchNorm.
     """
     time, band = _stripes(x, frames, x.shape[1]), _stripes(x, bins, x.shape[2])
     return x.masked_fill(time[:, :, None] | band[:, None, :], 0)

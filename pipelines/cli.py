@@ -85,7 +85,7 @@ def _help(recipes: Recipes, description: str, default: str, base: Recipe) -> str
 
 def prepare(recipe: Recipe) -> None:
     """Make the offline shards that the recipe's streams and tasks read, if they read any."""
-    from data.offline.synth import kinds_of, write_demo_shards
+    from data.offline.demo import kinds_of, write_demo_shards
 
     evaluation = recipe.evaluation
     tasks = (evaluation.select or "", *evaluation.watch, *evaluation.final)

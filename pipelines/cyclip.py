@@ -8,8 +8,9 @@ from functools import partial
 from typing import Any
 
 from data.streams.inputs import ImageInput
-from data.streams.kinds import AnyStream, TextStream
+from data.streams.kinds import AnyStream
 from data.streams.pairs import ImageTextStream
+from data.streams.text import TextStream
 from models.towers import ResNetTower, ViTTower
 from pipelines import parts
 from pipelines.cli import OFFLINE, main

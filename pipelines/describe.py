@@ -104,7 +104,7 @@ def _render_field(name: str, data: bytes, classes: Sequence[str]) -> str:
             return f"no sound: {error}"
     if name not in ("txt", "json", "cls"):
         return f"{len(data):,} bytes"
-    text = data.streams.decode("utf-8", "replace").strip()
+    text = data.decode("utf-8", "replace").strip()
     if name == "cls" and text.isdecimal() and int(text) < len(classes):
         return f"{text} ({classes[int(text)]})"
     text = re.sub(r"\s+", " ", text)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data.streams.kinds import EDATextStream, TextStream
+from data.streams.text import EDATextStream, TextStream
 from pipelines import parts
 from pipelines.cli import main
 from trainers.gclsr import GCLSRConfig

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data.streams.kinds import TripletTextStream
+from data.streams.triplets import TripletTextStream
 from pipelines import parts
 from pipelines.cli import OFFLINE, main
 from trainers.mocoutrl import MoCoUTRLConfig
@@ -19,7 +19,7 @@ ENCODERS = {
 }
 SHARDS = "shards/bookcorpus"
 WOS = ("wos/wos7.tsv", "wos/wos134.tsv")
-"""Web of Science with the 7 classes of the paper and with all 134; how to make them: `evaluation/tasks/classification.py`."""
+"""Web of Science with the 7 classes of the paper and with all 134; how to make them: `classification.py`."""
 
 LOSSES: dict[str, dict[str, Any]] = {  # Table 3: what each row changes of both losses with the perturbation
     "both": {},

@@ -6,8 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from data.streams.audio import AudioStream
+from data.streams.image import ImageStream
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import AudioStream, AudioTextStream, ImageStream, ImageTextStream, TextStream
+from data.streams.pairs import AudioTextStream, ImageTextStream
+from data.streams.text import TextStream
 from pipelines.cli import OFFLINE
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from data.streams.kinds import TextStream
+from data.streams.text import TextStream
 from pipelines import parts
 from pipelines.cli import main
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe

@@ -10,7 +10,6 @@ Half-precision inputs are computed in float32 with autocast off; float64 stays f
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
@@ -234,43 +233,6 @@ def squared_distance(weights: Iterable[Tensor], others: Iterable[Tensor]) -> Ten
     """
     parts = [F.mse_loss(a, b.detach(), reduction="sum") for a, b in zip(weights, others, strict=True)]
     return torch.stack(parts).sum()
-
-
-@full_precision
-def alignment(x: Tensor, y: Tensor) -> Tensor:
-    """mean ||x_i - y_i||^2 of positive pairs x, y (N, d) on the unit sphere (Wang & Isola 2020). Lower is better.
-
-    Raises ValueError for rows that are not of unit length: their distances are a matter of length (hundreds for BERT).
-    """
-    for rows in (x, y):
-        lengths = rows.detach().norm(dim=-1)
-        if not ((lengths - 1).abs() < 1e-2).all():  # what half precision keeps of a unit vector, and a NaN is none
-            far = int((lengths - 1).abs().argmax())
-            raise ValueError(
-                f"alignment is of unit vectors, but row {far} has length {lengths[far].item():.4g}; "
-                "normalise first (torch.nn.functional.normalize), or use evaluation.tasks.geometry.alignment, which does"
-            )
-    return (x - y).square().sum(-1).mean()
-
-
-@full_precision
-def uniformity(x: Tensor, log: bool = True, chunk: int = 2048) -> Tensor:
-    """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d) on the unit sphere (Wang & Isola 2020). Lower is better.
-
-    NonLing-CSE prints it without the logarithm: ``log=False``. Without gradients memory is flat: chunk x chunk pairs at a
-    time, in the precision of x, summed in float64.
-    """
-    unit = F.normalize(x, dim=-1)
-    sums = []
-    for top in range(0, len(unit), chunk):
-        for left in range(top, len(unit), chunk):
-            potentials = 4 * (unit[top : top + chunk] @ unit[left : left + chunk].T) - 4  # -2 (2 - 2 cos)
-            if left == top:
-                potentials = potentials[torch.ones_like(potentials, dtype=torch.bool).triu(1)]
-            if potentials.numel():
-                sums.append(potentials.flatten().logsumexp(0).double())
-    value = torch.stack(sums).logsumexp(0) - math.log(len(unit) * (len(unit) - 1) / 2)
-    return (value if log else value.exp()).to(unit.dtype)
 
 
 @full_precision

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from data.offline.sounds import SOUND_CLASSES, fade, noise_band, tremolo
 from data.order import permutation, seed_of
 from data.pack import Draft
 
@@ -86,8 +87,6 @@ def combinations(split: str) -> list[Combination]:
 
 def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
     """One second of it: int16 (RATE,)."""
-    from data.offline.synth import fade
-
     pitch, peak, start, length = (
         rng.uniform(*bounds)
         for bounds in (PITCHES[what.pitch], LOUDNESSES[what.loudness], STARTS[what.start], LENGTHS[what.length])
@@ -103,9 +102,7 @@ def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
 
 
 def _event(kind: str, time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    """As `data.offline.synth` makes it, but noise has a pitch, and a tremolo is fast enough for a short event."""
-    from data.offline.synth import SOUND_CLASSES, noise_band, tremolo
-
+    """As `data.offline.sounds` makes it, but noise has a pitch, and a tremolo is fast enough for a short event."""
     if kind == "noise burst":
         return noise_band(time, pitch, rng)
     if kind == "tremolo":

@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from data.shards import RawSample
+from data.streams import decode
 
 if TYPE_CHECKING:
     import torch
@@ -60,3 +61,18 @@ class StreamConfig(BaseModel):
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         """The views that are made in batch on the trainer's device."""
         return batch
+
+
+class LabelledStream(StreamConfig):
+    """A stream whose samples may carry a class."""
+
+    label: str | None = "cls"
+    """Field that holds the integer class; none: the samples have no label."""
+
+    def label_of(self, sample: RawSample) -> Row:
+        return {} if self.label is None else {"label": decode.label(sample.fields, self.label, key=sample.key)}
+
+    def labels(self, rows: dict[str, Any]) -> dict[str, Tensor]:
+        import torch
+
+        return {} if self.label is None else {"label": torch.from_numpy(np.array(rows["label"], dtype=np.int64))}

@@ -65,3 +65,33 @@ def lexicon_of(kind: str, path: str | None) -> Lexicon:
         return open_lexicon(path)
     except DataError as error:
         raise ValueError(f"the lexicon of a stream of kind {kind!r}: {error}") from None
+
+
+class EDATextStream(TextStream):
+    """Two independent EDA views of every sentence (paper 003's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
+
+    They are made where the shards are read; the same seed, pass and sample give the same views.
+    """
+
+    kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    columns: tuple[str] = ("txt",)
+    """The one field that holds the sentence."""
+    alpha: float = Field(0.1, ge=0, le=1)
+    """Share of the words that each of the four edits is to change; 0: the sentence twice."""
+    lexicon: str | None = None
+    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
+
+    @property
+    def n_texts(self) -> int:
+        return 2
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        from data.streams.eda import eda, remembered
+
+        words = decode.text(sample.fields, self.columns, key=sample.key)[0].split()
+        synonyms = remembered(self.open_lexicon())
+        return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
+
+    def open_lexicon(self) -> Lexicon:
+        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
+        return lexicon_of("eda_text", self.lexicon)

@@ -288,7 +288,7 @@ def load_encoder(
 
     A sentence-transformers folder (``modules.json``) comes with its pooling; `pooling` (cls, mean, max, ...) replaces
     it. A plain Hugging Face folder gets `pooling`, or mean pooling and a line in the log that says so. The poolings of
-    `evaluation.encoders.baselines.layer_pooling` (first-last, layer2-max, wk, ...) use the transformer's hidden states alone:
+    `baselines.layer_pooling` (first-last, layer2-max, wk, ...) use the transformer's hidden states alone:
     modules that a sentence-transformers folder has after it are left out. `device` is the first CUDA device if there
     is one, else the CPU.
 

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, usable_device
+from evaluation.encoders.folders import own_module
 from evaluation.task import EvaluationError, Sound
 from models.dual_module import DualEncoder
 
@@ -122,8 +123,6 @@ def load_multimodal(folder: str | Path, device: str | None = None, batch_size: i
 
     Raises EvaluationError when the folder is missing, does not load, or holds a model of texts only.
     """
-    from evaluation.load import own_module
-
     path = Path(folder).expanduser()
     if not any((path / name).is_file() for name in ("config.json", "modules.json")):
         raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")

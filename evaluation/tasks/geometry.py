@@ -6,6 +6,7 @@ Every number here is of directions: vectors are brought to unit length first. No
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from torch import Tensor
 from evaluation.task import Encoder, EvaluationError, Score, embed
 from evaluation.tasks.paired_items import PairedTask, Samples, embed_distinct, encode_pairs
 from evaluation.tasks.sts import PairTask
-from trainers import losses
 
 CHUNK = 2048  # rows of a block of pairs
 TOP = 3  # dimensions counted as the top ones
@@ -31,7 +31,7 @@ def alignment(x: np.ndarray, y: np.ndarray) -> float:
     """
     if x.shape != y.shape:
         raise EvaluationError(f"alignment is of pairs, in one space; {x.shape} and {y.shape} vectors were given")
-    return losses.alignment(_unit(x), _unit(y)).item()
+    return (_unit(x) - _unit(y)).square().sum(-1).mean().item()
 
 
 def uniformity(x: np.ndarray, log: bool = True) -> float:
@@ -41,7 +41,14 @@ def uniformity(x: np.ndarray, log: bool = True) -> float:
     """
     if len(x) < 2:
         raise EvaluationError(f"uniformity is over pairs of sentences; {len(x)} sentence was given")
-    return losses.uniformity(_unit(x), log=log).item()
+    unit = _unit(x)
+    sums = []
+    for rows, columns, cosines in _blocks(unit, unit, upper=True):
+        above = rows[:, None] < columns
+        if above.any():
+            sums.append((4 * cosines[above] - 4).logsumexp(0).double())  # -2 ||a - b||^2 = 4 cos - 4
+    value = float(torch.stack(sums).logsumexp(0)) - math.log(len(x) * (len(x) - 1) / 2)
+    return value if log else math.exp(value)
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:

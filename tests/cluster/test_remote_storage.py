@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from data.offline.synth import write_demo_shards
+from data.offline.demo import write_demo_shards
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, RayHead, S3Server, plain_env
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -22,7 +22,7 @@ import soundfile
 import webdataset
 from PIL import Image
 
-from data.offline import synth
+from data.offline import demo, sentences, sounds
 from data.pack import Draft, Output, pack
 from data.shards import RawSample, ShardSet, read
 from data.streams import decode
@@ -525,13 +525,13 @@ def test_verify_finds_every_difference(tmp_path: Path, text: Path, capsys: pytes
 
 def test_wiki_sentences() -> None:
     began = time.perf_counter()
-    sentences = synth.wiki_sentences()
+    found = sentences.wiki_sentences()
     assert time.perf_counter() - began < 60  # about 3 s on a quiet machine
-    assert 18_000 < len(sentences) < 22_000 and len(set(sentences)) == len(sentences)
-    assert all(5 <= len(sentence.split()) <= 60 for sentence in sentences)
+    assert 18_000 < len(found) < 22_000 and len(set(found)) == len(found)
+    assert all(5 <= len(sentence.split()) <= 60 for sentence in found)
     marks = ("[[", "{{", "''", "==", "|", "\n", "<")
-    assert not [sentence for sentence in sentences if any(mark in sentence for mark in marks)]
-    assert "The capital and largest city of Angola is Luanda." in sentences
+    assert not [sentence for sentence in found if any(mark in sentence for mark in marks)]
+    assert "The capital and largest city of Angola is Luanda." in found
 
 
 def test_no_rated_document_is_in_the_sentences() -> None:
@@ -539,12 +539,12 @@ def test_no_rated_document_is_in_the_sentences() -> None:
 
     rated = Path(datapath("lee.cor")).read_text(encoding="latin-1")
     assert len(rated.splitlines()) == 50
-    assert not [sentence for sentence in synth.wiki_sentences() if sentence in rated]
+    assert not [sentence for sentence in sentences.wiki_sentences() if sentence in rated]
 
 
 def test_split_sentences() -> None:
     text = 'Dr. J. R. Smith of the U.S. Army met her. "Why?" asked St. John. It was 3.5 m. 20 others came! No end'
-    assert synth.split_sentences(text) == [
+    assert sentences.split_sentences(text) == [
         "Dr. J. R. Smith of the U.S. Army met her.",
         '"Why?" asked St. John.',
         "It was 3.5 m.",
@@ -553,7 +553,7 @@ def test_split_sentences() -> None:
 
 
 def test_digits() -> None:
-    images, labels = synth.digits(32)
+    images, labels = demo.digits(32)
     assert images.shape == (1797, 32, 32) and images.dtype == np.uint8 and images.max() == 255
     assert Counter(labels.tolist()).keys() == set(range(10))
     centre = images[labels == 0, 12:20, 12:20].mean(), images[labels == 1, 12:20, 12:20].mean()
@@ -561,10 +561,10 @@ def test_digits() -> None:
 
 
 def test_sounds_are_told_apart_by_their_spectrum_and_shape() -> None:
-    waves, labels = synth.synth_sounds(8, 12, rate=8000, seconds=0.5, seed=3)
-    again, _ = synth.synth_sounds(8, 12, rate=8000, seconds=0.5, seed=3)
+    waves, labels = sounds.synth_sounds(8, 12, rate=8000, seconds=0.5, seed=3)
+    again, _ = sounds.synth_sounds(8, 12, rate=8000, seconds=0.5, seed=3)
     assert waves.shape == (96, 4000) and waves.dtype == np.int16 and np.array_equal(waves, again)
-    assert not np.array_equal(waves, synth.synth_sounds(8, 12, rate=8000, seconds=0.5, seed=4)[0])
+    assert not np.array_equal(waves, sounds.synth_sounds(8, 12, rate=8000, seconds=0.5, seed=4)[0])
     assert len({wave.tobytes() for wave in waves}) == 96
     assert np.bincount(labels).tolist() == [12] * 8
     assert np.abs(waves.astype(int)).max(1).min() > 3000 and np.abs(waves.astype(int)).max() < 32767
@@ -572,7 +572,7 @@ def test_sounds_are_told_apart_by_their_spectrum_and_shape() -> None:
     def pitch(part: np.ndarray) -> np.ndarray:  # the strongest frequency of each wave
         return np.abs(np.fft.rfft(part * np.hanning(part.shape[1]))).argmax(1)
 
-    names = np.array(list(synth.SOUND_CLASSES))[labels]
+    names = np.array(list(sounds.SOUND_CLASSES))[labels]
     rise = pitch(waves[:, -1200:-200]) - pitch(waves[:, 1000:2000])
     assert (rise[names == "sweep up"] > 10).all() and (rise[names == "sweep down"] < -10).all()
     assert (np.abs(rise[names == "sine"]) <= 1).all()
@@ -580,20 +580,20 @@ def test_sounds_are_told_apart_by_their_spectrum_and_shape() -> None:
     assert (energy[names == "noise burst"][:, 0] > 1.2 * energy[names == "noise burst"][:, 1]).all()
     assert (energy[names == "pluck"][:, 0] > 1.5 * energy[names == "pluck"][:, 1]).all()
     with pytest.raises(ValueError, match="n_classes=9; there are 8"):
-        synth.synth_sounds(9)
+        sounds.synth_sounds(9)
 
 
 def test_demo_shards(tmp_path: Path) -> None:
-    folders = synth.write_demo_shards(tmp_path, ["image", "audio"])
+    folders = demo.write_demo_shards(tmp_path, ["image", "audio"])
     assert [folder.name for folder in folders.values()] == ["image", "audio"] and not (tmp_path / "text").exists()
     counts = {kind: ShardSet.open(str(folder)).samples for kind, folder in folders.items()}
     assert counts == {"image": 1797, "audio": 800}
     assert all(not describe.verify(str(folder)) for folder in folders.values())
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")}
-    synth.write_demo_shards(tmp_path, ["image", "audio"])
+    demo.write_demo_shards(tmp_path, ["image", "audio"])
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.*")} == before  # reused
     next((tmp_path / "audio").glob("*.tar")).unlink()
-    synth.write_demo_shards(tmp_path, ["audio"])
+    demo.write_demo_shards(tmp_path, ["audio"])
     assert not describe.verify(str(folders["audio"]))  # made again
     with pytest.raises(ValueError, match="no offline input of kind 'video'; there are text, image, audio"):
-        synth.write_demo_shards(tmp_path, ["video"])
+        demo.write_demo_shards(tmp_path, ["video"])

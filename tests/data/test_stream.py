@@ -13,7 +13,8 @@ from data.errors import DataError
 from data.order import pass_sequence
 from data.shards import ShardSet
 from data.stream import Reader
-from data.streams.kinds import ImageStream, TextStream
+from data.streams.image import ImageStream
+from data.streams.text import TextStream
 from tests.small import write_images, write_text
 
 

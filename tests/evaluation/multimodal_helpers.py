@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from evaluation_helpers import WORDS, whole_words
+
+from tests.evaluation.evaluation_helpers import WORDS, whole_words
 
 TOWER = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 TEXT: dict[str, Any] = {**TOWER, "vocab_size": len(WORDS) + 4, "pad_token_id": 1, "bos_token_id": 2, "eos_token_id": 3}

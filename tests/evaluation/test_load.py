@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_helpers import sentence, tiny_bert
 
 from evaluation.encoders.baselines import Whitened
 from evaluation.encoders.encoder import load_encoder
@@ -19,6 +18,7 @@ from evaluation.encoders.flow import Flowed
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.load import Spec, load_model, parse
 from evaluation.task import EvaluationError
+from tests.evaluation.evaluation_helpers import sentence, tiny_bert
 
 rng = random.Random(0)
 ITEMS = [sentence(rng) for _ in range(60)]

@@ -337,9 +337,9 @@ def test_code_without_its_file_is_not_ours(made: dict[str, tuple[DualEncoder, Pa
 
 
 def test_one_name_for_the_code() -> None:
-    from evaluation.encoders.encoder import multimodal
+    from evaluation.encoders import multimodal
     from models import dual_export
-    from trainers.engine.loop import card
+    from trainers.engine import card
 
     assert multimodal.CLASS == dual_export.CLASS == f"{dual_export.MODULE}.DualEncoder"
     assert f"{dual_export.MODULE}.py" == card.CODE

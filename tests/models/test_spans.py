@@ -12,7 +12,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerFast
 
 from data.shards import RawSample
-from data.streams.kinds import TextStream
+from data.streams.text import TextStream
 from data.streams.triplets import TripletTextStream, words
 from data.wordnet.lexicon import open_lexicon
 from models.text_encoder import TextEncoder

@@ -20,7 +20,9 @@ from PIL import Image
 
 from data.shards import ShardSet
 from data.stream import Reader
-from data.streams.kinds import AnyStream, ImageStream, TextStream
+from data.streams.image import ImageStream
+from data.streams.kinds import AnyStream
+from data.streams.text import TextStream
 from pipelines import cli, visualcse
 from tests.small import add, write_images, write_sounds, write_text
 from trainers.engine.preflight import check

@@ -133,7 +133,7 @@ def test_offline_input_of_streams_and_tasks_is_made(
 ) -> None:
     made: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(
-        "data.offline.synth.write_demo_shards", lambda folder, kinds: made.append((str(folder), sorted(kinds)))
+        "data.offline.demo.write_demo_shards", lambda folder, kinds: made.append((str(folder), sorted(kinds)))
     )
     prepare(make())
     assert made == ([] if kinds is None else [("runs/offline", sorted(kinds))])

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 
 from data.streams.inputs import ImageInput
-from data.streams.kinds import TextStream
 from data.streams.pairs import ImageTextStream
+from data.streams.text import TextStream
 from evaluation.load import load_model
 from models.towers import ResNetTower
 from tests import small

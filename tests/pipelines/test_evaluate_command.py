@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import WORDS, rated, tiny_bert, write_raw
 
 from evaluation.encoders.encoder import load_encoder
 from evaluation.load import load_model
@@ -19,6 +18,7 @@ from evaluation.task import evaluate
 from evaluation.tasks.sts import PairTask
 from pipelines import nearest
 from pipelines.evaluate import main
+from tests.evaluation.evaluation_helpers import WORDS, rated, tiny_bert, write_raw
 
 ROOT = Path(__file__).parents[2]
 

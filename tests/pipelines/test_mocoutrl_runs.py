@@ -15,11 +15,10 @@ from transformers import AutoConfig, AutoModel
 
 from data.errors import DecodeError
 from data.pack import Output, pack_text
-from data.streams.kinds import EDATextStream, TextStream
+from data.streams.text import EDATextStream, TextStream
 from data.streams.triplets import TripletTextStream
 from data.word_vectors import open_vectors, write_vectors
 from evaluation.load import load_model
-from models.word_encoder import check_vocabulary, train_recipe_vectors
 from pipelines import gclsr as gclsr_recipes
 from pipelines import parts
 from tests.small import add, write_text
@@ -27,6 +26,7 @@ from tests.trainers.engine.test_engine import Memory, run
 from trainers.engine.launch import fit
 from trainers.engine.loop import Engine, LocalHost, load_method
 from trainers.engine.preflight import check
+from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.gclsr import GCLSRConfig
 from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig

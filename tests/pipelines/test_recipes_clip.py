@@ -13,9 +13,9 @@ from PIL import Image
 from transformers import CLIPConfig as HFConfig
 from transformers import CLIPModel, CLIPTextConfig, CLIPVisionConfig
 
-from data.offline.synth import write_demo_shards
-from data.streams.kinds import TextStream
+from data.offline.demo import write_demo_shards
 from data.streams.pairs import AudioTextStream, ImageTextStream
+from data.streams.text import TextStream
 from evaluation.registry import is_development
 from models.towers import HTSATTower, ResNetTower, ViTTower
 from pipelines import clap, cyclip, pack, parts

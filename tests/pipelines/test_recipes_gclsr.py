@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from data.streams.kinds import EDATextStream, TextStream
+from data.streams.text import EDATextStream, TextStream
 from evaluation.tables import TRANSFER, average
 from pipelines import gclsr
 from trainers.engine.preflight import check, check_settings

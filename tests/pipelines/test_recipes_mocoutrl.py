@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from data.offline.synth import wiki_sentences
+from data.offline.sentences import wiki_sentences
 from data.streams.triplets import TripletTextStream, remembered, words
 from data.wordnet.lexicon import SMALL
 from evaluation.tables import SEVEN

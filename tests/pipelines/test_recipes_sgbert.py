@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from data.streams.kinds import TextStream
+from data.streams.text import TextStream
 from pipelines import sgbert
 from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe

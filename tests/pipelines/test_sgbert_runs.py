@@ -11,7 +11,7 @@ import torch
 from safetensors import safe_open
 
 from data.pack import Output, pack_table
-from data.streams.kinds import TextStream
+from data.streams.text import TextStream
 from evaluation.registry import absolute
 from tests.small import WORDS
 from tests.trainers.engine.test_engine import Memory, run

@@ -25,8 +25,8 @@ from transformers import (
 
 from data.batch import Batch
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import TextStream
 from data.streams.pairs import ImageTextStream
+from data.streams.text import TextStream
 from models.text_encoder import TextEncoder
 from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from trainers import losses

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.batch import Batch
-from data.streams.kinds import EDATextStream, TextStream
+from data.streams.text import EDATextStream, TextStream
 from pipelines import gclsr as recipes
 from trainers import losses
 from trainers.engine.optim import TurnOptimizer

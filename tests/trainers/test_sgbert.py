@@ -19,7 +19,7 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from test_encoders import CONFIGS
+from tests.models.test_text_encoder import CONFIGS
 from test_losses import A, B, C
 from torch import Tensor, nn
 from transformers import (

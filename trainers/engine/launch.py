@@ -18,12 +18,12 @@ import torch
 from data import upload
 from data.shards import absolute
 from evaluation import registry
-from models.word_encoder import check_vocabulary, train_recipe_vectors
 from trainers.engine.figures import log_figures
 from trainers.engine.loop import Engine, LocalHost, load_method
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.progress import ProgressLine
 from trainers.engine.tracking import RunHandle, Tracker, open_run
+from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)

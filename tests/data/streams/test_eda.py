@@ -19,7 +19,8 @@ from data.errors import DataError
 from data.shards import ShardSet
 from data.stream import Reader
 from data.streams.eda import STOP_WORDS, delete, eda, insert_synonyms, remembered, replace_synonyms, swap
-from data.streams.kinds import AnyStream, EDATextStream, TextStream
+from data.streams.kinds import AnyStream
+from data.streams.text import EDATextStream, TextStream
 from tests.small import WORDS, write_text
 
 TABLE = {

@@ -25,8 +25,8 @@ from data.shards import RawSample, ShardSet
 from data.stream import Reader
 from data.streams import pairs
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import AnyStream, AudioTextStream, ImageTextStream
-from data.streams.pairs import CaptionedStream, misnamed, prepare_images, prepare_sounds
+from data.streams.kinds import AnyStream
+from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream, misnamed, prepare_images, prepare_sounds
 from pipelines import pack as command
 from tests.small import add
 
@@ -355,7 +355,7 @@ def test_streams_are_told_apart_by_their_kind() -> None:
         assert again == stream and type(again) is type(stream) and again.texts
 
 
-@pytest.mark.parametrize("first", ["data.streams.pairs", "data.streams.kinds", "data.offline.synth"])
+@pytest.mark.parametrize("first", ["data.streams.pairs", "data.streams.kinds", "data.offline.demo"])
 def test_reading_tasks_import_no_torch(first: str) -> None:
     code = f"import {first}, data.window, data.streams.pairs, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]).returncode == 0

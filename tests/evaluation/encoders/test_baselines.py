@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import Bag, rated, sentence, tiny_bert, tiny_roberta, write_raw
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
 from sklearn.decomposition import PCA
@@ -26,11 +25,13 @@ from transformers import (
     DistilBertModel,
 )
 
+from evaluation.encoders import layers
 from evaluation.encoders.baselines import Whitened, layer_pooling, wk
-from evaluation.encoders.encoder import layers, load_encoder
+from evaluation.encoders.encoder import load_encoder
 from evaluation.task import EvaluationError, Task, evaluate
 from evaluation.tasks.geometry import GeometryTask
 from evaluation.tasks.sts import PairTask, read_raw
+from tests.evaluation.evaluation_helpers import Bag, rated, sentence, tiny_bert, tiny_roberta, write_raw
 
 SMALL = {"vocab_size": 24, "max_position_embeddings": 24, "pad_token_id": 1, "initializer_range": 0.5}
 

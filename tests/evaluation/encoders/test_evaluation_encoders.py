@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import rated, sentence, tiny_bert, tiny_roberta, write_raw
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from torch import Tensor, nn
@@ -20,6 +19,7 @@ from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_batch
 from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError
 from evaluation.tasks.sts import PairTask
+from tests.evaluation.evaluation_helpers import rated, sentence, tiny_bert, tiny_roberta, write_raw
 
 
 def texts(n: int, longest: int = 12) -> list[str]:

@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import Bag, sentence
 from torch import Tensor
 
-from evaluation.encoders.encoder import flow
+from evaluation.encoders import flow
 from evaluation.encoders.flow import Flow, Flowed, fit_flow
 from evaluation.task import EvaluationError
+from tests.evaluation.evaluation_helpers import Bag, sentence
 
 
 def skewed(n: int, size: int, seed: int = 0) -> np.ndarray:

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_helpers import Bag, rated, tiny_bert, write_raw
 from sentence_transformers import SentenceTransformer
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.encoders.mteb_adapter import MtebEncoder
 from evaluation.task import EvaluationError
 from evaluation.tasks.sts import PairTask, pair_task
+from tests.evaluation.evaluation_helpers import Bag, rated, tiny_bert, write_raw
 
 mteb = pytest.importorskip("mteb")
 

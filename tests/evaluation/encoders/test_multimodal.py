@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import soxr
 import torch
-from evaluation_helpers import sentence, tiny_bert
-from multimodal_helpers import LIMIT, RATE, tiny_clap, tiny_clip, tiny_siglip
-from paired_helpers import image_shards
 
 from evaluation.encoders.encoder import load_encoder
 from evaluation.encoders.multimodal import load_multimodal
 from evaluation.task import EvaluationError, Sound
 from evaluation.tasks.retrieval import RetrievalTask
 from evaluation.tasks.zero_shot import ZeroShotTask
+from tests.evaluation.evaluation_helpers import sentence, tiny_bert
+from tests.evaluation.multimodal_helpers import LIMIT, RATE, tiny_clap, tiny_clip, tiny_siglip
+from tests.evaluation.paired_helpers import image_shards
 
 TEXTS = [sentence(random.Random(i)) for i in range(9)]
 PICTURES = [np.random.default_rng(i).integers(0, 255, (12 + i, 30 - i, 3), dtype=np.uint8) for i in range(9)]

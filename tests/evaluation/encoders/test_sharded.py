@@ -11,12 +11,12 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
-from evaluation_helpers import Bag, rated, write_raw
-from paired_helpers import Coded, image_shards, sound_shards
 
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError, Sound, evaluate
+from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
+from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
 
 RNG = np.random.default_rng(0)
 IMAGES: list[Any] = [RNG.integers(0, 256, (3 + i % 4, 5, 3), dtype=np.uint8) for i in range(7)]

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paired_helpers import image_shards, sound_shards
 from torch import Tensor, nn
 
 from benchmarks.clip_table import pack_cifar
@@ -20,6 +19,7 @@ from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import Encoder, EvaluationError, Sound, evaluate
 from evaluation.tasks.zero_shot import CLAP_TEMPLATES, read_prompts
+from tests.evaluation.paired_helpers import image_shards, sound_shards
 
 BUCKETS, WIDTH = 997, 24
 

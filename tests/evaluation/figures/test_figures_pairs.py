@@ -10,7 +10,6 @@ import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
-from paired_helpers import Coded, image_shards, sound_shards
 
 from evaluation.figures.basic import save
 from evaluation.figures.pairs import (
@@ -20,6 +19,7 @@ from evaluation.figures.pairs import (
     text_item_uniformity,
 )
 from evaluation.registry import make_tasks
+from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
 
 
 def run(alignment: float, text: float, item: float, modality: str = "image") -> dict[str, float]:

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import WORDS, Bag, sentence
 from sklearn.metrics import accuracy_score, f1_score, precision_score, recall_score
 
 from evaluation.task import EvaluationError, encode_once
@@ -17,6 +16,7 @@ from evaluation.tasks import probe
 from evaluation.tasks.classification import ClassificationTask, mocoutrl_head, score
 from evaluation.tasks.labelled_texts import Labelled, Row, read_labelled
 from evaluation.tasks.probe import TEST
+from tests.evaluation.evaluation_helpers import WORDS, Bag, sentence
 
 Example = tuple[str, ...]
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from paired_helpers import Coded, decoded, image_shards, sound_shards
 from torch.nn.functional import cross_entropy, normalize
 
 from evaluation.registry import is_development, make_tasks
 from evaluation.task import Encoded, EvaluationError, evaluate
+from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 A = [[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]]
 B = [[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]]

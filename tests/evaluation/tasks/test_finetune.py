@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import Bag, sentence, tiny_bert
 from torch import nn
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
@@ -16,6 +15,7 @@ from evaluation.task import EvaluationError, encode_once
 from evaluation.tasks.classification import ClassificationTask
 from evaluation.tasks.finetune import FinetuneTask, Training, _Run
 from evaluation.tasks.labelled_texts import Labelled, Row, read_labelled
+from tests.evaluation.evaluation_helpers import Bag, sentence, tiny_bert
 
 FAST = Training(epochs=6, lr=3e-3, batch=16)
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from evaluation_helpers import Bag, rated
 from pyarrow import parquet
 
 from evaluation.task import EvaluationError
 from evaluation.tasks.hub import SHORT, hub_pairs
+from tests.evaluation.evaluation_helpers import Bag, rated
 
 ROWS = rated(20)
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import Bag, rated, write_raw, write_year
 
 from evaluation.task import EvaluationError
 from evaluation.tasks.sts import Pairs, pair_task, read_pairs
+from tests.evaluation.evaluation_helpers import Bag, rated, write_raw, write_year
 
 ROWS = rated(40)
 

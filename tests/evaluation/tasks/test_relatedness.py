@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from evaluation_helpers import Bag, rated, write_raw
 from scipy.special import softmax
 from scipy.stats import spearmanr
 
@@ -19,6 +18,7 @@ from evaluation.task import EvaluationError, encode_once, evaluate
 from evaluation.tasks import relatedness
 from evaluation.tasks.relatedness import RelatednessTask, expected_rating, fit, rating_distribution
 from evaluation.tasks.sts import Pairs, PairTask, pearson
+from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 
 def test_targets_are_the_definition_of_the_paper() -> None:

@@ -11,8 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_helpers import Bag
-from paired_helpers import Coded, decoded, image_shards, sound_shards
 
 from evaluation.registry import absolute, is_development, make_tasks
 from evaluation.task import EvaluationError
@@ -28,6 +26,8 @@ from evaluation.tasks.retrieval import (
     relevant_ranks,
     top_k,
 )
+from tests.evaluation.evaluation_helpers import Bag
+from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 
 def random_pairs(items: int, counts: list[int]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -5,7 +5,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from evaluation_helpers import Bag, rated, write_raw, write_year
 from gensim.test.utils import datapath
 from sklearn.feature_extraction.text import TfidfVectorizer
 
@@ -13,6 +12,7 @@ from evaluation.registry import available, make_tasks
 from evaluation.task import EvaluationError, Task, evaluate
 from evaluation.tasks import lee
 from evaluation.tasks.sts import Pairs, PairTask
+from tests.evaluation.evaluation_helpers import Bag, rated, write_raw, write_year
 
 
 def naive_ranks(values: list[float]) -> list[float]:

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_helpers import Bag, sentence
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score
 from sklearn.model_selection import cross_val_score
@@ -20,6 +19,7 @@ from evaluation.tasks import probe, transfer
 from evaluation.tasks.labelled_texts import Row
 from evaluation.tasks.probe import TEST, Protocol
 from evaluation.tasks.transfer import TransferTask, make
+from tests.evaluation.evaluation_helpers import Bag, sentence
 
 ROOT = Path(__file__).resolve().parents[2]
 QUICK = Protocol(kfold=2, batch=4, tenacity=9, l2=(1e-5, 1e-2))

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from evaluation_helpers import Bag
-from paired_helpers import Coded, decoded, image_shards, sound_shards
 
 from evaluation.task import EvaluationError
 from evaluation.tasks import zero_shot
 from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, clap_prompts, read_prompts
+from tests.evaluation.evaluation_helpers import Bag
+from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 
 class Noisy(Bag):

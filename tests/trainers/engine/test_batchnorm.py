@@ -12,8 +12,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from trainers.engine import batchnorm
 from trainers.engine.batchnorm import SyncedBatchNorm, synchronised
-from trainers.engine.loop import batchnorm
 
 ROWS, CUT = 9, 3  # the first process has 3 rows, the second 6
 

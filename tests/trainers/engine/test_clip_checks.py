@@ -23,8 +23,8 @@ from transformers import (
 )
 
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import TextStream
 from data.streams.pairs import AudioTextStream, ImageTextStream
+from data.streams.text import TextStream
 from models.hub_folders import ENCODER, TOWER, Source
 from models.towers import HTSATTower, ViTTower
 from tests.small import add

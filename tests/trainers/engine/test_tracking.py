@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainers.engine.loop import tracking
+from trainers.engine import tracking
 from trainers.engine.tracking import (
     Journal,
     RunHandle,

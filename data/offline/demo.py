@@ -1,0 +1,136 @@
+"""Input that needs no download: sentences from gensim, digits from scikit-learn, sounds that are computed here, and
+pictures and sounds with captions (`data/offline/emoji.py`, `data/offline/captioned_sounds.py`).
+
+The demo, the smoke recipes and the tests run on these.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from data.errors import DataError
+from data.offline import captioned_sounds
+from data.offline import emoji as emojis
+from data.offline.sentences import wiki_sentences
+from data.offline.sounds import SOUND_CLASSES, synth_sounds
+from data.pack import Draft, Output, pack
+from data.shards import read_manifest
+
+
+def digits(size: int = 32) -> tuple[np.ndarray, np.ndarray]:
+    """Handwritten digits (scikit-learn's 8 x 8, enlarged): gray uint8 (1797, size, size), labels int64 (1797,)."""
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    small = (bunch.images * (255 / 16)).round().astype(np.uint8)
+    large = [np.asarray(Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC)) for image in small]
+    return np.stack(large), bunch.target.astype(np.int64)
+
+
+def _text_drafts() -> Iterator[Draft]:
+    return (Draft({"txt": sentence.encode()}) for sentence in wiki_sentences())
+
+
+def _image_drafts() -> Iterator[Draft]:
+    for image, label in zip(*digits(), strict=True):
+        data = io.BytesIO()
+        Image.fromarray(image).save(data, "PNG")
+        yield Draft({"png": data.getvalue()}, label=str(label))
+
+
+def _sound_drafts() -> Iterator[Draft]:
+    import soundfile
+
+    names = list(SOUND_CLASSES)
+    for wave, label in zip(*synth_sounds(rate=8000), strict=True):
+        data = io.BytesIO()
+        soundfile.write(data, wave, 8000, format="WAV", subtype="PCM_16")
+        yield Draft({"wav": data.getvalue()}, label=names[label])
+
+
+def _emoji_drafts(split: str) -> Iterator[Draft]:
+    for item in emojis.named_pictures():
+        if emojis.split_of(item.name) == split:
+            data = io.BytesIO()
+            item.picture.save(data, "PNG")
+            yield Draft({"png": data.getvalue(), "json": json.dumps({"captions": emojis.captions(item)}).encode()})
+
+
+DEMO: dict[str, tuple[Callable[[], Iterator[Draft]], int, str, str]] = {
+    "text": (_text_drafts, 4000, "CC-BY-SA (Wikipedia); Lee corpus: research", "gensim test data: Wikipedia excerpt, Lee"),
+    "image": (_image_drafts, 450, "CC-BY-4.0", "scikit-learn load_digits (UCI optical recognition of handwritten digits)"),
+    "audio": (_sound_drafts, 200, "Apache-2.0", "synthesised by data/offline/sounds.py, seed 0"),
+    **{f"emoji-{split}": (partial(_emoji_drafts, split), 400, emojis.LICENCE, emojis.SOURCE) for split in emojis.SPLITS},
+    **{
+        f"sounds-{split}": (
+            partial(captioned_sounds.drafts, split),
+            400,
+            "Apache-2.0",
+            "data/offline/captioned_sounds.py, 1",
+        )
+        for split in ("train", "val", "test")
+    },
+}
+"""Kind -> samples, shard size, licence, source. A change of what is made changes the source text, so that it is remade."""
+
+
+def kinds_of(urls: Iterable[str], offline: str) -> list[str]:
+    """The kinds of offline input that shard URLs, or names of tasks that contain some, ask for; each once, in their order.
+
+    ``kinds_of(["runs/offline/text", "retrieval:runs/offline/emoji-val?k=5"], "runs/offline")`` is ["text", "emoji-val"].
+    Paths in which the folder `offline` is not the beginning are not meant.
+    """
+    found = re.compile(rf"(?<![\w./-])(?:\./)*{re.escape(offline.rstrip('/'))}/+([\w-]+)")
+    return list(dict.fromkeys(kind for url in urls for kind in found.findall(url)))
+
+
+def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[str, Path]:
+    """Pack the offline input into `folder`/KIND, unless it is already there.
+
+    Args:
+        folder: where to; made when it does not exist.
+        kinds: of "text" (sentences, `txt`), "image" (digits, `png` and `cls`), "audio" (sounds, `wav` and `cls`), "emoji-"
+            and "sounds-" with train, val or test (pictures, `png`, and sounds, `wav`, with `json` captions).
+
+    Returns:
+        The folder of each kind.
+
+    Raises:
+        DataError: an unknown kind, or emojis without their packages (extra `demo`).
+    """
+    if unknown := [kind for kind in kinds if kind not in DEMO]:
+        raise DataError(f"no offline input of kind {unknown[0]!r}; there are {', '.join(DEMO)}")
+    folder.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)  # runs that start together wait for the first, which makes the shards
+        for kind in kinds:
+            drafts, size, licence, source = DEMO[kind]
+            if not _is_there(folder / kind, licence, source):
+                output = Output(folder / kind, kind, "demo", size, licence=licence, source=source, overwrite=True)
+                pack(drafts(), output)
+    finally:
+        os.close(handle)
+    return {kind: folder / kind for kind in kinds}
+
+
+def _is_there(folder: Path, licence: str, source: str) -> bool:
+    """Whether the shards of the dataset.json are present in full and are those that would be made now."""
+    try:
+        manifest = read_manifest(str(folder))
+    except DataError:
+        return False
+    if manifest is None or (manifest.licence, manifest.source) != (licence, source) or not manifest.shards:
+        return False
+    paths = {Path(shard.url): shard.bytes for shard in manifest.shards.values()}
+    return all(path.is_file() and path.stat().st_size == size for path, size in paths.items())

@@ -1,0 +1,68 @@
+"""Streams of sounds without text: a log-mel filter bank of each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from data.shards import RawSample
+from data.streams import decode, views
+from data.streams.base import LabelledStream, Row, Tokenize
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from data.batch import Batch
+
+# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
+
+
+class AudioStream(LabelledStream):
+    """One log-mel filter bank per clip (paper 000, section 2.6): ``spectrogram`` (B, 1, frames, bins)."""
+
+    kind: Literal["audio"] = "audio"
+    rate: int = Field(16000, gt=0)
+    """Samples per second that every clip is resampled to."""
+    bins: int = Field(128, gt=0)
+    """Mel filters; low rates allow fewer, and a filter that would always be empty is refused."""
+    frames: int = Field(1024, gt=0)
+    """Frames of 10 ms; longer clips are cut, shorter ones padded with silence."""
+    mixup_probability: float = Field(0.0, ge=0, le=1)
+    """The released code mixes half of the clips with another one (0.5); the paper does not (0)."""
+    mask_bins: int = Field(0, ge=0)
+    """SpecAugment: widest band of bins that is masked (released: 48)."""
+    mask_frames: int = Field(0, ge=0)
+    """SpecAugment: longest stretch of frames that is masked (released: 192)."""
+
+    @property
+    def samples(self) -> int:
+        """Waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
+        return (self.frames - 1) * (self.rate // 100) + self.rate * 25 // 1000
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
+        wave = decode.audio(data, extension, rate=self.rate, key=sample.key)
+        length = min(len(wave), self.samples)
+        return {"waveform": views.crop_or_pad(wave, self.samples, rng), "length": length, **self.label_of(sample)}
+
+    def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
+        import torch
+
+        wave = torch.from_numpy(np.stack(list(rows["waveform"])))
+        return {"waveform": wave, "length": torch.from_numpy(np.array(rows["length"])), **self.labels(rows)}
+
+    def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
+        from data.batch import Batch
+        from data.streams import device
+
+        wave, lengths, label = batch["waveform"], batch["length"], batch.tensors.get("label")
+        if self.mixup_probability:
+            wave, label = device.mixup(wave, label, generator, probability=self.mixup_probability, lengths=lengths)
+        spectrogram = device.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)
+        if self.mask_bins or self.mask_frames:
+            spectrogram = device.spec_augment(spectrogram, generator, freq=self.mask_bins, time=self.mask_frames)
+        tensors = {"spectrogram": spectrogram} | ({} if label is None else {"label": label})
+        return Batch(tensors, batch.keys)

@@ -1,0 +1,33 @@
+"""What the folder of a model says of itself, read without loading it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from evaluation.task import EvaluationError
+
+OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
+
+
+def model_type(folder: Path) -> str | None:
+    """``model_type`` of the folder's first module."""
+    for file in (folder / "config.json", folder / "0_CLIPModel" / "config.json"):
+        if file.is_file():
+            try:
+                return json.loads(file.read_text(encoding="utf-8")).get("model_type")
+            except (ValueError, AttributeError) as error:
+                raise EvaluationError(f"{file} is no JSON object: {error}") from error
+    return None
+
+
+def own_module(folder: Path) -> str | None:
+    """The type of the folder's first module, where it is one with code of its own, as this project exports it."""
+    file = folder / "modules.json"
+    if not file.is_file():
+        return None
+    try:
+        first = json.loads(file.read_text(encoding="utf-8"))[0]["type"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise EvaluationError(f"{file} is no list of modules: {error}") from error
+    return first if isinstance(first, str) and first.startswith(OWN) else None

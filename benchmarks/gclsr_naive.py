@@ -1,4 +1,4 @@
-"""Paper 003's augmentation as one would first write it: a loop over words, in NumPy. And how long both forms take.
+"""GCLSR's augmentation as one would first write it: a loop over words, in NumPy. And how long both forms take.
 
 python benchmarks/gclsr_naive.py [--sentences 512] [--words 20] [--dim 300] [--threads 1] [--rounds 10] [--device cpu]
 

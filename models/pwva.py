@@ -1,4 +1,4 @@
-"""Partial word vector augmentation (PWVA; paper 003, section 5.3): noise on word vectors, in batch on the device.
+"""Partial word vector augmentation (PWVA; GCLSR): noise on word vectors, in batch on the device.
 
 Every word draws one of four kinds, and keeps the augmented vector with a probability, else its own. `form` says whose
 formulas are used: the paper's or those of its released code, which differ in all four kinds. Words are packed: the rows of
@@ -40,7 +40,7 @@ def pwva(
     noise: float = 0.1,
     dropout: float = 0.1,
 ) -> Tensor:
-    """One augmented view of packed word vectors (paper 003, section 5.3); call it once for every view.
+    """One augmented view of packed word vectors (GCLSR); call it once for every view.
 
     A vector that would not be kept is never computed, which changes no probability.
 

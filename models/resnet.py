@@ -1,4 +1,4 @@
-"""The modified ResNet of CLIP (Radford et al. 2021, section 2.4), the image tower of CyCLIP and paper 002 (section 4.1).
+"""The modified ResNet of CLIP (Radford et al. 2021, section 2.4), the image tower of CyCLIP and Zhao et al. 2023.
 
 It differs from a ResNet in three places: a stem of three convolutions and an average pool; strided blocks are
 anti-aliased (an average pool instead of a stride, in the shortcut too); and attention with one query, the mean of the

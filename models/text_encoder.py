@@ -494,7 +494,7 @@ def text_config(path: str) -> PretrainedConfig:
 
 def _add_dropout(model: nn.Module, p: float | None) -> None:
     """Dropout in CLIP's text transformer, which has none: behind the embeddings and, as in BERT, behind what attention and
-    feed-forward add. (Paper 002 has 0.1 in the language encoder and does not say where.) State dicts stay as they are.
+    feed-forward add. (Zhao et al. has 0.1 in the language encoder and does not say where.) State dicts stay as they are.
     """
     if not p or not isinstance(model, CLIPTextModel):
         return
@@ -509,7 +509,7 @@ def _add_dropout(model: nn.Module, p: float | None) -> None:
 
 @torch.no_grad()
 def _init_clip_text(model: CLIPTextModel) -> None:
-    """OpenAI's initialisation (paper 002's facts, section 4.1), from which that of transformers differs."""
+    """OpenAI's initialisation (Radford et al. 2021), from which that of transformers differs."""
     width, depth = model.config.hidden_size, model.config.num_hidden_layers
     nn.init.normal_(model.embeddings.token_embedding.weight, std=0.02)
     nn.init.normal_(model.embeddings.position_embedding.weight, std=0.01)

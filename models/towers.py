@@ -1,7 +1,7 @@
 """The towers beside the text encoder: images or spectrograms to vectors, which a projection takes to the text's space.
 
-CLIP's image towers (Radford et al. 2021), CLAP's HTSAT (Chen et al. 2022) and AST (Gong et al. 2021); paper 002, sections
-4.1 and 4.4. The transformers among them are Hugging Face's, from a configuration or from a folder; their weights keep
+CLIP's image towers (Radford et al. 2021), CLAP's HTSAT (Chen et al. 2022) and AST (Gong et al. 2021), as in
+Zhao et al. 2023. The transformers among them are Hugging Face's, from a configuration or from a folder; their weights keep
 their names, under ``model``.
 """
 

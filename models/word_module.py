@@ -1,4 +1,4 @@
-"""Word vectors to sentence vectors (GCLSR, paper 003): frozen vectors, convolutions, the largest value over time.
+"""Word vectors to sentence vectors (GCLSR): frozen vectors, convolutions, the largest value over time.
 
 A copy of this file lies in every export of such a model, so it needs nothing of the project that wrote it: torch and
 sentence-transformers. Use:
@@ -59,7 +59,7 @@ _TABLES = {"a-z": _Latin(), "any": _Letters()}
 
 
 def split(text: str, letters: str = "a-z") -> list[str]:
-    """The words of a text: lower case, apostrophes dropped, whatever is no letter a blank (paper 003, section 4.1).
+    """The words of a text: lower case, apostrophes dropped, whatever is no letter a blank (GCLSR's released code).
 
     letters: ``a-z``, as the paper; ``any``: those of every script, with their marks.
     """

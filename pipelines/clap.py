@@ -1,4 +1,4 @@
-"""CLAP and CyCLAP with sentence-embedding training (paper 002): sounds with captions, and SimCSE on captions."""
+"""CLAP and CyCLAP with sentence-embedding training (Zhao et al. 2023): sounds with captions, and SimCSE on captions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""CLIP and CyCLIP with sentence-embedding training (paper 002): pictures with captions, and SimCSE on captions or NLI."""
+"""CLIP and CyCLIP with sentence-embedding training (Zhao et al.): pictures with captions, and SimCSE on captions or NLI."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def paper_run(name: str) -> RunConfig:
 
 
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
-"""Weights of the two cyclic losses (paper 002, section 4; CyCLIP's own)."""
+"""Weights of the two cyclic losses (Zhao et al. 2023; CyCLIP's own)."""
 
 
 def losses(weights: Mapping[str, float]) -> str:

@@ -1,5 +1,5 @@
 """CLIP, CyCLIP and CLAP with sentence-embedding training ("On the language encoder of contrastive cross-modal models",
-paper 002): pairs of a picture or a sound with a caption, cyclic consistency, and SimCSE on captions or on NLI.
+Zhao et al. 2023): pairs of a picture or a sound with a caption, cyclic consistency, and SimCSE on captions or on NLI.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class CLIP(Method):
         self.sentence_encoder.clamp_scale()
 
     def _sentences(self, z: Tensor) -> Tensor:
-        """SimCSE of z (B, V, d): two views, and perhaps a contradiction (section 4.2 of the paper's facts)."""
+        """SimCSE of z (B, V, d): two views, and perhaps a contradiction."""
         z_all = gather(z)
         hard = z_all[:, 2] if z.shape[1] == 3 else None
         return losses.simcse(z[:, 0], z_all[:, 1], hard, self.config.temperature, offset=offset(len(z)))

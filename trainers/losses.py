@@ -214,7 +214,7 @@ def contrastive(
 def c_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
     """CyCLIP's cross-modal consistency: (1/M) sum_jk ( <I_j, T_k> - <I_k, T_j> )^2, without the logit scale.
 
-    Unit rows, shapes as in `contrastive`. Paper 002 prints the sum without 1/M [DISAGREE 4.2].
+    Unit rows, shapes as in `contrastive`. Zhao et al. 2023 prints the sum without 1/M [DISAGREE 4.2].
     """
     return (items @ texts_all.T - texts @ items_all.T).square().sum(1).mean()
 

@@ -1,4 +1,4 @@
-"""What a sweep over CLAP and CyCLAP varies: paper 002 searched the same grid as for pictures and printed no winners."""
+"""What a sweep over CLAP and CyCLAP varies: Zhao et al. searched the same grid as for pictures and printed no winners."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep over CLIP and CyCLIP varies: paper 002's grid of loss weights, and a wider continuous space."""
+"""What a sweep over CLIP and CyCLIP varies: Zhao et al. 2023's grid of loss weights, and a wider continuous space."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ray import tune
 from trainers.tuning.space import SearchSpace
 
 GRID = [0.1, 0.25, 0.5]
-"""Of lambda_I, lambda_C and lambda_s or lambda_n (paper 002, Tables 9 and 10)."""
+"""Of lambda_I, lambda_C and lambda_s or lambda_n (Zhao et al. 2023, Tables 9 and 10)."""
 
 
 def spaces(sentences: Literal["captions", "nli", "nli_sentences"]) -> dict[str, SearchSpace]:

@@ -1,4 +1,4 @@
-"""What a sweep over GCLSR varies: Tables 4 to 11 of paper 003, a grid each, and a wider space."""
+"""What a sweep over GCLSR varies: its Tables 4 to 11, a grid each, and a wider space."""
 
 from __future__ import annotations
 

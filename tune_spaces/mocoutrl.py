@@ -1,4 +1,4 @@
-"""What a sweep over MoCoUTRL varies: the two numbers that paper 004 leaves open or takes over, and a wider space."""
+"""What a sweep over MoCoUTRL varies: the two numbers that the paper leaves open or takes over, and a wider space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep over NonLing-CSE varies: the grids of paper 000 and its scripts, and a wider continuous space."""
+"""What a sweep over NonLing-CSE varies: the paper's grids and those of its scripts, and a wider continuous space."""
 
 from __future__ import annotations
 

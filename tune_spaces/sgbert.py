@@ -1,4 +1,4 @@
-"""What a sweep over SG-BERT varies: the ablation of paper 001 as one grid, and a wider continuous space."""
+"""What a sweep over SG-BERT varies: the paper's ablation as one grid, and a wider continuous space."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a sweep over SimCSE varies: its own grids, the one that paper 000 searched for the text, and a wider space."""
+"""What a sweep over SimCSE varies: its own grids, the one that NonLing-CSE searched for the text, and a wider space."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class AudioStream(LabelledStream):
-    """One log-mel filter bank per clip (paper 000, section 2.6): ``spectrogram`` (B, 1, frames, bins)."""
+    """One log-mel filter bank per clip (NonLing-CSE): ``spectrogram`` (B, 1, frames, bins)."""
 
     kind: Literal["audio"] = "audio"
     rate: int = Field(16000, gt=0)

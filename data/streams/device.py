@@ -165,7 +165,7 @@ def mel_filters(rate: int, bins: int, window_ms: float = 25.0, low_hz: float = 2
 
     Raises:
         ValueError: some filter lies between two frequencies of the Fourier transform and would always be empty. The one
-            exception is the paper's own bank (16 kHz, 128 bins, 25 ms, 20 Hz; papers 000 and SSAST): its filter 3 (from
+            exception is the paper's own bank (16 kHz, 128 bins, 25 ms, 20 Hz; NonLing-CSE and SSAST): its filter 3 (from
             0) is empty in the reference too, and stays at the log floor.
     """
     window = _samples(rate, window_ms)
@@ -227,7 +227,7 @@ def log_mel(
     low_hz: float = 20.0,
     lengths: Tensor | None = None,
 ) -> Tensor:
-    """Log-mel filter bank of Kaldi as SSAST and AST use it (paper 000, section 2.6).
+    """Log-mel filter bank of Kaldi as SSAST and AST use it (NonLing-CSE).
 
     The waveform minus its mean, frames without padding at the edges (snip_edges), each minus its mean, pre-emphasis
     0.97, symmetric Hann window, power spectrum, mel filters, natural log with a floor; no dither, no energy. Cut to
@@ -320,7 +320,7 @@ def _slaney(rate: int, n_fft: int, bins: int, low_hz: float, high_hz: float) -> 
 
 @torch.no_grad()
 def clap_log_mel(waveform: Tensor, *, rate: int, n_fft: int, hop: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
-    """Log-mel spectrogram of CLAP (paper 002, section 4.4), always in float32.
+    """Log-mel spectrogram of CLAP (Zhao et al. 2023), always in float32.
 
     Frames centred on every `hop`-th sample (the edges mirrored), periodic Hann window, power spectrum, Slaney's mel
     filters, 10 log10 with a floor of 1e-10 and no ceiling on the range.
@@ -403,7 +403,7 @@ def mixup(
     alpha: float = 10.0,
     lengths: Tensor | None = None,
 ) -> tuple[Tensor, Tensor | None]:
-    """The released mix-up of paper 000 (section 2.6), within the batch.
+    """The released mix-up of NonLing-CSE, within the batch.
 
     With `probability` a waveform becomes lambda * itself + (1 - lambda) * another one of the batch, both minus their
     means, lambda ~ Beta(alpha, alpha); the other is cut or padded to the length of the first, which stays. The class is
@@ -440,7 +440,7 @@ def mixup(
 
 @torch.no_grad()
 def spec_augment(spectrogram: Tensor, generator: torch.Generator | None = None, freq: int = 48, time: int = 192) -> Tensor:
-    """One band of bins and one span of frames set to 0 (Park et al. 2019, without warping; paper 000, section 2.6).
+    """One band of bins and one span of frames set to 0 (Park et al. 2019, without warping; NonLing-CSE).
 
     Every spectrogram has its own: a width uniform in [0, parameter), then a start uniform in [0, size - width), both
     rounded down (torchaudio's FrequencyMasking and TimeMasking). 0 turns one off.

@@ -1,7 +1,7 @@
-"""Easy data augmentation (EDA, Wei & Zou 2019), the baseline of paper 003: four small edits of the words of a sentence.
+"""Easy data augmentation (EDA, Wei & Zou 2019), the baseline of GCLSR: four small edits of the words of a sentence.
 
 The edits are chained as in the paper's released code: synonym replacement, random insertion, random swap, random deletion
-(section 5.3). They are made in the reading task, so this module imports no torch.
+They are made in the reading task, so this module imports no torch.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class ImageStream(LabelledStream):
-    """Two random views of every image, SimCLR's (paper 000, section 2.6): ``image`` (B, V, 3, size, size)."""
+    """Two random views of every image, SimCLR's (NonLing-CSE): ``image`` (B, V, 3, size, size)."""
 
     kind: Literal["image"] = "image"
     size: int = Field(224, gt=0)

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class ImageInput(BaseModel):
-    """CLIP's preprocessing, the same in training and evaluation (paper 002, section 4.1): the shorter side resized to
+    """CLIP's preprocessing, the same in training and evaluation (Zhao et al. 2023): the shorter side resized to
     `size` (bicubic), the central square, (x - mean) / std. Tensors are float (B, 3, size, size)."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -25,7 +25,7 @@ KALDI_RATE = 100
 
 
 class AudioInput(BaseModel):
-    """CLAP's preprocessing (paper 002, section 4.4): cut or repeated to `seconds`, then a log-mel spectrogram, float
+    """CLAP's preprocessing (Zhao et al. 2023): cut or repeated to `seconds`, then a log-mel spectrogram, float
     (B, frames, bins).
 
     A clip must be long enough for a frame: longer than half a window, whose edges are mirrored (`clap`), or a window.

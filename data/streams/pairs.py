@@ -1,4 +1,4 @@
-"""Streams of pictures or sounds with one caption each (paper 002, section 4): CLIP, CyCLIP, CLAP, CyCLAP.
+"""Streams of pictures or sounds with one caption each (Zhao et al. 2023): CLIP, CyCLIP, CLAP, CyCLAP.
 
 The same preprocessing serves training, evaluation and the exported model: `prepare_images` and `prepare_sounds` are its
 deterministic form.
@@ -141,7 +141,7 @@ class ImageTextStream(CaptionedStream):
     input: ImageInput = ImageInput()
     """Size and normalisation; the tower's are the same."""
     augment: Literal["none", "crop"] = "none"
-    """`none`: resize and centre crop, as in evaluation; CLIP and CyCLIP as paper 002 trains them have no augmentation.
+    """`none`: resize and centre crop, as in evaluation; CLIP and CyCLIP as Zhao et al. trains them have no augmentation.
     `crop`: open_clip's random resized crop of 90 to 100 % of the area."""
 
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:

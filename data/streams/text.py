@@ -68,7 +68,7 @@ def lexicon_of(kind: str, path: str | None) -> Lexicon:
 
 
 class EDATextStream(TextStream):
-    """Two independent EDA views of every sentence (paper 003's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
+    """Two independent EDA views of every sentence (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
 
     They are made where the shards are read; the same seed, pass and sample give the same views.
     """

@@ -1,4 +1,4 @@
-"""Triplets of MoCoUTRL (paper 004): a sentence, the same with one word replaced by a synonym, and by an antonym.
+"""Triplets of MoCoUTRL: a sentence, the same with one word replaced by a synonym, and by an antonym.
 
 The paper replaces a random token; the released preparation a random adjective, by any lemma of any of its meanings and the
 first antonym of one, and only the word's first occurrence. Here it is the occurrence that was drawn, and nothing else of
@@ -98,7 +98,7 @@ def remembered(lexicon: Lexicon, pos: str | None) -> Replacements:
 
 
 class TripletTextStream(TextStream):
-    """MoCoUTRL's triplets (paper 004): sentence, sentence with a synonym, sentence with an antonym in place of one word.
+    """MoCoUTRL's triplets: sentence, sentence with a synonym, sentence with an antonym in place of one word.
 
     ``input_ids``, ``attention_mask`` and ``word_mask`` (B, 3, L), where ``word_mask`` is 1 at the sub-tokens of the
     replaced word; ``candidate`` (B,) bool: a word was replaced and tokens of it are in all three views. Elsewhere

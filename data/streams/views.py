@@ -92,7 +92,7 @@ def image_views(
     ratio: tuple[float, float] = RATIO,
     flip: float = 0.5,
 ) -> np.ndarray:
-    """Independent random crops and flips of an RGB picture (paper 000, section 2.6): uint8 (V, 3, size, size)."""
+    """Independent random crops and flips of an RGB picture (NonLing-CSE): uint8 (V, 3, size, size)."""
     views = np.empty((n_views, 3, size, size), np.uint8)
     for view in views:
         view[:] = _planes(horizontal_flip(random_resized_crop(image, size, rng, scale, ratio), rng, flip))
@@ -132,10 +132,10 @@ def crop_or_pad(
         wave: (T,) float of full scale -1 to 1, or int16.
         samples: length of a view.
         rng: for mode "random", where every view has its own cut.
-        mode: the part of a longer waveform that is kept; the released code of paper 000 keeps the start.
+        mode: the part of a longer waveform that is kept; the released code of NonLing-CSE keeps the start.
         n_views: number of views.
         pad: what follows a shorter waveform: "silence", or as many whole copies of it as fit and then silence
-            ("repeat", CLAP's "repeatpad"; paper 002, section 4.4). An empty waveform is silence either way.
+            ("repeat", CLAP's "repeatpad"; Zhao et al. 2023). An empty waveform is silence either way.
 
     Returns:
         int16 (V, samples).

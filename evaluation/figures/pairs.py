@@ -19,7 +19,7 @@ Run = Mapping[str, Any]  # what `PairedGeometryTask` gives: alignment, text_unif
 
 
 def alignment_text_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
-    """Cross-modal alignment against uniformity of the captions (paper 002, Figure 2): model -> its runs, one a seed.
+    """Cross-modal alignment against uniformity of the captions (Zhao et al. 2023, Figure 2): model -> its runs, one a seed.
 
     A run is the metrics of `geometry.PairedGeometryTask`. Runs of a model have one colour; of several the mean is marked
     large. Both are better when lower. Trap: a collapsed model is perfectly aligned.
@@ -31,7 +31,7 @@ def alignment_text_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
 
 
 def text_item_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
-    """Uniformity of the pictures or sounds against that of the captions (paper 002, Figure 3); see
+    """Uniformity of the pictures or sounds against that of the captions (Zhao et al. 2023, Figure 3); see
     `alignment_text_uniformity`. On the diagonal both kinds fill the sphere alike."""
     metric = _items_metric([run for runs in models.values() for run in runs])
     figure = _scatter(models, "text_uniformity", metric, "text uniformity", f"{ITEMS[metric]} uniformity")

@@ -28,7 +28,7 @@ def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) 
 
 
 class ContrastiveTask(PairedTask):
-    """The validation loss by which CyCLIP's code, which paper 002 follows, chooses a checkpoint: of pictures or sounds of
+    """The validation loss by which CyCLIP's code, which Zhao et al. follows, chooses a checkpoint: of pictures or sounds of
     shards, each with its first caption, in the shards' order and in batches of `batch`; lower is better.
 
     ``loss`` is the mean over batches of `symmetric_cross_entropy` at the encoder's own logit scale. The targets are the

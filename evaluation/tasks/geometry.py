@@ -37,7 +37,7 @@ def alignment(x: np.ndarray, y: np.ndarray) -> float:
 def uniformity(x: np.ndarray, log: bool = True) -> float:
     """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d), brought to unit length first; -8 to 0, lower is better.
 
-    ``log=False`` is the form that paper 000 prints, without the logarithm: e to that power, 0 to 1.
+    ``log=False`` is the form that NonLing-CSE prints, without the logarithm: e to that power, 0 to 1.
     """
     if len(x) < 2:
         raise EvaluationError(f"uniformity is over pairs of sentences; {len(x)} sentence was given")
@@ -192,7 +192,7 @@ class GeometryTask:
 
 
 class PairedGeometryTask(PairedTask):
-    """Alignment of pictures or sounds with their captions, and how evenly each kind fills the sphere (paper 002, Figures
+    """Alignment of pictures or sounds with their captions, and how evenly each kind fills the sphere (Zhao et al., Figures
     2 and 3).
 
     ``alignment`` is over all pairs of an item and one of its captions, ``text_uniformity`` over the distinct captions,

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
 PROMPTS = 4096  # prompts encoded at a time
 
-# The 29 further audio prompts of paper 002 (Table 12), which names their forms: which of the eight "sound of" forms end
+# The 29 further audio prompts of Zhao et al. (Table 12), which names their forms: which of the eight "sound of" forms end
 # in a full stop is our reading, those with a capital. A blank at the end is part of the prompt.
 CLAP_TEMPLATES = (
     *(f"a {kind}sound of {{label}}" for kind in ("", "constant ", "big ", "small ")),
@@ -45,7 +45,7 @@ class Prompts(NamedTuple):
 
 
 def clap_prompts(label: str) -> list[str]:
-    """The 29 audio prompts of paper 002, Table 12, for one class name."""
+    """The 29 audio prompts of Zhao et al. 2023, Table 12, for one class name."""
     return [fill(template, label) for template in CLAP_TEMPLATES]
 
 

@@ -1,4 +1,4 @@
-"""The recipes of CLIP, CyCLIP, CLAP and CyCLAP hold paper 002's numbers, and the released ones where these differ."""
+"""The recipes of CLIP, CyCLIP, CLAP and CyCLAP hold Zhao et al. 2023's numbers, and the released ones where these differ."""
 
 from __future__ import annotations
 

@@ -19,7 +19,6 @@ import torch.multiprocessing as mp
 import torch.nn.functional as F
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from tests.models.test_text_encoder import CONFIGS
 from test_losses import A, B, C
 from torch import Tensor, nn
 from transformers import (
@@ -35,6 +34,7 @@ from transformers import (
 from data.batch import Batch
 from models import text_encoder as encoders
 from models.text_encoder import Pooling, pool, pooled_layers
+from tests.models.test_text_encoder import CONFIGS
 from trainers import losses
 from trainers.gather import gather, offset
 from trainers.sgbert import SGBERT, SGBERTConfig

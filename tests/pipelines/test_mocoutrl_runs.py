@@ -23,7 +23,8 @@ from pipelines import gclsr as gclsr_recipes
 from pipelines import parts
 from tests.pipelines.test_engine import Memory, run
 from tests.small import add, write_text
-from trainers.check import check
+from tests.small_wordnet import write_wordnet
+from trainers.check import check, check_settings
 from trainers.engine import Engine, LocalHost, load_method
 from trainers.gclsr import GCLSRConfig
 from trainers.launch import fit
@@ -140,6 +141,18 @@ def test_mocoutrl_takes_triplets_only(triplets: Recipe) -> None:
     padded = triplets.replace("method.variant", "released").replace("streams.text.max_length", 201)
     with pytest.raises(RecipeError, match=r"streams\.text\.max_length=201 is more than the 200 positions"):
         check(padded)
+
+
+def test_a_missing_wordnet_is_found_before_the_run(
+    triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = triplets.replace("streams.text.lexicon", None)
+    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
+    check_settings(recipe)  # which reads no file
+    with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*WNSEARCHDIR="):
+        check(recipe)
+    monkeypatch.setenv("WNSEARCHDIR", str(write_wordnet(tmp_path / "wordnet")))
+    check(recipe)
 
 
 def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-cluster check format bench clean
+.PHONY: setup demo test test-data test-cluster check format bench clean
 
 setup: $(STAMP)
 
@@ -24,6 +24,9 @@ demo: $(STAMP)
 
 test: $(STAMP)
 	$(BIN)/python -m pytest tests -m "not cluster"
+
+test-data: $(STAMP)
+	$(BIN)/python -m pytest tests -m "data and not cluster"
 
 test-cluster: $(STAMP)
 	$(BIN)/python -m pytest tests -m cluster

@@ -28,6 +28,13 @@ def datasets_folder() -> Path:
     return Path(os.environ.get("MULTICSE_DATASETS", ROOT.parent / "shared" / "datasets"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along."""
+    for item in items:
+        if {"datasets", "wordnet"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("data")
+
+
 @pytest.fixture(scope="session")
 def datasets() -> Path:
     folder = datasets_folder()

@@ -22,10 +22,11 @@ from evaluation.load import load_model
 from pipelines import gclsr as gclsr_recipes
 from pipelines import parts
 from tests.small import add, write_text
+from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import Memory, run
 from trainers.engine.launch import fit
 from trainers.engine.loop import Engine, LocalHost, load_method
-from trainers.engine.preflight import check
+from trainers.engine.preflight import check, check_settings
 from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.gclsr import GCLSRConfig
 from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
@@ -140,6 +141,18 @@ def test_mocoutrl_takes_triplets_only(triplets: Recipe) -> None:
     padded = triplets.replace("method.variant", "released").replace("streams.text.max_length", 201)
     with pytest.raises(RecipeError, match=r"streams\.text\.max_length=201 is more than the 200 positions"):
         check(padded)
+
+
+def test_a_missing_wordnet_is_found_before_the_run(
+    triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recipe = triplets.replace("streams.text.lexicon", None)
+    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))
+    check_settings(recipe)  # which reads no file
+    with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*WNSEARCHDIR="):
+        check(recipe)
+    monkeypatch.setenv("WNSEARCHDIR", str(write_wordnet(tmp_path / "wordnet")))
+    check(recipe)
 
 
 def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:

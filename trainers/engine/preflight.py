@@ -265,11 +265,6 @@ def _check_inputs_fit(recipe: Recipe) -> None:
     if isinstance(method, CLIPConfig):
         _check_pairs(recipe, method)
     for name, stream in recipe.streams.items():
-        if isinstance(stream, EDATextStream | TripletTextStream):
-            try:
-                stream.open_lexicon()
-            except ValueError as error:
-                raise RecipeError(f"streams.{name}.lexicon={stream.lexicon!r}: {error}") from None
         if isinstance(stream, AudioStream):
             _check_spectrogram(name, stream)
         if isinstance(stream, AudioTextStream):
@@ -405,6 +400,11 @@ def _check_stream(recipe: Recipe, name: str) -> None:
         raise DataError(f"streams.{name}.shards: {error}") from error
     _check_fields(name, stream, shards)
     _check_classes(name, stream, shards)
+    if isinstance(stream, EDATextStream | TripletTextStream):
+        try:
+            stream.open_lexicon()
+        except ValueError as error:
+            raise RecipeError(f"streams.{name}.lexicon={stream.lexicon!r}: {error}") from None
     if shards.samples < stream.batch_size:
         raise RecipeError(
             f"streams.{name}: the shards hold {shards.samples} samples, fewer than one batch of {stream.batch_size}; "

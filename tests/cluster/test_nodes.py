@@ -17,7 +17,7 @@ import pytest
 
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, RayHead, S3Server
 from trainers.engine.launch import AUTOSCALING
-from trainers.engine.tracking import Journal
+from trainers.engine.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -17,7 +17,8 @@ import pytest
 
 from tests.cluster import postgres
 from tests.cluster.servers import Server
-from trainers.engine.tracking import Tracker, TrackingError, open_run
+from trainers.engine.tracker import Tracker
+from trainers.engine.tracking import TrackingError, open_run
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[test]')")
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from tests.cluster.servers import MLflowServer
-from trainers.engine.tracking import Tracker, open_run
+from trainers.engine.tracker import Tracker
+from trainers.engine.tracking import open_run
 
 pytestmark = pytest.mark.cluster
 
@@ -52,7 +53,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(
         time.sleep(0.3)
 
     server.kill()
-    with caplog.at_level(logging.WARNING, "trainers.engine.tracking"):
+    with caplog.at_level(logging.WARNING, "trainers.engine"):
         began = time.monotonic()
         for step in range(20, 40):
             tracker.log(step, {"train/text": step / 10, "train/lr/text": 1e-5})
@@ -60,7 +61,6 @@ def test_a_server_that_dies_mid_run_loses_nothing(
         tracker.close(timeout=60)
         # The worker is restarted from its checkpoint at step 30 while the server is still away.
         with Tracker(path, server.uri, run.run_id, system_every=0) as again:
-            again.resume(30)
             for step in range(31, 50):
                 again.log(step, {"train/text": step / 10, "train/lr/text": 1e-5})
         assert not run.drain(path, timeout=2)
@@ -91,7 +91,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(
 def test_a_server_that_comes_back_is_noticed(server: MLflowServer, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The thread goes on by itself, and a loss that is not a number travels over HTTP too."""
     run = open_run(server.uri, "paper", "patient", {})
-    caplog.set_level(logging.WARNING, "trainers.engine.tracking")
+    caplog.set_level(logging.WARNING, "trainers.engine")
     with Tracker(tmp_path / "j.jsonl", server.uri, run.run_id, system_every=0.5) as tracker:
         tracker.log(0, {"loss": 1.0})
         server.kill()

@@ -69,15 +69,16 @@ class Host(Protocol):
 
 
 class Log(Protocol):
-    """What the loop tells about itself (rank 0)."""
+    """Whom the loop tells of itself on rank 0; a `Tracker`."""
 
-    def metrics(self, step: int, values: dict[str, float]) -> None: ...
+    def log(self, step: int, metrics: dict[str, float]) -> None: ...
 
-    def progress(self, line: dict[str, Any]) -> None: ...
+    @property
+    def progress(self) -> Callable[[dict[str, Any]], object]: ...
 
-    def resume(self, step: int, folder: Path | None) -> None: ...
+    def resume(self, checkpoint: Path) -> None: ...
 
-    def store(self, folder: Path) -> None: ...
+    def store(self, checkpoint: Path) -> None: ...
 
 
 class NonFiniteLoss(ArithmeticError):
@@ -160,7 +161,7 @@ def _load_weights(method: nn.Module, file: Path) -> None:
 class Engine:
     """One run of a recipe on one rank."""
 
-    def __init__(self, recipe: Recipe, host: Host, log: Log) -> None:
+    def __init__(self, recipe: Recipe, host: Host, log: Log | None) -> None:
         run = recipe.run
         self.recipe, self.host, self.log = recipe, host, log
         if host.device.type == "cpu":
@@ -210,7 +211,8 @@ class Engine:
         with self.host.checkpoint() as folder:
             if folder is not None:
                 self._load(folder)
-            self.log.resume(self.step, folder)
+                if self.log:
+                    self.log.resume(folder)
         if self.step == 0:
             self.before = evaluate(self.final, self.encoder)
             self._log_scores("before", self.before)
@@ -341,9 +343,9 @@ class Engine:
         return better
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
-        if self.host.rank == 0 and scores:
+        if self.log and scores:
             flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
-            self.log.metrics(self.step, flat)
+            self.log.log(self.step, flat)
 
     def _finish(self) -> dict[str, Any]:
         """Scores of the weights that are kept."""
@@ -388,8 +390,8 @@ class Engine:
             "time/seconds": self.seconds,
             "time/evaluation_share": self.evaluation_seconds / max(1e-9, self.seconds),
         }
-        if self.host.rank == 0:
-            self.log.metrics(self.step, values)
+        if self.log:
+            self.log.log(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
 
@@ -420,7 +422,8 @@ class Engine:
             }
             torch.save(state, folder / "state.pt")
             (folder / "recipe.json").write_text(self.recipe.to_json())
-            self.log.store(folder)
+            if self.log:
+                self.log.store(folder)
             self.host.save(folder, metrics)
 
     def _load(self, folder: Path) -> None:

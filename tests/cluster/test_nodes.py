@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, RayHead, S3Server
-from trainers.engine.launch import AUTOSCALING
 from trainers.engine.journal import Journal
+from trainers.engine.launch import AUTOSCALING
 
 ROOT = Path(__file__).resolve().parents[2]
 

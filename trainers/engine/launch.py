@@ -9,17 +9,16 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from data import upload
 from data.shards import absolute
 from evaluation import registry
 from trainers.engine.figures import log_figures
-from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.hosts import LocalHost, RayHost
+from trainers.engine.loop import Engine, load_method
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.progress import ProgressLine
 from trainers.engine.tracker import Tracker
@@ -28,36 +27,6 @@ from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
-
-
-class RayHost:
-    """The loop inside a Ray Train worker."""
-
-    inline = False
-
-    def __init__(self) -> None:
-        import ray.train
-        import ray.train.torch
-
-        context = ray.train.get_context()
-        self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
-        self.device: torch.device = ray.train.torch.get_device()
-
-    @contextlib.contextmanager
-    def checkpoint(self) -> Iterator[Path | None]:
-        import ray.train
-
-        found = ray.train.get_checkpoint()
-        if found is None:
-            yield None
-            return
-        with found.as_directory() as folder:
-            yield Path(folder)
-
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        import ray.train
-
-        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if folder else None)
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:

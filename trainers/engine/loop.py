@@ -7,10 +7,9 @@ import hashlib
 import logging
 import math
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -33,6 +32,7 @@ from models.text_encoder import TextEncoder
 from models.word_encoder import WordEncoder
 from trainers.config import MethodConfig
 from trainers.engine.batchnorm import synchronised
+from trainers.engine.hosts import Host
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
 from trainers.engine.word_vectors import vectors_of
@@ -45,27 +45,6 @@ NAMED = 10_000
 """Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Host(Protocol):
-    """Where the loop runs: inside a Ray Train worker or plainly in this process."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-    inline: bool
-
-    def checkpoint(self) -> contextlib.AbstractContextManager[Path | None]:
-        """The folder to resume from, if any."""
-        ...
-
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        """Keep a checkpoint; called by every rank, with a folder on rank 0 only.
-
-        metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
-        sign turned where lower is better.
-        """
-        ...
 
 
 class Log(Protocol):
@@ -501,29 +480,3 @@ def _mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
     tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
     dist.all_reduce(tensor)
     return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
-
-
-class LocalHost:
-    """The loop in this process (`run.workers=0`): streams are read inline, checkpoints are plain folders."""
-
-    rank, world_size, inline = 0, 1, True
-
-    def __init__(self, output: Path) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.folder = output / "checkpoint"
-
-    @contextlib.contextmanager
-    def checkpoint(self) -> Iterator[Path | None]:
-        yield self.folder if self.folder.exists() else None
-
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        if folder is None:
-            return
-        fresh = self.folder.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(folder, fresh)
-        old = self.folder.with_suffix(".old")
-        if self.folder.exists():
-            self.folder.rename(old)
-        fresh.rename(self.folder)
-        shutil.rmtree(old, ignore_errors=True)

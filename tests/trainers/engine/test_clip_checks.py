@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_encoder
 from transformers import (
     BertConfig,
     ClapAudioConfig,
@@ -27,6 +26,7 @@ from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
 from models.hub_folders import ENCODER, TOWER, Source
 from models.towers import HTSATTower, ViTTower
+from tests.models import tiny_encoder
 from tests.small import add
 from trainers import clip
 from trainers.engine.preflight import check

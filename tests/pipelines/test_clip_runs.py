@@ -19,8 +19,8 @@ from models.towers import ResNetTower
 from tests import small
 from tests.small import journal
 from trainers.clip import CLIPConfig
+from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import fit
-from trainers.engine.loop import load_method
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 INPUT = ImageInput(size=32)

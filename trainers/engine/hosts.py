@@ -6,9 +6,10 @@ import contextlib
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
+import torch.distributed as dist
 
 
 class Host(Protocol):
@@ -30,6 +31,24 @@ class Host(Protocol):
         sign turned where lower is better.
         """
         ...
+
+
+def from_all_ranks(mine: Any, host: Host) -> list[Any]:
+    """What every rank has, in the order of the ranks."""
+    if host.world_size == 1:
+        return [mine]
+    everyone: list[Any] = [None] * host.world_size
+    dist.all_gather_object(everyone, mine)
+    return everyone
+
+
+def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
+    """The mean of each value over the ranks, which all have the same names."""
+    if host.world_size == 1:
+        return values
+    tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
+    dist.all_reduce(tensor)
+    return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
 
 
 class LocalHost:

@@ -17,9 +17,10 @@ from data import upload
 from data.shards import absolute
 from evaluation import registry as tasks
 from trainers import registry
+from trainers.engine.checkpoint import load_method
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost
-from trainers.engine.loop import Engine, load_method
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import ProgressLine

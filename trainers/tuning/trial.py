@@ -28,9 +28,10 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.shards import ShardSet
+from trainers.engine.checkpoint import weights_of
 from trainers.engine.journal import Journal
 from trainers.engine.launch import quiet, train
-from trainers.engine.loop import Engine, weights_of
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check
 from trainers.engine.prepare import prepare
 from trainers.engine.tracker import Tracker

@@ -11,8 +11,9 @@ import pytest
 import torch
 
 import trainers.engine.loop
+from trainers.engine.checkpoint import load_method
 from trainers.engine.hosts import LocalHost
-from trainers.engine.loop import Engine, NonFiniteLoss, load_method
+from trainers.engine.loop import Engine, NonFiniteLoss
 from trainers.engine.optim import schedule_factor
 from trainers.recipe import OptimConfig, Recipe
 

@@ -63,7 +63,7 @@ class Journal:
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line."""
         with open(self.path, "ab") as file:
-            file.write(json.dumps(line).encode() + b"\n")
+            file.write(line_of(line))
 
     def lines(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
         """Every whole line from byte `start` but the header, with the byte behind it."""
@@ -109,6 +109,11 @@ class Journal:
         log.warning("metrics of an earlier run were never sent; they are now in %s: %s", other, sync_command(other))
 
 
+def line_of(content: Mapping[str, Any]) -> bytes:
+    """A line of a journal."""
+    return json.dumps(content).encode() + b"\n"
+
+
 def sync_command(journal: Path) -> str:
     """What a user types to send a journal later."""
     return f"python pipelines/track.py sync {journal}"
@@ -117,5 +122,5 @@ def sync_command(journal: Path) -> str:
 def _replace(path: Path, content: Mapping[str, Any]) -> None:
     """Write a line of JSON to `path`, which is whole at any time."""
     fresh = Path(f"{path}.new")
-    fresh.write_text(json.dumps(content) + "\n")
+    fresh.write_bytes(line_of(content))
     os.replace(fresh, path)

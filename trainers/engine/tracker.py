@@ -14,9 +14,9 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
-from trainers.engine.journal import Journal
+from trainers.engine.journal import Journal, line_of
 from trainers.engine.tracking import LONGEST_PAUSE, brief, import_mlflow, metric_name, send
 
 log = logging.getLogger(__name__)
@@ -45,7 +45,8 @@ class Tracker:
         self.uri, self.run_id, self.system_every, self.progress = uri, run_id, system_every, show
         self._journal = Journal(self.path)
         self._guard = threading.Lock()
-        self._began: float | None = None
+        self._file: IO[bytes] | None = None
+        self._began = 0.0
         self._closing, self._ending = threading.Event(), threading.Event()
         self._sampling = threading.Thread(target=self._sample, daemon=True, name="tracker-sample")
         self._sending = threading.Thread(target=self._send, daemon=True, name="tracker-send")
@@ -62,13 +63,9 @@ class Tracker:
         with self._guard:
             if self._ending.is_set():
                 raise ValueError(f"the tracker of {self.path} is closed")
-            if self._began is None:
-                self._journal.create(self.run_id, self.uri)
-                self._began = (self._journal.header() or {})["began"]
-                self._sending.start()
-                if self.system_every > 0:
-                    self._sampling.start()
-            self._journal.append({"step": int(step), "time": int(time.time() * 1000), "metrics": values})
+            file = self._file or self._open()
+            file.write(line_of({"step": int(step), "time": int(time.time() * 1000), "metrics": values}))
+            file.flush()
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from the journal in a checkpoint's folder, where this machine has none of the run."""
@@ -88,12 +85,24 @@ class Tracker:
             event.set()
             if thread.is_alive():
                 thread.join(seconds)
+        if self._file:
+            self._file.close()
 
     def __enter__(self) -> Tracker:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _open(self) -> IO[bytes]:
+        """The journal; the threads start with it."""
+        self._journal.create(self.run_id, self.uri)
+        self._began = (self._journal.header() or {})["began"]
+        self._file = open(self.path, "ab")  # noqa: SIM115  # closed by `close`
+        self._sending.start()
+        if self.system_every > 0:
+            self._sampling.start()
+        return self._file
 
     def _sample(self) -> None:
         from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
@@ -108,7 +117,7 @@ class Tracker:
                 values = {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
                 for one in monitor.monitors:
                     one.clear_metrics()
-                self.log(int(time.time() - (self._began or 0)), values)
+                self.log(int(time.time() - self._began), values)
 
     def _send(self) -> None:
         pause, away, ending = SEND_EVERY, False, False

@@ -26,7 +26,7 @@ import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
 from pipelines.cli import parse, prepare
-from trainers import launch
+from trainers.engine import launch
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))

@@ -29,7 +29,7 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
-from data.pack import Draft, Output, pack
+from data.shard_writer import Draft, Output, pack
 from data.streams.text import TextStream
 from data.streams.triplets import TripletTextStream, remembered, words
 from data.wordnet.lexicon import open_lexicon

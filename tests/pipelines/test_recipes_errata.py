@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from data.streams.audio import AudioStream
-from data.streams.device import LOG_FLOOR, log_mel, mel_filters
 from data.streams.image import ImageStream
+from data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from data.streams.text import TextStream
 from pipelines import audiocse, nonlingcse, pretrain, sgbert, simcse, visualcse
 from trainers.engine.preflight import check_settings

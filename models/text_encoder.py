@@ -97,7 +97,7 @@ class TextEncoder(nn.Module):
         """Folder that the weights came from; none: made anew."""
         self.projected = False
         """That folder goes on to a projection into another modality's space, which `DualEncoder` reads."""
-        self.limit = min(limit or 10**9, _token_limit(self.config, tokenizer))
+        self.limit = min(limit or 10**9, positions_of(model), tokenizer.model_max_length)
         """Most tokens of one text, special tokens among them."""
         self.tokenizer.model_max_length = self.limit
         self.tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
@@ -465,12 +465,24 @@ def _is_bert_pooler(head: Head) -> bool:
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
 
 
-def _token_limit(config: PretrainedConfig, tokenizer: Any) -> int:
-    """RoBERTa counts its positions from behind the padding index, so it has 512 of its 514."""
-    positions = getattr(config, "max_position_embeddings", None) or 10**9
-    if config.model_type in ("roberta", "xlm-roberta", "clap_text_model"):
-        positions -= (config.pad_token_id or 0) + 1
-    return min(positions, tokenizer.model_max_length)
+def positions(config: PretrainedConfig) -> int:
+    """Most tokens of a text that a model of this configuration has positions for; 10^9 where nothing limits them.
+
+    RoBERTa and its kin count positions from behind the padding index, so they have 512 of their 514.
+    """
+    kind = _model_class(config)
+    if kind is None:
+        return getattr(config, "max_position_embeddings", None) or 10**9
+    with torch.device("meta"):  # nothing but shapes
+        return positions_of(kind(config))
+
+
+def positions_of(model: Any) -> int:
+    """The same of a model that is there: a table of positions with a padding index is counted from behind it."""
+    most = getattr(model.config, "max_position_embeddings", None) or 10**9
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return most if padding is None else most - padding - 1
 
 
 def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from data.batch import Batch
 from models.heads import Head
-from models.text_encoder import TextEncoder, by_length
+from models.pooling import by_length
+from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.config import MethodConfig
 from trainers.gather import gather, offset, world_size

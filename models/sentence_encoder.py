@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -38,8 +38,10 @@ class SentenceEncoder(nn.Module):
     """What it encodes: ``text``, and ``image`` or ``audio``."""
     layered: bool = False
     """Its folder is a Hugging Face text model, whose layers can be scored one by one."""
-    cpu_tokens: int | None = None
-    """Tokens of an evaluation batch on a CPU; none: what suits a transformer."""
+    groups_by_length: bool = False
+    """Whether a batch is computed in groups of rows of one length, so that larger batches cost nothing."""
+    logit_factor: Callable[[], float] | None = None
+    """The factor on cosines that the encoder has learned, where it has one."""
 
     def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
         """``input_ids`` and ``attention_mask`` (B, L), padded to the longest text and cut at `max_length` or the limit."""
@@ -65,11 +67,6 @@ class SentenceEncoder(nn.Module):
         """Vectors (B, d) of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``."""
         raise ValueError(f"this encoder takes {' and '.join(self.modalities)} only")
 
-    @property
-    def scale(self) -> Tensor | None:
-        """The factor on cosines in the contrastive loss, where it is learned."""
-        return None
-
     def probe_items(self) -> tuple[list[Any], list[Any]]:
         """Some items of the other modality, to compare an export by: as `encode_items` takes them and as
         sentence-transformers does."""
@@ -78,10 +75,6 @@ class SentenceEncoder(nn.Module):
     def attention(self, text: str) -> tuple[list[str], np.ndarray] | None:
         """The words of a text and what each weighs (L,), where the encoder weighs words."""
         return None
-
-    def check_saved(self, weights: Mapping[str, Tensor]) -> None:
-        """Raise ValueError where saved weights, by the names of `state_dict`, do not belong to what is not saved with
-        them."""
 
 
 def usage(options: str = "") -> tuple[str, ...]:

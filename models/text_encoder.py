@@ -19,12 +19,17 @@ from models.heads import Head
 from models.hub_folders import ENCODER
 from models.pooling import AVERAGED, Pooling, by_length, pool
 from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
-from models.text_folders import ATTENTION_DROPOUTS as ATTENTION_DROPOUTS
-from models.text_folders import HIDDEN_DROPOUTS as HIDDEN_DROPOUTS
-from models.text_folders import has_pooler, load_model, make_modules, new_model, positions_of, read_modules, set_dropouts
-from models.text_folders import positions as positions
-from models.text_folders import text_config as text_config
-from models.text_folders import text_half as text_half
+from models.text_folders import (
+    has_pooler,
+    load_model,
+    make_modules,
+    new_model,
+    positions_of,
+    read_modules,
+    set_dropouts,
+    text_config,
+    text_half,
+)
 
 # Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}

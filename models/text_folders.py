@@ -84,6 +84,18 @@ def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: floa
             raise ValueError(f"encoder.{setting}: a {config.model_type!r} model has no such setting; leave it out")
 
 
+def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float | None) -> bool:
+    """Whether two passes of a text in training differ: the rates of the recipe, or where they are none the model's own."""
+
+    def rate(given: float | None, names: tuple[str, ...]) -> float | None:
+        own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
+        return given if given is not None else own[0] if own else None
+
+    # CLIP's configuration may name a rate, but the model has no such dropout.
+    first = (hidden or 0.0) if config.model_type == "clip_text_model" else rate(hidden, HIDDEN_DROPOUTS)
+    return not first == rate(attention, ATTENTION_DROPOUTS) == 0
+
+
 def _half(config: PretrainedConfig) -> Any:
     return TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
 

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
+from data.errors import did_you_mean
+from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
 from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask, read_labelled
 from evaluation.tasks.probe import Protocol, Result
@@ -132,7 +133,7 @@ def name_of(path: str | Path) -> str:
 def check(name: str, data: Labelled, head: str) -> None:
     """Raises EvaluationError for an unknown head, data without a dev or a test part, and such a part with one class."""
     if head not in HEADS:
-        raise EvaluationError(f"unknown head {head!r}{did_you_mean(head, HEADS)} Heads are {', '.join(HEADS)}")
+        raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, HEADS)} Heads are {', '.join(HEADS)}")
     if set(data.parts) != set(PARTS):
         raise EvaluationError(f"task {name}: the parts are {', '.join(data.parts)}; train, dev and test are needed")
     data.check_measured()

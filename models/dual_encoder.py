@@ -15,7 +15,8 @@ from transformers import AutoConfig
 from data.streams.inputs import ImageInput
 from models.dual_export import save_dual
 from models.hub_folders import ENCODER
-from models.text_encoder import TOKENIZING, TextEncoder, text_half
+from models.text_encoder import TOKENIZING, TextEncoder
+from models.text_folders import text_half
 from models.towers import AnyTower
 
 Projection = Literal["linear", "mlp"]

@@ -26,7 +26,8 @@ from models import dual_module as exported
 from models.carried_code import carries_code
 from models.dual_encoder import DualEncoder
 from models.dual_export import ExportError, form_of, save_dual
-from models.text_encoder import Pooling, TextEncoder
+from models.pooling import Pooling
+from models.text_encoder import TextEncoder
 from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
 from tests.models import tiny_encoder
 from trainers.engine.export import verify

@@ -17,7 +17,7 @@ Results = Mapping[str, Mapping[str, Any]]  # task -> metric -> value
 SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
 TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 # Columns of the seven: SimCSE's (NonLing-CSE, GCLSR, ...) and SG-BERT's.
-ORDERS = {"simcse": SEVEN, "sgbert": (*SEVEN[5:], *SEVEN[:5])}
+ORDERS = {"sts12-first": SEVEN, "stsb-first": (*SEVEN[5:], *SEVEN[:5])}
 AVERAGE = "average"
 TRANSFER_AVERAGE = "transfer-average"
 LABELS = {
@@ -91,11 +91,15 @@ def task_table(results: Results) -> str:
 
 
 def comparison(
-    rows: Sequence[Row], order: str = "simcse", metric: str | None = None, marks: Marks | None = None, style: str = "text"
+    rows: Sequence[Row],
+    order: str = "sts12-first",
+    metric: str | None = None,
+    marks: Marks | None = None,
+    style: str = "text",
 ) -> str:
     """Models side by side, one row each: mean ± sample sd where a model is several runs, the best in bold.
 
-    order: of the seven STS columns, "simcse" or "sgbert"; transfer and whatever else there is follow. metric: one for all
+    order: of the seven STS columns, "sts12-first" or "stsb-first"; transfer and whatever else there is follow. metric: one for all
     tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
     (lines ``a & b \\\\`` of a tabular, needs no package). marks: from `significance`; ``*`` p < .05, ``**`` p < .01.
 
@@ -132,7 +136,7 @@ def comparison(
 def significance(
     rows: Sequence[Row],
     gold: Mapping[str, np.ndarray] | None = None,
-    order: str = "simcse",
+    order: str = "sts12-first",
     metric: str | None = None,
     samples: int = 10_000,
 ) -> Marks:
@@ -278,7 +282,9 @@ def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
     if marks and marks.p:
         lines.append(f"* p < .05, ** p < .01 for a difference from {marks.reference}: {marks.test}")
     elif marks:
-        lines.append("no marks: a test needs several runs of both (one label), or single runs with their .npz beside the report")
+        lines.append(
+            "no marks: a test needs several runs of both (one label), or single runs with their .npz beside the report"
+        )
     return lines
 
 

@@ -56,8 +56,8 @@ class RelatednessTask:
         for part, pairs in self.parts.items():
             if min(pairs.gold) < 0 or max(pairs.gold) > CLASSES:
                 raise EvaluationError(
-                    f"task {name}, {part}: ratings are {min(pairs.gold):g} to {max(pairs.gold):g}, but the regression's classes "
-                    f"are 1 to {CLASSES}; rescale the ratings"
+                    f"task {name}, {part}: ratings are {min(pairs.gold):g} to {max(pairs.gold):g}, but the regression's "
+                    f"classes are 1 to {CLASSES}; rescale the ratings"
                 )
 
     @property

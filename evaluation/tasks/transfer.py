@@ -44,7 +44,7 @@ class TransferTask(LabelledTask):
         return {part: pair_features(*sides) if self.data.pairs else sides[0] for part, sides in vectors.items()}
 
     def score(self, encoder: Encoder) -> Score:
-        """``accuracy``, and ``f1`` of class 1 for pairs; in the details the counts, the L2 chosen in each fold, the dev accuracy."""
+        """``accuracy``, and ``f1`` of class 1 for pairs; in the details counts, the L2 of each fold, dev accuracy."""
         from sklearn.metrics import f1_score
 
         result = probe.run(self.features(encoder), self.data.y, self.protocol)

@@ -111,8 +111,10 @@ class ZeroShotTask:
             found = [self._label(sample) for sample in chunk]
             vectors = unit(embed(encoder, [sample.item for sample in chunk], self.modality))
             if vectors.shape[1] != weights.shape[1]:
-                raise EvaluationError(f"task {self.name}: {self.modality}s and texts are of {vectors.shape[1]} and "
-                    f"{weights.shape[1]} dimensions, not in one space")
+                raise EvaluationError(
+                    f"task {self.name}: {self.modality}s and texts are of {vectors.shape[1]} and "
+                    f"{weights.shape[1]} dimensions, not in one space"
+                )
             scores = vectors @ weights.T
             ahead = scores - scores[np.arange(len(found)), found][:, None]
             counts.append(np.stack([(ahead > TIE).sum(1), (abs(ahead) <= TIE).sum(1)]))  # itself is among the equal

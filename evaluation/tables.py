@@ -99,8 +99,8 @@ def comparison(
 ) -> str:
     """Models side by side, one row each: mean ± sample sd where a model is several runs, the best in bold.
 
-    order: of the seven STS columns, "sts12-first" or "stsb-first"; transfer and whatever else there is follow. metric: one for all
-    tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
+    order: of the seven STS columns, "sts12-first" or "stsb-first"; transfer and whatever else there is follow. metric: one
+    for all tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
     (lines ``a & b \\\\`` of a tabular, needs no package). marks: from `significance`; ``*`` p < .05, ``**`` p < .01.
 
     An average is that of the already rounded numbers, and only where all of them are there. "-": a run lacks the number.

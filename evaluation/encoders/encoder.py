@@ -28,7 +28,7 @@ TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CPU_WORDS = 2**15  # the same of a model that takes rows of equal length together, by itself
 CHUNK = 4096  # texts tokenised in one call
-NO_LIMIT = 10**9  # tokens
+NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
 ITEMS = 64  # pictures or sounds encoded in one call
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
@@ -251,7 +251,7 @@ class FolderEncoder(ModuleEncoder):
         self.name = label(path)
         self.pooling = pooling
         limit = model.max_seq_length
-        self.limit: int | None = limit if limit is not None and limit < 10**6 else None
+        self.limit: int | None = limit if limit is not None and limit < NO_LIMIT else None
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -403,5 +403,5 @@ def usable_device(device: str | None) -> str:
 def _keep_positions(model: Any) -> None:
     """A tokenizer that states no limit, or a wrong one, would run past the table of positions."""
     network = getattr(model[0], "auto_model", None)
-    if hasattr(network, "config"):
-        model.max_seq_length = min(model.max_seq_length or NO_LIMIT, positions_of(network))
+    if hasattr(network, "config") and (most := positions_of(network)) < min(model.max_seq_length or NO_LIMIT, NO_LIMIT):
+        model.max_seq_length = most

@@ -26,6 +26,8 @@ class CardText(NamedTuple):
     """What else a user should know, behind the usage."""
     bases: tuple[str | None, ...] = ()
     """Where the weights came from; the card lists those that are names on the Hugging Face hub."""
+    pipeline_tag: str = "sentence-similarity"
+    """What the hub lists it under."""
 
 
 class SentenceEncoder(nn.Module):
@@ -72,7 +74,7 @@ class SentenceEncoder(nn.Module):
         sentence-transformers does."""
         return [], []
 
-    def attention(self, text: str) -> tuple[list[str], np.ndarray] | None:
+    def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
         """The words of a text and what each weighs (L,), where the encoder weighs words."""
         return None
 

@@ -20,9 +20,8 @@ from data.word_vectors import write_vectors
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.load import load_model
 from evaluation.task import EvaluationError
-from models.carried_code import carries_code
+from models.carried_code import ExportError, carries_code
 from models.config import WordEncoderConfig
-from models.dual_export import ExportError
 from models.word_encoder import WordEncoder
 from models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
 from trainers.engine.export import verify

@@ -96,7 +96,7 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     encoder = load_method(summary["checkpoint"]).sentence_encoder
     picture = np.full((40, 50, 3), 200, np.uint8)
     saved = load_model(summary["export"])
-    ours = encoder.encode_items([picture])  # type: ignore[attr-defined]
+    ours = encoder.encode_items([picture])
     torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
 
     again = fit(recipe.replace("run.output", str(tmp_path / "again")))

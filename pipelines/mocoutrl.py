@@ -66,7 +66,9 @@ def released() -> Recipe:
 
 def wos() -> Recipe:
     """Table 2: accuracy, macro precision, recall and F1 on Web of Science, of the paper's classifier on frozen vectors."""
-    return _with("wos", {"evaluation.final": (*(f"classify:{file}?head=mocoutrl" for file in WOS), f"geometry:{WOS[0]}")})
+    return _with(
+        "wos", {"evaluation.final": (*(f"classify:{file}?head=three-layers" for file in WOS), f"geometry:{WOS[0]}")}
+    )
 
 
 def demo() -> Recipe:

@@ -82,8 +82,8 @@ def test_disagree_6_4_web_of_science_has_seven_classes() -> None:
     """[DISAGREE 6.4] The paper says seven categories, and later six; the file has seven, and 134 below these."""
     assert changed(mocoutrl.wos()) == {
         "evaluation.final": [
-            "classify:wos/wos7.tsv?head=mocoutrl",
-            "classify:wos/wos134.tsv?head=mocoutrl",
+            "classify:wos/wos7.tsv?head=three-layers",
+            "classify:wos/wos134.tsv?head=three-layers",
             "geometry:wos/wos7.tsv",
         ]
     }

@@ -31,8 +31,9 @@ from trainers.tuning.trials import Trial, best_trial
 if TYPE_CHECKING:
     from ray.tune import ExperimentAnalysis
 
+    from trainers.tuning.room import Room
     from trainers.tuning.space import SearchSpace
-    from trainers.tuning.sweep import Room, Sweep
+    from trainers.tuning.sweep import Sweep
     from trainers.tuning.trial import Plan
     from trainers.tuning.watch import Watch
 
@@ -94,6 +95,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     from pipelines.sweep_table import SweepTable
     from trainers.engine.launch import quiet, start_ray
     from trainers.tuning import sweep as engine
+    from trainers.tuning.room import room_on_cluster
     from trainers.tuning.watch import Watch
 
     search = make_sweep(arguments, rest)
@@ -106,7 +108,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
         print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
         return 0
     start_ray(search.first)
-    room = engine.room_on_cluster(search)
+    room = room_on_cluster(search.recipes.values(), search.concurrent)
     parent = _open(search, folder, arguments.resume)
     print(describe(search, room, folder))
     plan = engine.plan_of(search, folder, parent)

@@ -24,9 +24,10 @@ from trainers.engine.tracking import open_run
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning import sweep as engine
 from trainers.tuning.best import records
+from trainers.tuning.room import needs, room, room_on_cluster
 from trainers.tuning.searchers import number_of
 from trainers.tuning.space import SearchSpace
-from trainers.tuning.sweep import Sweep, assignments, check_sweep, count, needs, prepared, room
+from trainers.tuning.sweep import Sweep, assignments, check_sweep, count, prepared
 from trainers.tuning.trial import Plan
 from trainers.tuning.trials import Trial
 from trainers.tuning.watch import Watch
@@ -64,7 +65,7 @@ def carried_out(search: Sweep, folder: Path) -> Carried:
     parent = open_run(search.first.run.tracking_uri, search.experiment, search.name, {}, {"sweep": search.name})
     plan = engine.plan_of(search, folder, parent)
     watch = Watch(plan, parent, lambda trials: None)
-    analysis = engine.run(search, plan, room(search, 4, 0).at_once, watch, resume=False)
+    analysis = engine.run(search, plan, room(search.recipes.values(), 4, 0, search.concurrent).at_once, watch, resume=False)
     return records(analysis, watch), plan, sorted(analysis.trials, key=number_of), parent
 
 
@@ -117,9 +118,9 @@ def test_what_a_killed_driver_leaves_is_told_apart(small: Recipe, tmp_path: Path
 
 
 def test_a_node_must_hold_a_process(local_ray: None, small: Recipe) -> None:
-    assert engine.room_on_cluster(made(small.replace("run.cpus_per_worker", 4.0), concurrent=None)).at_once == 1
+    assert room_on_cluster([small.replace("run.cpus_per_worker", 4.0)]).at_once == 1
     with pytest.raises(RecipeError, match=re.escape("run.cpus_per_worker")):
-        engine.room_on_cluster(made(small.replace("run.cpus_per_worker", 5.0)))
+        room_on_cluster([small.replace("run.cpus_per_worker", 5.0)])
 
 
 def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe) -> None:
@@ -160,19 +161,18 @@ def test_pbt_of_two_methods_is_refused(small: Recipe) -> None:
 
 def test_the_arithmetic_of_resources(small: Recipe) -> None:
     one = small.replace("run.cpus_per_worker", 1.0)
-    assert room(made(one, concurrent=None), 8, 0).at_once == 8
-    assert room(made(one, concurrent=3), 8, 0).at_once == 3
-    assert room(made(one.replace("run.gpus_per_worker", 1), concurrent=None), 8, 2).at_once == 2
+    assert room([one], 8, 0).at_once == 8
+    assert room([one], 8, 0, most=3).at_once == 3
+    assert room([one, one.replace("run.gpus_per_worker", 1)], 8, 2).at_once == 2
     # Two workers of one CPU, each with a reading task of every stream.
     workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0)
     reading = sum(stream.cpus for stream in small.streams.values())
     assert needs(workers)[0] == pytest.approx(2 * (1 + reading) + 0.01)
-    assert room(made(workers, concurrent=None), 2 * needs(workers)[0], 0).at_once == 2
+    assert room([workers], 2 * needs(workers)[0], 0).at_once == 2
     with pytest.raises(RecipeError, match=re.escape("run.workers")):
-        room(made(workers), 2, 0)
+        room([workers], 2, 0)
     with pytest.raises(RecipeError, match=re.escape("run.gpus_per_worker")):
-        room(made(one.replace("run.gpus_per_worker", 1)), 8, 0)
-    assert "a trial takes 1 CPU, the cluster has 8 CPUs: 3 at a time" in str(room(made(one, concurrent=3), 8, 0))
+        room([one.replace("run.gpus_per_worker", 1)], 8, 0)
 
 
 def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
@@ -332,7 +332,7 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
     workers = workers.replace("optim.text.lr", 1e-9)  # better than the others from step 1 on
     rates = {"optim.text.lr": tune.grid_search([1e-9, 1e-3, 1e-2])}
     search = made(workers, rates, searcher="grid", trials=None, concurrent=None)
-    assert room(search, 4, 0).at_once == 2
+    assert room(search.recipes.values(), 4, 0).at_once == 2
     trials, plan, results, parent = carried_out(search, tmp_path / "sweep")
     assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 3
     # The last one begins when another has ended, most often one that was stopped while it still waited for Ray Train.

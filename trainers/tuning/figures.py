@@ -74,7 +74,9 @@ def study(trials: Sequence[Trial], pipeline: str, own: Mapping[str, Any], logari
     logarithms: in place of numbers that span decades, for what does not look at the distribution's scale.
     """
     shown = [trial for trial in trials if trial.pipeline == pipeline and trial.ended and trial.scored]
-    columns = {path: [trial.changes.get(path, own.get(path)) for trial in shown] for path in varied(shown)}
+    columns: dict[str, list[Any]] = {
+        path: [trial.changes.get(path, own.get(path)) for trial in shown] for path in varied(shown)
+    }
     names = short_names(list(columns))
     distributions: dict[str, BaseDistribution] = {}
     rows: list[dict[str, Any]] = [{} for _ in shown]

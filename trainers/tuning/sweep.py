@@ -319,10 +319,11 @@ def make_scheduler(sweep: Sweep, before: tune.ExperimentAnalysis | None = None) 
             custom_explore_fn=partial(_within, pipeline, domains),
         )
     asha = AsyncHyperBandScheduler(**judged, max_t=100, grace_period=GRACE, reduction_factor=KEPT)
-    for known in before.trials if before else ():
-        asha.on_trial_add(None, known)
-        for report in before.trial_dataframes[known.trial_id].to_dict("records"):
-            asha.on_trial_result(None, known, report)
+    if before is not None:
+        for known in before.trials:
+            asha.on_trial_add(None, known)
+            for report in before.trial_dataframes[known.trial_id].to_dict("records"):
+                asha.on_trial_result(None, known, report)
     return asha
 
 

@@ -90,11 +90,9 @@ def test_all_figures_of_a_sweep() -> None:
         assert [name for name, _ in figures] == list(NAMES) and not left_out
         drawn = dict(figures)
         (importance,) = drawn["parameter_importance"].axes
-        bars = {
-            label.get_text(): bar.get_width()
-            for label, bar in zip(importance.get_yticklabels(), importance.patches, strict=True)
-        }
-        assert bars["text.lr"] > 0.9
+        widths = [bar.get_window_extent().width for bar in importance.patches]
+        names = [label.get_text() for label in importance.get_yticklabels()]
+        assert names[widths.index(max(widths))] == "text.lr" and max(widths) > 0.9 * sum(widths)
         scales = {axes.get_xlabel(): axes.get_xscale() for axes in drawn["score_against"].axes}
         assert scales["text.lr"] == "log" and scales["image.weight"] == "linear"
         assert len(drawn["learning_curves"].axes[0].lines) == 14

@@ -48,10 +48,9 @@ from data.streams.text import TextStream
 from models.text_encoder import Pooling, TextEncoder
 from models.word_encoder import WordEncoder
 from pipelines import audiocse, clap, cyclip, gclsr, mocoutrl, sgbert, simcse, visualcse
-from trainers.config import MethodConfig
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
-from trainers.method import Method
+from trainers.method import Method, MethodConfig
 from trainers.recipe import EncoderConfig, Recipe
 
 # -------------------------------------------------------------------------------------------------------------- published
@@ -218,7 +217,7 @@ def build(paper: Paper) -> Method:
         if isinstance(part, dict) and part.get("path"):
             part["path"] = None  # random patches and towers of the default sizes, which are the papers'
     if "tower" in content["method"]:
-        kind = type(paper.recipe.method.tower)  # type: ignore[union-attr]  # the key is there
+        kind = type(paper.recipe.method.tower)  # type: ignore[attr-defined]  # the key is there
         content["method"]["tower"] = kind().model_dump()
     method = cast(MethodConfig, Recipe.model_validate(content).method)
     settings = paper.recipe.encoder

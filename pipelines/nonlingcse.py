@@ -8,11 +8,9 @@ from typing import NamedTuple
 
 from pipelines import parts
 from pipelines.cli import main
-from trainers.audiocse import AudioCSEConfig
-from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, NonLingSettings
+from trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSEConfig, NonLingSettings, VisualCSEConfig
 from trainers.recipe import EncoderConfig, OptimConfig, Recipe
 from trainers.simcse import SimCSEConfig
-from trainers.visualcse import VisualCSEConfig
 
 
 class Row(NamedTuple):

@@ -14,8 +14,8 @@ from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
 from models.config import AnyEncoder
 from pipelines.cli import OFFLINE
+from trainers.method import MethodConfig
 from trainers.recipe import AnyOptim, EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
-from trainers.registry import AnyMethod
 from trainers.simcse import SimCSEConfig
 
 SMALL_ENCODER = str(Path(__file__).resolve().parents[1] / "models" / "small-bert-en")
@@ -132,7 +132,7 @@ def offline_captioned_sounds(batch_size: int) -> AudioTextStream:
 
 def demo(
     paper: str,
-    method: AnyMethod,
+    method: MethodConfig,
     streams: dict[str, AnyStream],
     optim: dict[str, AnyOptim],
     *,
@@ -155,7 +155,7 @@ def demo(
     )
 
 
-def demo_of_pairs(paper: str, method: AnyMethod, stream: AnyStream, items: str) -> Recipe:
+def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: str) -> Recipe:
     """The demo on items with captions, ``emoji`` or ``sounds``: chosen and reported by how well each finds the other."""
     optim = OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)
     recipe = demo(paper, method, {"pairs": stream}, {"pairs": optim}, steps=300, every=50)

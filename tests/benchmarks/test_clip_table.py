@@ -104,7 +104,7 @@ def test_rows_differ_in_weights_and_streams_only(tmp_path: Path, config: str, we
     grid = Grid("images", tmp_path / "shards", tmp_path / "data")
     a = arguments(tmp_path, steps=70, threads=2)
     recipe = clip_table.recipe_of(grid, base("images"), config, 5, a)
-    assert recipe.method.weights == weights  # type: ignore[union-attr]
+    assert recipe.method.weights == weights  # type: ignore[attr-defined]
     assert list(recipe.turns) == list(recipe.optim) == (["pairs+nli"] if config.endswith("-n") else ["pairs"])
     expected = OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)  # the same for every row
     assert recipe.optim == {next(iter(recipe.turns)): expected}
@@ -135,8 +135,8 @@ def test_tower_and_stream_take_the_same_input(tmp_path: Path, kind: Any) -> None
         Grid(kind, tmp_path, tmp_path), Grid(kind, tmp_path, tmp_path).base(), "plain-s", 1, arguments(tmp_path, kind)
     )
     given: Any = recipe.streams["pairs"].input  # type: ignore[union-attr]
-    assert given == recipe.method.tower.input  # type: ignore[union-attr]
-    assert recipe.method.weights == {"contrastive": 1.0, "captions": 0.1}  # type: ignore[union-attr]
+    assert given == recipe.method.tower.input  # type: ignore[attr-defined]
+    assert recipe.method.weights == {"contrastive": 1.0, "captions": 0.1}  # type: ignore[attr-defined]
     if kind == "sounds":
         assert given.seconds == 5 and given.frames == 157
 

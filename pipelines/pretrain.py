@@ -57,4 +57,4 @@ def make_start(recipe: Recipe) -> None:
 
 
 if __name__ == "__main__":
-    main(RECIPES, __doc__, default="small", before=make_start)
+    main(RECIPES, __doc__, before=make_start)

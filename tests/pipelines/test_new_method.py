@@ -96,6 +96,7 @@ def run(arguments: list[str], place: Path, folder: Path, monkeypatch: pytest.Mon
     output = folder / "run"
     own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text"), "--run.max_steps", "3"]
     own += ["--run.output", str(output), "--run.tracking_uri", f"sqlite:///{folder}/mlflow.db", "--method.queue", "20"]
+    own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee"]
     monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own, *arguments])
     monkeypatch.chdir(folder)
     runpy.run_path(str(ROOT / "pipelines" / "run.py"), run_name="__main__")

@@ -196,7 +196,7 @@ def recipe_of(row: str, seed: int, shards: Path, a: Arguments) -> Recipe:
             precision=a.precision,
         ),
     )
-    return changed(recipe, LOSSES.get(row))
+    return changed(recipe, LOSSES[row][0] if row in LOSSES else {})
 
 
 def output_of(row: str, seed: int, a: Arguments) -> Path:

@@ -39,16 +39,8 @@ def uniformity(x: np.ndarray, log: bool = True) -> float:
 
     ``log=False`` is the form that NonLing-CSE prints, without the logarithm: e to that power, 0 to 1.
     """
-    if len(x) < 2:
-        raise EvaluationError(f"uniformity is over pairs of sentences; {len(x)} sentence was given")
-    unit = _unit(x)
-    sums = []
-    for rows, columns, cosines in _blocks(unit, unit, upper=True):
-        above = rows[:, None] < columns
-        if above.any():
-            sums.append((4 * cosines[above] - 4).logsumexp(0).double())  # -2 ||a - b||^2 = 4 cos - 4
-    value = torch.stack(sums).logsumexp(0) - math.log(len(x) * (len(x) - 1) / 2)
-    return (value if log else value.exp()).float().item()
+    value = cross_uniformity_cyclip(x, x)
+    return float(np.float32(value if log else math.exp(value)))  # as precise as the cosines
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:

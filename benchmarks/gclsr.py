@@ -312,7 +312,7 @@ def inference(a: Arguments, on: torch.device, rng: np.random.Generator) -> Itera
     from sentence_transformers import SentenceTransformer
 
     from benchmarks.sts_speed import minilm
-    from trainers.engine.loop import module_encoder
+    from trainers.engine.checkpoint import module_encoder
 
     texts = sts_sentences(a, rng)
     theirs = SentenceTransformer(str(minilm()), device=on.type)

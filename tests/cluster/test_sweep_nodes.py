@@ -21,7 +21,7 @@ import pytest
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
 from tests.cluster.test_nodes import content
 from tests.cluster.test_sweep_resume import history, runs_of
-from trainers.engine.tracking import Journal
+from trainers.engine.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIALS, STEPS = 5, 10

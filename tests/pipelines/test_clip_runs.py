@@ -26,8 +26,8 @@ from tests import small
 from tests.models import tiny_encoder
 from tests.small import journal
 from trainers.clip import CLIPConfig
+from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import fit
-from trainers.engine.loop import load_method
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 INPUT = ImageInput(size=32)

@@ -25,8 +25,10 @@ from pipelines import parts
 from tests.small import add, write_text
 from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import Memory, run
+from trainers.engine.checkpoint import load_method
+from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import fit
-from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check, check_settings
 from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.gclsr import GCLSRConfig

@@ -16,8 +16,10 @@ from data.streams.text import TextStream
 from evaluation.registry import absolute
 from tests.small import WORDS
 from tests.trainers.engine.test_engine import Memory, run
+from trainers.engine.checkpoint import load_method
+from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import resolve
-from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.loop import Engine
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 

@@ -18,8 +18,8 @@ from ray import tune
 from evaluation import statistics
 from evaluation.registry import make_tasks
 from evaluation.task import evaluate
+from trainers.engine.checkpoint import build_method, load_method, module_encoder
 from trainers.engine.launch import deliver
-from trainers.engine.loop import build_method, load_method, module_encoder
 from trainers.engine.tracking import RunHandle
 from trainers.method import Method
 from trainers.recipe import Recipe

@@ -28,11 +28,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.shards import ShardSet
-from trainers.engine.launch import RunLog, quiet, train
-from trainers.engine.loop import Engine, weights_of
+from trainers.engine.checkpoint import weights_of
+from trainers.engine.journal import Journal
+from trainers.engine.launch import quiet, train
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check
 from trainers.engine.prepare import prepare
-from trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
+from trainers.engine.tracker import Tracker
+from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -216,12 +219,9 @@ def share_vectors(recipe: Recipe, folder: Path) -> None:
 
 def _train_here(recipe: Recipe, host: TrialHost, handle: RunHandle) -> Engine:
     """The engine, which ran in this process and has the best weights."""
-    run_log = RunLog(Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id), None)
-    try:
-        engine = Engine(recipe, host, run_log)
+    with Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
+        engine = Engine(recipe, host, tracker)
         engine.run()
-    finally:
-        run_log.close()
     return engine
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 from ray import tune
 
-from trainers.engine.tracking import FoundRun, Journal, RunHandle, drain, find_runs, rename
+from trainers.engine.journal import Journal
+from trainers.engine.tracking import FoundRun, RunHandle, drain, find_runs, rename
 from trainers.tuning.searchers import number_of
 from trainers.tuning.trial import Plan, changes, run_folder
 from trainers.tuning.trials import Status, Trial, best_trial

@@ -135,7 +135,7 @@ def text_config(size: Size) -> CLIPTextConfig:
 
 def our_method(size: Size, dropout: float = 0.0, **weights: float) -> CLIP:
     """The method, with dropout in the text tower and weights of further losses."""
-    from models.text_encoder import _add_dropout
+    from models.clip_layers import add_dropout
 
     pixels, patch, width, layers, heads = size.image
     tower = ViTTower(input=ImageInput(size=pixels), patch_size=patch, width=width, layers=layers, heads=heads)
@@ -143,7 +143,7 @@ def our_method(size: Size, dropout: float = 0.0, **weights: float) -> CLIP:
     config = text_config(size)
     config.attention_dropout = dropout
     text = TextEncoder.from_config(config, tokenizer, "eot")
-    _add_dropout(text.model, dropout)
+    add_dropout(text.model, dropout)
     return CLIPConfig(tower=tower, embed_dim=size.embed_dim, **weights).build(text)
 
 

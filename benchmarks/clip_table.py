@@ -32,7 +32,8 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
-from data.pack import Draft, Output, TarFiles, manifest_files, pack, pack_table
+from data.pack import TarFiles, manifest_files, table_rows
+from data.shard_writer import Draft, Output, pack
 from data.streams.inputs import AudioInput, ImageInput
 from data.streams.pairs import fill
 from data.streams.text import TextStream
@@ -150,7 +151,8 @@ def pack_cifar(data: Path, out: Path) -> None:
 
 def pack_nli(data: Path, out: Path) -> None:
     """``nli``: premise, entailment, contradiction."""
-    pack_table(data / "nli" / "nli_triples.csv.gz", ("sent0", "sent1", "hard_neg"), Output(out / "nli", "nli"))
+    triples = table_rows(data / "nli" / "nli_triples.csv.gz", ("sent0", "sent1", "hard_neg"))
+    pack(triples, Output(out / "nli", "nli"))
 
 
 def pack_esc10(data: Path, out: Path) -> None:

@@ -45,7 +45,8 @@ from data.streams.base import StreamConfig
 from data.streams.image import ImageStream
 from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
-from models.text_encoder import Pooling, TextEncoder
+from models.pooling import Pooling
+from models.text_encoder import TextEncoder
 from models.word_encoder import WordEncoder
 from pipelines import audiocse, clap, cyclip, gclsr, mocoutrl, sgbert, simcse, visualcse
 from trainers.engine.malloc import keep_freed_memory

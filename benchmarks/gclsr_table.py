@@ -30,7 +30,7 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
-from data.pack import Draft, Output, pack
+from data.shard_writer import Draft, Output, pack
 from data.shards import ShardSet
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.figures.basic import COLOURS, MARKERS, legend, new_figure, save

@@ -29,7 +29,7 @@ if __name__ == "__main__":  # the repository before what is installed, so that a
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from benchmarks.records import Record, chosen_rows, complete, grouped
-from data.pack import Draft, Output, pack
+from data.shard_writer import Draft, Output, pack
 from data.streams.text import TextStream
 from data.streams.triplets import TripletTextStream, remembered, words
 from data.wordnet.lexicon import open_lexicon
@@ -196,7 +196,7 @@ def recipe_of(row: str, seed: int, shards: Path, a: Arguments) -> Recipe:
             precision=a.precision,
         ),
     )
-    return changed(recipe, LOSSES.get(row))
+    return changed(recipe, LOSSES[row][0] if row in LOSSES else {})
 
 
 def output_of(row: str, seed: int, a: Arguments) -> Path:

@@ -1,4 +1,4 @@
-"""What stopping early saves: the same random trials with ASHA and to the end, one sweep after the other.
+"""What stopping early saves: the same sweep with ASHA and with every trial to its end, one after the other.
 
     python benchmarks/sweep.py --recipe demo --trials 16 --out runs/sweep-benchmark
 
@@ -15,6 +15,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import tyro
 
@@ -32,60 +33,45 @@ class Arguments:
     out: Path = Path("runs/sweep-benchmark")
 
 
-def measured(arguments: Arguments, scheduler: str) -> dict[str, object]:
-    """One sweep in a process of its own; seconds of the command and until its last trial's end, and what it found."""
+def measured(arguments: Arguments, scheduler: str, *more: str) -> dict[str, Any]:
+    """One sweep in a process of its own: seconds of the command, steps of all trials, and what it found."""
     folder = (arguments.out / scheduler).resolve()
-    command = [sys.executable, str(ROOT / "pipelines" / "sweep.py"), arguments.pipeline, "--recipe", arguments.recipe]
-    command += ["--trials", str(arguments.trials), "--searcher", arguments.searcher, "--scheduler", scheduler]
-    command += ["--output", str(folder), "--run.tracking_uri", f"sqlite:///{folder}/mlflow.db"]
-    # Both evaluate equally often: ASHA needs it, and what is compared is what stopping saves.
     folder.mkdir(parents=True, exist_ok=True)
-    began = time.time()
-    subprocess.run(command + every(arguments), cwd=folder, check=True)
-    seconds = time.time() - began
+    options = {
+        "--recipe": arguments.recipe,
+        "--trials": str(arguments.trials),
+        "--searcher": arguments.searcher,
+        "--scheduler": scheduler,
+        "--output": str(folder),
+        "--run.tracking_uri": f"sqlite:///{folder}/mlflow.db",
+    }
+    words = [part for option in options.items() for part in option]
+    began = time.monotonic()
+    subprocess.run(
+        [sys.executable, str(ROOT / "pipelines" / "sweep.py"), arguments.pipeline, *words, *more], cwd=folder, check=True
+    )
     summary = json.loads((folder / "summary.json").read_text())
     trials = json.loads((folder / "trials.json").read_text())
-    steps = sum(trial["step"] for trial in trials)
     return {
         "scheduler": scheduler,
-        "seconds": seconds,
-        "trial_seconds": max(trial["ended_at"] for trial in trials) - began,
-        "steps": steps,
-        "stopped": sum(trial["status"] == "stopped" for trial in trials),
-        "best": summary["best"],
-        "as_it_stands": summary["as_it_stands"],
-        "held_out": summary["held_out"],
+        "seconds": time.monotonic() - began,
+        "steps": sum(trial["step"] for trial in trials),
+        "stopped": summary["trials"]["stopped"],
+        **{name: summary[name] for name in ("best", "as_it_stands", "held_out")},
     }
-
-
-def every(arguments: Arguments) -> list[str]:
-    """The evaluation interval that ASHA would choose, for both sweeps."""
-    sys.path.insert(0, str(ROOT))
-    import importlib
-
-    from pipelines.cli import prepare
-    from trainers.tuning.sweep import prepared
-
-    recipe = importlib.import_module(f"pipelines.{arguments.pipeline}").RECIPES[arguments.recipe]()
-    prepare(recipe)
-    return ["--evaluation.every", str(prepared(recipe, "asha", recipe.run.seed).evaluation.every)]
 
 
 def main() -> None:
     """Measure, print, write ``sweep.json``."""
     arguments = tyro.cli(Arguments, description=__doc__)
-    rows = [measured(arguments, scheduler) for scheduler in ("asha", "none")]
-    (arguments.out / "sweep.json").write_text(json.dumps(rows, indent=2) + "\n")
-    print(f"{'scheduler':<12}{'seconds':>9}{'until last':>12}{'steps':>8}{'stopped':>9}{'best':>8}")
-    for row in rows:
-        best = row["best"]
-        assert isinstance(best, dict)
-        print(
-            f"{row['scheduler']:<12}{row['seconds']:>9.0f}{row['trial_seconds']:>12.0f}"
-            f"{row['steps']:>8}{row['stopped']:>9}{best['score']:>8.2f}"
-        )
-    asha, none = rows
-    print(f"wall time with ASHA: {float(str(asha['seconds'])) / float(str(none['seconds'])):.2f} of running all to the end")
+    asha = measured(arguments, "asha")
+    often = json.loads((arguments.out / "asha" / "best.json").read_text())["evaluation"]["every"]
+    whole = measured(arguments, "none", "--evaluation.every", str(often))  # else it would be evaluated less often
+    (arguments.out / "sweep.json").write_text(json.dumps([asha, whole], indent=2) + "\n")
+    for row in (asha, whole):
+        best = f"best {row['best']['score']:.2f}"
+        print(f"{row['scheduler']}: {row['seconds']:.0f} s, {row['steps']} steps, {row['stopped']} stopped, {best}")
+    print(f"wall time with ASHA: {asha['seconds'] / whole['seconds']:.2f} of running all to the end")
 
 
 if __name__ == "__main__":

@@ -21,7 +21,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from data.streams import decode, device, views
+from data.streams import decode, device, preprocess, views
+from data.streams.image import ImageStream
 
 
 def alternate(sides: dict[str, Callable[[], object]], seconds: float, on: torch.device) -> dict[str, float]:
@@ -68,15 +69,16 @@ def photometric(batch: int, size: int, seconds: float, on: torch.device) -> dict
     """uint8 -> jittered, grayed, normalised float."""
     image = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=on)
     generator = torch.Generator().manual_seed(0)
+    mean, std = (ImageStream.model_fields[name].default for name in ("mean", "std"))
     theirs = torch.nn.Sequential(
         K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
         K.RandomGrayscale(p=0.2),
-        K.Normalize(torch.tensor(device.IMAGENET_MEAN), torch.tensor(device.IMAGENET_STD)),
+        K.Normalize(torch.tensor(mean), torch.tensor(std)),
     ).to(on)
 
     def ours() -> torch.Tensor:
         changed = device.color_jitter(image.float() / 255, generator)
-        return device.normalise(device.random_grayscale(changed, generator))
+        return preprocess.normalise(device.random_grayscale(changed, generator), mean, std)
 
     with torch.no_grad():
         took = alternate({"ours": ours, "kornia": lambda: theirs(image.float() / 255)}, seconds, on)
@@ -90,8 +92,8 @@ def photometric(batch: int, size: int, seconds: float, on: torch.device) -> dict
 
 def sound(rate: int, bins: int, frames: int, seconds: float, on: torch.device) -> dict[str, float | str]:
     """int16 waveforms -> log-mel."""
-    wave = torch.randint(-9999, 9999, (16, 1, device.samples_for(rate, frames)), dtype=torch.int16, device=on)
-    took = alternate({"ours": lambda: device.log_mel(wave, rate=rate, bins=bins, frames=frames)}, seconds, on)
+    wave = torch.randint(-9999, 9999, (16, 1, preprocess.samples_for(rate, frames)), dtype=torch.int16, device=on)
+    took = alternate({"ours": lambda: preprocess.log_mel(wave, rate=rate, bins=bins, frames=frames)}, seconds, on)
     return {
         "what": f"log-mel: 16 clips of {frames} frames, {bins} bins, {rate} Hz on {on}",
         "clips_per_second": round(16 / took["ours"]),

@@ -269,7 +269,9 @@ def deliver(
         encoder.save(str(fresh))
         verify(encoder, fresh)
         numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
-        card = model_card(json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions(), fresh)
+        card = model_card(
+            json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions(), encoder.card(fresh)
+        )
         (fresh / "README.md").write_text(card)
         shutil.rmtree(export, ignore_errors=True)
         fresh.rename(export)

@@ -199,8 +199,7 @@ class Engine:
 
         def tokenize_for(name: str) -> Callable[..., dict[str, Tensor]] | None:
             config: Any = recipe.streams[name]
-            # Texts have it.
-            return partial(tokenizer, max_length=config.max_length) if config.texts else None  # type: ignore[call-arg]
+            return partial(tokenizer, max_length=config.max_length) if config.texts else None
 
         return {
             name: Reader(

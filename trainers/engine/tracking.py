@@ -294,9 +294,8 @@ def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
 def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None) -> None:
     mlflow = import_mlflow()
     from mlflow import sentence_transformers as flavor
-    from sentence_transformers import SentenceTransformer
 
-    from models.carried_code import carries_code
+    from models.carried_code import load_by_its_code
     from trainers.engine.card import library_versions
 
     versions = library_versions()
@@ -308,8 +307,7 @@ def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None)
     mlflow.set_tracking_uri(uri)
     try:
         logged = flavor.log_model(
-            # `carries_code` lets no other code through than this project's own.
-            SentenceTransformer(str(export), device="cpu", trust_remote_code=carries_code(export)),
+            load_by_its_code(export),
             name="model",
             registered_model_name=name,
             pip_requirements=needs,  # given: guessing them takes far longer than the rest

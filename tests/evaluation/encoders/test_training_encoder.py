@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clip_table import pack_cifar
+from benchmarks.tables.clip import pack_cifar
 from data.pack import Output, pack_audio
 from evaluation.encoders.encoder import ITEMS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder

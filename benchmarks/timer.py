@@ -51,7 +51,7 @@ def clock(wall: bool = False) -> float:
 
 
 def race(sides: Mapping[str, Call], rounds: int, wall: bool = False) -> dict[str, list[float]]:
-    """Seconds of every round by side. Sides take turns, every second round the other way round; first calls are not timed."""
+    """Seconds of every round by side. Sides take turns, every second round backwards; first calls are not timed."""
     took: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()

@@ -4,8 +4,8 @@
 
 step: from texts to updated weights, against the paper's route as one would first write it: each word augmented in NumPy,
 padded to 64 words, one Conv2d after another, the attention's matrix, torch's SGD. Both sides have the same sentences and,
-before anything is timed, the same weights and loss to 1e-4. pwva: the augmentation alone. inference: an encoder as evaluation
-runs it and as exported, against all-MiniLM-L6-v2's `encode`. Sentences are made up; every word has a random vector.
+before anything is timed, the same weights and loss to 1e-4. pwva: the augmentation alone. inference: an encoder as it is evaluated
+and as exported, against all-MiniLM-L6-v2's `encode`. Sentences are made up; every word has a random vector.
 """
 
 from __future__ import annotations

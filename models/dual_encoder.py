@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from safetensors import safe_open
 from torch import Tensor, nn
+from transformers import AutoConfig
 
 from data.streams.inputs import ImageInput
 from models.dual_export import save_dual
 from models.hub_folders import ENCODER
-from models.text_encoder import TOKENIZING, TextEncoder
+from models.text_encoder import TOKENIZING, TextEncoder, text_half
 from models.towers import AnyTower
 
 Projection = Literal["linear", "mlp"]
@@ -33,6 +35,8 @@ class DualEncoder(nn.Module):
     A text encoder or tower that comes from a CLIP or CLAP folder brings its projection along, and the text encoder the
     scale. Raises ValueError where that projection has another shape.
     """
+
+    groups_by_length = False
 
     def __init__(
         self,
@@ -73,6 +77,10 @@ class DualEncoder(nn.Module):
     def scale(self) -> Tensor:
         """Factor on cosines."""
         return self.logit_scale.exp()
+
+    def logit_factor(self) -> float:
+        """The same as a number."""
+        return float(self.scale.detach())
 
     @torch.no_grad()
     def clamp_scale(self) -> None:
@@ -140,6 +148,20 @@ def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
     linear = nn.Linear(d_in, d_out, bias=False)
     nn.init.normal_(linear.weight, std=d_in**-0.5)
     return linear
+
+
+def check_projection(setting: str, path: str | None, kind: Projection, dim: int) -> None:
+    """Raise ValueError where `path` is a whole CLIP or CLAP, whose projection is another one than `kind` to `dim`."""
+    if path is None:
+        return
+    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
+    own = {"clip": "linear", "clap": "mlp"}.get(config.model_type)
+    if own is not None and (own, config.projection_dim) != (kind, dim):
+        raise ValueError(
+            f"{setting}={path!r} has a projection {own!r} to {config.projection_dim} dimensions, and the method has "
+            f"method.projection={kind!r}, method.embed_dim={dim}; set method.projection {own} and method.embed_dim "
+            f"{config.projection_dim}, or take a folder without a projection"
+        )
 
 
 def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:

@@ -155,7 +155,10 @@ def with_codes(vectors: np.ndarray, width: int, share: float, seed: int) -> np.n
 
 
 def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = True, positions: int = 256) -> Any:
-    """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer."""
+    """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer.
+
+    Its pieces are numbered by the alphabet: the trainer's own order is another in each process.
+    """
     from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
     from transformers import PreTrainedTokenizerFast
 
@@ -175,6 +178,8 @@ def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool =
         vocab_size=vocab_size, min_frequency=2, special_tokens=names, limit_alphabet=1000, show_progress=False
     )
     tokenizer.train_from_iterator(sentences, trainer)
+    pieces = [*names, *sorted(tokenizer.get_vocab().keys() - set(names))]
+    tokenizer.model = models.WordPiece({piece: number for number, piece in enumerate(pieces)}, unk_token="[UNK]")
     ends = [("[CLS]", names.index("[CLS]")), ("[SEP]", names.index("[SEP]"))]
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=ends

@@ -73,6 +73,12 @@ class TextEncoder(nn.Module):
     ``head_only_trains`` keeps the head out of what is evaluated and saved (SimCSE's ``mlp_only_train``).
     """
 
+    modalities: tuple[str, ...] = ("text",)
+    groups_by_length = False
+    """Whether a batch is computed in groups of rows of one length, so that larger batches cost nothing."""
+    logit_factor: Callable[[], float] | None = None
+    """The factor on cosines that the encoder has learned, where it has one."""
+
     def __init__(
         self,
         model: nn.Module,
@@ -97,7 +103,7 @@ class TextEncoder(nn.Module):
         """Folder that the weights came from; none: made anew."""
         self.projected = False
         """That folder goes on to a projection into another modality's space, which `DualEncoder` reads."""
-        self.limit = min(limit or 10**9, _token_limit(self.config, tokenizer))
+        self.limit = min(limit or 10**9, positions(self.config), tokenizer.model_max_length)
         """Most tokens of one text, special tokens among them."""
         self.tokenizer.model_max_length = self.limit
         self.tokenizer.padding_side = "right"  # the first token is the one that `cls` takes
@@ -465,12 +471,14 @@ def _is_bert_pooler(head: Head) -> bool:
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
 
 
-def _token_limit(config: PretrainedConfig, tokenizer: Any) -> int:
-    """RoBERTa counts its positions from behind the padding index, so it has 512 of its 514."""
-    positions = getattr(config, "max_position_embeddings", None) or 10**9
-    if config.model_type in ("roberta", "xlm-roberta", "clap_text_model"):
-        positions -= (config.pad_token_id or 0) + 1
-    return min(positions, tokenizer.model_max_length)
+FROM_BEHIND_PADDING = ("roberta", "xlm-roberta", "camembert", "mpnet", "clap_text_model")
+"""Types of models that count positions from behind the padding index, so that RoBERTa has 512 of its 514."""
+
+
+def positions(config: PretrainedConfig) -> int:
+    """The positions that a text may have; very many where the model has no table of them."""
+    most: int = getattr(config, "max_position_embeddings", None) or 10**9
+    return most - (config.pad_token_id or 0) - 1 if config.model_type in FROM_BEHIND_PADDING else most
 
 
 def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:
@@ -484,6 +492,18 @@ def _set_dropouts(config: PretrainedConfig, hidden: float | None, attention: flo
         if name is None:
             raise ValueError(f"encoder.{setting}: a {config.model_type!r} model has no such setting; leave it out")
         setattr(config, name, value)
+
+
+def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float | None) -> bool:
+    """Whether two passes of a text in training differ: the rates of the recipe, or where they are none the model's own."""
+
+    def rate(given: float | None, names: tuple[str, ...]) -> float | None:
+        own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
+        return given if given is not None else own[0] if own else None
+
+    # CLIP's configuration may name a rate, but the model has no such dropout.
+    first = (hidden or 0.0) if config.model_type == "clip_text_model" else rate(hidden, HIDDEN_DROPOUTS)
+    return not first == rate(attention, ATTENTION_DROPOUTS) == 0
 
 
 def text_config(path: str) -> PretrainedConfig:

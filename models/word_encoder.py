@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +14,10 @@ from torch import Tensor
 
 from data.word_vectors import open_vectors
 from models import word_module
-from models.config import WordEncoderConfig
 from models.word_module import WordModel, WordModule, word_hash
 
 if TYPE_CHECKING:
-    pass
+    from models.config import WordEncoderConfig
 
 MODULE = "multicse_words"
 """File, without its ending, that the code of a folder is in."""
@@ -31,6 +30,9 @@ CODE = {f"{MODULE}.py": str(word_module.__file__)}
 class WordEncoder(WordModel):
     """Sentences to vectors (B, d): the `SentenceEncoder` of a recipe whose encoder is word vectors."""
 
+    modalities: tuple[str, ...] = ("text",)
+    groups_by_length = True
+    logit_factor: Callable[[], float] | None = None
     vectors_hash: Tensor
     """A number of the word vectors, which are not in checkpoints themselves."""
 
@@ -39,6 +41,7 @@ class WordEncoder(WordModel):
         some = table[:: max(1, len(table) // 1000)].double().sum(1)
         known = "\n".join([str(len(words)), *words[:1000], *words[-1000:], *(f"{value:.9e}" for value in some.tolist())])
         self.register_buffer("vectors_hash", torch.tensor(word_hash(known)))
+        self.register_load_state_dict_pre_hook(_same_vectors)
 
     @classmethod
     def from_config(cls, config: WordEncoderConfig, vectors: Path | str) -> WordEncoder:
@@ -61,3 +64,12 @@ class WordEncoder(WordModel):
             shutil.copyfile(ours, place / name)
         modules = [{"idx": 0, "name": "0", "path": "", "type": CLASS}]
         (place / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+
+
+def _same_vectors(encoder: WordEncoder, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    saved = state.get(f"{prefix}vectors_hash")
+    if saved is None or not torch.equal(saved, encoder.vectors_hash.cpu()):
+        raise ValueError(
+            "trained on other word vectors than those it is loaded with; put back the vectors of its run: the file of "
+            "encoder.vectors, or the folder OUTPUT/vectors"
+        )

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pipelines import parts
 from pipelines.cli import main
-from trainers.audiocse import AudioCSEConfig
-from trainers.nonling import AudioConfig
+from trainers.nonling import AudioConfig, AudioCSEConfig
 from trainers.recipe import OptimConfig, Recipe
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from pipelines import audiocse, parts, visualcse
 from pipelines.cli import main
 from trainers.nonling import NonLingCSEConfig
@@ -9,8 +11,9 @@ from trainers.recipe import Recipe
 
 
 def _both(row: str, visual: Recipe, audio: Recipe) -> Recipe:
-    # These two recipes' methods have them.
-    method = NonLingCSEConfig(text=visual.method.text, image=visual.method.image, audio=audio.method.audio)  # type: ignore[union-attr]
+    images: Any = visual.method
+    sounds: Any = audio.method
+    method = NonLingCSEConfig(text=images.text, image=images.image, audio=sounds.audio)
     content = visual.model_dump() | {
         "name": f"nonlingcse/{row}",
         "method": method.model_dump(),

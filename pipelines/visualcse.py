@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pipelines import parts
 from pipelines.cli import main
-from trainers.nonling import ImageConfig
+from trainers.nonling import ImageConfig, VisualCSEConfig
 from trainers.recipe import OptimConfig, Recipe
-from trainers.visualcse import VisualCSEConfig
 
 
 def bert_base() -> Recipe:

@@ -23,6 +23,10 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-golden", action="store_true", help="write the files of tests/golden anew")
+
+
 def datasets_folder() -> Path:
     """The benchmark data: ``MULTICSE_DATASETS``, else ``../shared/datasets`` beside the repository."""
     return Path(os.environ.get("MULTICSE_DATASETS", ROOT.parent / "shared" / "datasets"))

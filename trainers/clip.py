@@ -4,19 +4,21 @@ Zhao et al. 2023): pairs of a picture or a sound with a caption, cyclic consiste
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
 
 from data.batch import Batch
-from models.dual_encoder import DualEncoder, Projection
-from models.text_encoder import TextEncoder
+from models.dual_encoder import DualEncoder, Projection, check_projection
+from models.text_encoder import TextEncoder, has_dropout
 from models.towers import AnyTower, ViTTower
 from trainers import losses
-from trainers.config import MethodConfig
 from trainers.gather import gather, offset, world_size
-from trainers.method import Method, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, check_texts
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
 
 
 class CLIPConfig(MethodConfig):
@@ -57,10 +59,52 @@ class CLIPConfig(MethodConfig):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)),)
 
-    def check(self, hidden_size: int) -> None:
+    def check_settings(self) -> None:
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
             raise ValueError("method.contrastive=0: nothing ties items to captions; give it a weight, or use SimCSE")
+
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        self._check_streams(recipe)
+        if encoder is None:
+            return
         self.tower.check()
+        if self.variant == "released" and encoder.model_type != "clip_text_model":
+            raise ValueError(
+                f"encoder.path is a {encoder.model_type!r} model, and method.variant='released' is the code of CyCLIP, "
+                "whose text encoder is CLIP's text transformer; choose a CLIP folder, or set method.variant to 'fixed'"
+            )
+        sentences = next((name for name in ("captions", "nli_sentences") if name in self.weights), None)
+        start: Any = recipe.encoder
+        rates = (start.hidden_dropout, start.attention_dropout)
+        if sentences is not None and not has_dropout(encoder, *rates):
+            raise ValueError(
+                f"method.{sentences} compares two passes of a text, which are identical: the encoder has no dropout; set "
+                f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
+            )
+        own = None if start.scratch else start.path
+        for setting, path in {"encoder.path": own, "method.tower.path": getattr(self.tower, "path", None)}.items():
+            check_projection(setting, path, self.projection, self.embed_dim)
+
+    def _check_streams(self, recipe: Recipe) -> None:
+        """The pairs are of the tower's modality and prepared as it expects; the sentences have the right columns."""
+        stream: Any = recipe.streams["pairs"]
+        kind = {"image": "image_text", "audio": "audio_text"}[self.tower.modality]
+        if stream.kind != kind:
+            raise ValueError(
+                f"streams.pairs.kind={stream.kind!r} where method.tower.kind={self.tower.kind!r} takes "
+                f"{self.tower.modality}s with captions; use the kind {kind!r}, or another tower"
+            )
+        given, wanted = stream.input.model_dump(), self.tower.input.model_dump()
+        for name in given:
+            if given[name] != wanted[name]:
+                raise ValueError(
+                    f"streams.pairs.input.{name}={given[name]!r} does not match method.tower.input.{name}={wanted[name]!r}: "
+                    "the tower would be trained on other inputs than it is evaluated on; give both the same value"
+                )
+        if "nli" in self.weights:
+            check_texts(recipe, "nli", (2, 3), f"method.nli={self.nli}", "a pair or a triple: sent0 sent1 hard_neg")
+        if "nli_sentences" in self.weights:
+            check_texts(recipe, "nli_sentences", (1,), f"method.nli_sentences={self.nli_sentences}", "one column")
 
     def build(self, encoder: TextEncoder) -> CLIP:
         return CLIP(encoder, self)
@@ -76,7 +120,7 @@ class CLIP(Method):
 
     def __init__(self, encoder: TextEncoder, config: CLIPConfig) -> None:
         super().__init__()
-        config.check(encoder.hidden_size)
+        config.check_settings()
         self.config, self.turns = config, config.streams()
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from typing import ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,8 +14,11 @@ from data.batch import Batch
 from models.pwva import pwva
 from models.word_encoder import WordEncoder
 from trainers import losses
-from trainers.config import MethodConfig
-from trainers.method import Method, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, check_texts
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
+
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +29,7 @@ COLLAPSED = 0.1
 class GCLSRConfig(MethodConfig):
     """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
 
-    takes_words: ClassVar[bool] = True
+    encoder_kind: ClassVar[str] = "word vectors"
 
     name: Literal["gclsr"] = "gclsr"
     augmentation: Literal["pwva", "none"] = "pwva"
@@ -49,13 +52,24 @@ class GCLSRConfig(MethodConfig):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
 
-    def check(self, hidden_size: int) -> None:
+    def check_settings(self) -> None:
         if self.group_size is not None and self.width % self.group_size:
             raise ValueError(
                 f"method.group_size={self.group_size} does not divide method.width={self.width}; all groups have one size"
             )
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
             raise ValueError(f"method.kinds={self.kinds}: frequencies are at least 0, and one of them is more")
+
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        hint = "one column, txt, or two views of it, original and translation"
+        check_texts(recipe, "text", (1, 2), f"method.name={self.name!r}", hint)
+        stream: Any = recipe.streams["text"]
+        words: Any = recipe.encoder
+        if stream.max_length > words.max_words:  # a longer sentence would be cut twice, the first time by the stream
+            raise ValueError(
+                f"streams.text.max_length={stream.max_length} is more than encoder.max_words={words.max_words}, which every "
+                "sentence is cut at; give at most that"
+            )
 
     def build(self, encoder: WordEncoder) -> GCLSR:
         return GCLSR(encoder, self)
@@ -69,7 +83,7 @@ class GCLSR(Method):
 
     def __init__(self, encoder: WordEncoder, config: GCLSRConfig) -> None:
         super().__init__()
-        config.check(encoder.hidden_size)
+        config.check_settings()
         self.sentence_encoder, self.config = encoder, config
         self.attention = config.attention or ("always" if config.variant == "paper" else "training")
         encoder.attention = self.attention == "always"

@@ -1,12 +1,68 @@
-"""What a paper is to the engine: the modules it adds and how batches become losses."""
+"""What a paper is to the engine: its settings, the modules it adds, and how batches become losses."""
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
 
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from data.batch import Batch
+from data.streams.text import TextStream
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
+
+Variant = Literal["paper", "released", "fixed"]
+
+
+class MethodConfig(BaseModel):
+    """Settings of a method. Subclasses narrow `name` to a literal, which tells them apart in a saved recipe.
+
+    variant: ``paper`` is the text, ``released`` the authors' code with its defects, ``fixed`` what the paper meant,
+    repaired. Where they differ: docs/errata.md.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    encoder_kind: ClassVar[str] = "transformer"
+    """The kind of encoder that the method trains (`models.config`)."""
+    smallest_batch: ClassVar[int] = 2
+    """Samples without which there is nothing to compare a sample with."""
+
+    name: str
+    variant: Variant = "fixed"
+    """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        """The turns of a step: each names the streams that share one backward; known without building a model."""
+        raise NotImplementedError  # the interface: every config defines it
+
+    def check_settings(self) -> None:
+        """Raise ValueError, which names the setting, for settings that contradict each other."""
+
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        """Raise ValueError, which names the setting, where the method cannot train this recipe.
+
+        encoder: what `AnyEncoderConfig.read` found, a transformer's configuration for example; None where no file is to be
+        read, which leaves the rules that need it out.
+        """
+
+    def build(self, encoder: Any) -> Method:
+        """The method around `encoder`, which it trains."""
+        raise NotImplementedError  # the interface: every config defines it
+
+
+def check_texts(recipe: Recipe, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
+    """Raise ValueError unless the stream has as many texts a sample as `setting`, given as ``name=value``, wants."""
+    config = recipe.streams[stream]
+    if not isinstance(config, TextStream):
+        raise ValueError(f"streams.{stream}.kind={config.kind!r} where the method takes sentences; use the kind 'text'")
+    if config.n_texts not in allowed:
+        raise ValueError(
+            f"streams.{stream}.columns={config.columns} are {config.n_texts} texts a sample, and {setting} takes "
+            f"{' or '.join(map(str, allowed))}: name {hint}, or change {setting.split('=')[0]}"
+        )
 
 
 class StepOutput(NamedTuple):

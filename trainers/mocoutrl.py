@@ -4,7 +4,7 @@ embeddings embeds these views, and its row of the word is what the replacements 
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -13,11 +13,14 @@ from torch import Tensor, nn
 
 from data.batch import Batch
 from models.heads import Head
-from models.text_encoder import TextEncoder, by_length
+from models.text_encoder import TextEncoder, by_length, positions
 from trainers import losses
-from trainers.config import MethodConfig
 from trainers.gather import gather, offset, world_size
-from trainers.method import Method, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
+
 
 PADDED = 200
 """Positions that the released code pads every sentence to, and takes the mean over."""
@@ -73,6 +76,26 @@ class MoCoUTRLConfig(MethodConfig):
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
+
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        stream: Any = recipe.streams["text"]
+        if stream.kind != "triplet":
+            raise ValueError(
+                f"streams.text.kind={stream.kind!r} where the method takes sentences with a synonym and an antonym in place "
+                "of a word; use the kind 'triplet'"
+            )
+        if not self.choices.mean_with_padding:
+            return
+        if stream.max_length > PADDED:
+            raise ValueError(
+                f"streams.text.max_length={stream.max_length} is more than the {PADDED} positions that "
+                "method.mean_with_padding takes the mean over; give at most that"
+            )
+        if encoder is not None and positions(encoder) < PADDED:
+            raise ValueError(
+                f"encoder.path has {positions(encoder)} positions, and method.mean_with_padding takes the mean over "
+                f"{PADDED}; set method.mean_with_padding False, or choose an encoder with as many"
+            )
 
     def build(self, encoder: TextEncoder) -> MoCoUTRL:
         return MoCoUTRL(encoder, self)

@@ -4,7 +4,7 @@ nothing to do with the sentences, through the same transformer layers. Only the 
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.heads import Head
 from models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
-from models.text_encoder import TextEncoder
+from models.text_encoder import STACKS, TextEncoder
 from trainers import losses
-from trainers.config import MethodConfig, Variant
 from trainers.gather import gather, offset
-from trainers.method import StepOutput
+from trainers.method import MethodConfig, StepOutput, Variant
 from trainers.simcse import SimCSE, SimCSEConfig
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
 
 
 class NonLingStreamConfig(BaseModel):
@@ -30,12 +32,36 @@ class NonLingStreamConfig(BaseModel):
     temperature: float = Field(0.07, gt=0)
     weight: float = Field(0.05, ge=0)
     """Factor of the loss. Nearly inert when the turn has its own AdamW, which is scale-invariant [DISAGREE 2.5]."""
+    SIZES: ClassVar[dict[str, str]]
+    """Settings of the stream that must equal settings of the turn."""
+
     path: str | None = None
     """Folder or hub name of pretrained patch embeddings (a ViT; an AST for sounds); none: fresh weights."""
+
+    def check_stream(self, name: str, recipe: Recipe) -> None:
+        """Raise ValueError unless the stream gives what the turn takes."""
+        stream: Any = recipe.streams[name]
+        if stream.kind != name:
+            raise ValueError(f"streams.{name}.kind={stream.kind!r} where the method takes {name}; use the kind {name!r}")
+        for given, taken in self.SIZES.items():
+            value, wanted = getattr(stream, given), getattr(self, taken)
+            if value != wanted:
+                raise ValueError(
+                    f"streams.{name}.{given}={value} does not match method.{name}.{taken}={wanted}; give both the same value"
+                )
+        if getattr(stream, "n_views", 1) > 2:
+            raise ValueError(f"streams.{name}.n_views={stream.n_views}: the losses compare two views; use 2 (or 1)")
+        if self.loss == "supcon" and stream.label is None:
+            raise ValueError(
+                f"method.{name}.loss is 'supcon', which needs classes, and streams.{name}.label is none. Name the field of "
+                f"the class (cls), or set method.{name}.loss to 'simclr'."
+            )
 
 
 class ImageConfig(NonLingStreamConfig):
     """Images (B, 1 or 2, 3, image_size, image_size)."""
+
+    SIZES: ClassVar[dict[str, str]] = {"size": "image_size"}
 
     image_size: int = Field(224, gt=0)
     patch_size: int = Field(16, gt=0)
@@ -52,6 +78,8 @@ class AudioConfig(NonLingStreamConfig):
 
     [DISAGREE 2.2] `released` has patches of 24, fresh weights whatever the path, no positions and no statistics.
     """
+
+    SIZES: ClassVar[dict[str, str]] = {"frames": "frames", "bins": "bins"}
 
     weight: float = Field(0.01, ge=0)
     frames: int = Field(1024, gt=0)
@@ -103,12 +131,38 @@ class NonLingSettings(MethodConfig):
         # [DISAGREE 2.6] Algorithm 1 begins with the text, the released code with the images.
         return (("text",), *nonling) if self.variant == "paper" else (*nonling, ("text",))
 
-    def check(self, hidden_size: int) -> None:
-        for stream in self.nonling.values():
-            stream.check(hidden_size, self.variant)
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        self.text.check(recipe, encoder, "method.text.supervised")
+        for name, config in self.nonling.items():
+            config.check_stream(name, recipe)
+        if encoder is None:
+            return
+        if encoder.model_type not in STACKS:
+            raise ValueError(
+                f"encoder.path: a {encoder.model_type!r} model cannot take image or audio patches; choose a model of type "
+                f"{', '.join(STACKS)}"
+            )
+        for config in self.nonling.values():
+            config.check(encoder.hidden_size, self.variant)
 
     def build(self, encoder: TextEncoder) -> NonLingCSE:
         return NonLingCSE(encoder, self)
+
+
+class VisualCSEConfig(NonLingSettings):
+    """Images alone."""
+
+    name: Literal["visualcse"] = "visualcse"
+    image: ImageConfig = ImageConfig()
+    audio: None = None
+
+
+class AudioCSEConfig(NonLingSettings):
+    """Sounds alone."""
+
+    name: Literal["audiocse"] = "audiocse"
+    audio: AudioConfig = AudioConfig()
+    image: None = None
 
 
 class NonLingCSEConfig(NonLingSettings):
@@ -126,7 +180,6 @@ class NonLingCSE(SimCSE):
 
     def __init__(self, encoder: TextEncoder, config: NonLingSettings) -> None:
         super().__init__(encoder, config.text)
-        config.check(encoder.hidden_size)
         self.config = config
         self.turns = config.streams()
         self.patches = nn.ModuleDict(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -12,12 +12,13 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.fresh_bert import FreshEncoder
 from models.text_encoder import TextEncoder
-from trainers.config import MethodConfig
-from trainers.method import Method, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput
 
 
 class MaskedLMConfig(MethodConfig):
     """Settings of masked-language-model pretraining."""
+
+    smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"
     mask_probability: float = Field(0.15, gt=0, lt=1)

@@ -9,15 +9,14 @@ import math
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
-from pydantic import Discriminator, Field, Tag, ValidationError, model_validator
+from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
 from data.streams.kinds import AnyStream
 from models.config import AnyEncoder, Settings
 from models.config import EncoderConfig as EncoderConfig
 from models.config import WordEncoderConfig as WordEncoderConfig
-from trainers.config import MethodConfig
-from trainers.method import turn_name
-from trainers.registry import AnyMethod
+from trainers.method import MethodConfig, turn_name
+from trainers.registry import method_config
 
 
 class GroupOverride(Settings):
@@ -156,12 +155,20 @@ class RecipeError(ValueError):
     """A recipe that cannot run; the text names the setting, what was given and what is allowed."""
 
 
+def _method(given: Any) -> Any:
+    return method_config(given.get("name", "")).model_validate(given) if isinstance(given, dict) else given
+
+
+AnyMethod = Annotated[SerializeAsAny[MethodConfig], BeforeValidator(_method)]
+"""Told apart by their name, which the registry knows."""
+
+
 class Recipe(Settings):
     """A complete run. Two recipes with equal `identity()` are the same experiment."""
 
     name: str
     """`paper/row`, for example `visualcse/bert-base`."""
-    method: Annotated[AnyMethod, Field(discriminator="name")]
+    method: AnyMethod
     encoder: AnyEncoder
     streams: dict[str, AnyStream]
     optim: dict[str, AnyOptim]
@@ -262,7 +269,7 @@ class Recipe(Settings):
 def _setting(place: tuple[int | str, ...]) -> list[str]:
     """Where a setting is, without the kind that pydantic puts behind the name of a method, stream, encoder or optimizer."""
     names = [str(part) for part in place]
-    kind = {"method": 1, "encoder": 1, "streams": 2, "optim": 2}.get(names[0], len(names)) if names else 0
+    kind = {"encoder": 1, "streams": 2, "optim": 2}.get(names[0], len(names)) if names else 0
     return names[:kind] + names[kind + 1 :]
 
 
@@ -284,7 +291,9 @@ def _readable(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         path = ".".join(_setting(item["loc"]))
-        given = "" if item["type"] in ("missing", "extra_forbidden") else f", given {item['input']!r}"
-        message = "there is no such setting" if item["type"] == "extra_forbidden" else item["msg"]
+        shown = item["type"] not in ("missing", "extra_forbidden") and not isinstance(item["input"], dict)
+        given = f", given {item['input']!r}" if shown else ""
+        own = item["msg"].removeprefix("Value error, ")
+        message = "there is no such setting" if item["type"] == "extra_forbidden" else own
         lines.append(f"{path}: {message}{given}")
     return "; ".join(lines)

@@ -1,25 +1,67 @@
-"""Every method by the name that a recipe gives it."""
+"""Every method by the name that a recipe gives it: the project's, those of installed packages and of a user's own files."""
 
 from __future__ import annotations
 
-from trainers.audiocse import AudioCSEConfig
-from trainers.clip import CLIPConfig
-from trainers.gclsr import GCLSRConfig
-from trainers.mocoutrl import MoCoUTRLConfig
-from trainers.nonling import NonLingCSEConfig
-from trainers.pretrain import MaskedLMConfig
-from trainers.sgbert import SGBERTConfig
-from trainers.simcse import SimCSEConfig
-from trainers.visualcse import VisualCSEConfig
+import importlib
+import sys
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
 
-AnyMethod = (
-    SimCSEConfig
-    | VisualCSEConfig
-    | AudioCSEConfig
-    | NonLingCSEConfig
-    | SGBERTConfig
-    | CLIPConfig
-    | GCLSRConfig
-    | MoCoUTRLConfig
-    | MaskedLMConfig
-)
+from trainers.method import MethodConfig
+
+METHODS = {
+    "simcse": "trainers.simcse:SimCSEConfig",
+    "visualcse": "trainers.nonling:VisualCSEConfig",
+    "audiocse": "trainers.nonling:AudioCSEConfig",
+    "nonling": "trainers.nonling:NonLingCSEConfig",
+    "sgbert": "trainers.sgbert:SGBERTConfig",
+    "clip": "trainers.clip:CLIPConfig",
+    "gclsr": "trainers.gclsr:GCLSRConfig",
+    "mocoutrl": "trainers.mocoutrl:MoCoUTRLConfig",
+    "mlm": "trainers.pretrain:MaskedLMConfig",
+}
+GROUP = "multicse.methods"
+"""Entry points of installed packages: ``name = "package.module:Config"``."""
+
+_own: dict[str, type[MethodConfig]] = {}
+_files: dict[str, str] = {}
+
+
+def method_config(name: str) -> type[MethodConfig]:
+    """The settings of the method of this name. Raises ValueError for one that is not known, with those that are."""
+    if name in _own:
+        return _own[name]
+    installed = {point.name: point.value for point in entry_points(group=GROUP)}
+    place = METHODS.get(name) or installed.get(name)
+    if place is None:
+        raise ValueError(
+            f"there is no method {name!r}; there are {', '.join([*METHODS, *installed, *_own])}. A method in a file of your "
+            "own is run by: python pipelines/run.py FILE"
+        )
+    module, _, attribute = place.partition(":")
+    found: type[MethodConfig] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def load_file(path: str | Path) -> ModuleType:
+    """Run a Python file of the user's own, and register the methods whose settings it defines. Returns its module."""
+    return load_source(Path(path).stem, Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def load_source(name: str, source: str, path: str | None = None) -> ModuleType:
+    """The same of the file's text, for a worker to which the file itself has not come."""
+    module = ModuleType(name)
+    module.__file__ = path
+    sys.modules[name] = module
+    exec(compile(source, path or f"<{name}>", "exec"), module.__dict__)
+    _files[name] = source
+    for value in list(vars(module).values()):
+        if isinstance(value, type) and issubclass(value, MethodConfig) and value.__module__ == name:
+            _own[value.model_fields["name"].default] = value
+    return module
+
+
+def loaded() -> dict[str, str]:
+    """Name and text of every file that `load_file` has run: what workers give to `load_source`."""
+    return dict(_files)

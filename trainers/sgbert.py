@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import copy
 from functools import partial
-from typing import Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
 from pydantic import Field
@@ -17,9 +17,11 @@ from models.frozen import frozen
 from models.heads import Head
 from models.text_encoder import TextEncoder, by_length, layer_stack, pooled_layers
 from trainers import losses
-from trainers.config import MethodConfig
 from trainers.gather import gather, offset
-from trainers.method import Method, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, check_texts
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
 
 
 class SGBERTConfig(MethodConfig):
@@ -51,7 +53,7 @@ class SGBERTConfig(MethodConfig):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
 
-    def check(self, hidden_size: int) -> None:
+    def check_settings(self) -> None:
         if self.positive == "translation" and self.loss != "sg":
             raise ValueError(
                 f"method.loss={self.loss!r}: method.positive 'translation' is the BT baseline; set loss to 'sg'"
@@ -68,6 +70,12 @@ class SGBERTConfig(MethodConfig):
                 f"method.layers={self.layers} with method.variant 'released': the released sampler draws a layer's number "
                 "and looks it up in what begins at the lowest layer, so it takes another one or none. Use 'fixed'."
             )
+
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        hint = "original and translation" if self.texts == 2 else "one column, txt"
+        check_texts(recipe, "text", (self.texts,), f"method.positive={self.positive!r}", hint)
+        if encoder is not None:
+            self.layers_of(int(encoder.num_hidden_layers))
 
     def layers_of(self, depth: int) -> list[int]:
         """The layers used of a model with `depth` layers behind its embeddings. Raises ValueError for one it lacks."""
@@ -92,7 +100,7 @@ class SGBERT(Method):
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
         super().__init__()
-        config.check(encoder.hidden_size)
+        config.check_settings()
         if encoder.head is not None:
             raise ValueError("encoder.pooling 'cls' has a head behind it and SG-BERT has none; use 'cls_before_pooler'")
         self.sentence_encoder, self.config = encoder, config

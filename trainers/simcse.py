@@ -5,7 +5,7 @@ The optional masked-language-model term of the released code (off by default the
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -13,9 +13,11 @@ from torch import Tensor
 from data.batch import Batch
 from models.text_encoder import TextEncoder
 from trainers import losses
-from trainers.config import MethodConfig
 from trainers.gather import gather, offset
-from trainers.method import Method, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, check_texts
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
 
 
 class SimCSEConfig(MethodConfig):
@@ -32,6 +34,10 @@ class SimCSEConfig(MethodConfig):
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
+
+    def check(self, recipe: Recipe, encoder: Any, setting: str = "method.supervised") -> None:
+        hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
+        check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
 
     def build(self, encoder: TextEncoder) -> SimCSE:
         return SimCSE(encoder, self)

@@ -42,6 +42,23 @@ class AudioStream(LabelledStream):
         """Waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
         return (self.frames - 1) * (self.rate // 100) + self.rate * 25 // 1000
 
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [("kind", decode.SOUNDS), *super().needs()]
+
+    def check_settings(self) -> None:
+        from data.streams.device import mel_filters
+
+        try:
+            mel_filters(self.rate, self.bins)
+        except ValueError as error:
+            raise ValueError(f"bins={self.bins}, rate={self.rate}: {error}") from None
+        for setting, value, most in (
+            ("mask_bins", self.mask_bins, self.bins),
+            ("mask_frames", self.mask_frames, self.frames),
+        ):
+            if value > most:
+                raise ValueError(f"{setting}={value} is more than {setting.removeprefix('mask_')}={most}; lower it")
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
         wave = decode.audio(data, extension, rate=self.rate, key=sample.key)

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from data.shards import RawSample
+from data.errors import DataError
+from data.shards import RawSample, ShardSet
 from data.streams import decode
 
 if TYPE_CHECKING:
@@ -50,6 +51,27 @@ class StreamConfig(BaseModel):
         """Whether the stream needs a tokenizer."""
         return False
 
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        """Settings that name fields, each with the fields of which a sample must have one."""
+        return []
+
+    def check_settings(self) -> None:
+        """Raise ValueError, which begins with the setting's name, for settings that contradict each other. Reads no file."""
+
+    def check(self, shards: ShardSet) -> None:
+        """Raise ValueError, which begins with the setting's name, where these shards cannot be streamed so."""
+        there = set(shards.fields)  # none: a manifest of somebody else's
+        for setting, fields in self.needs():
+            if there and there.isdisjoint(fields):
+                raise DataError(
+                    f"{setting} wants the field {' or '.join(fields)}, and the shards hold {', '.join(sorted(there))}: "
+                    f"{self.shards}. Name a field that is there, give other shards or pack them with it."
+                )
+
+    def sentences(self, sample: RawSample) -> list[str]:
+        """The texts of a sample, for whoever reads the shards before training. Raises DecodeError for a bad one."""
+        return []
+
     @abstractmethod
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Decode one sample and make its geometric views; raises DecodeError for a bad one."""
@@ -68,6 +90,9 @@ class LabelledStream(StreamConfig):
 
     label: str | None = "cls"
     """Field that holds the integer class; none: the samples have no label."""
+
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [] if self.label is None else [("label", (self.label, "json"))]
 
     def label_of(self, sample: RawSample) -> Row:
         return {} if self.label is None else {"label": decode.label(sample.fields, self.label, key=sample.key)}

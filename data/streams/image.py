@@ -42,6 +42,9 @@ class ImageStream(LabelledStream):
     """Of red, green, blue in 0 to 1; views are (x - mean) / std. The default is ImageNet's."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
 
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [("kind", decode.IMAGES), *super().needs()]
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
         arrays = views.image_views(picture, self.n_views, size=self.size, scale=self.scale, flip=self.flip, rng=rng)

@@ -16,7 +16,7 @@ from PIL import Image
 from pydantic import Field, model_validator
 
 from data.errors import DecodeError
-from data.shards import RawSample
+from data.shards import RawSample, ShardSet
 from data.streams import decode, views
 from data.streams.base import Row, StreamConfig, Tokenize
 from data.streams.inputs import AudioInput, ImageInput
@@ -104,6 +104,15 @@ class CaptionedStream(StreamConfig):
     def texts(self) -> bool:
         return True
 
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [("label", (self.label, "json")) if self.templates else ("captions", ("json", "txt"))]
+
+    def check(self, shards: ShardSet) -> None:
+        super().check(shards)
+        # Captions made from class numbers name the classes that the shards mean, whose names are those of the field cls.
+        if self.templates and self.label == "cls" and (wrong := misnamed(shards.classes, self.classes)):
+            raise ValueError(f"classes: {wrong}: {self.shards}")
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         return {"text": self._caption(sample, rng), **self.item(sample, rng)}
 
@@ -144,6 +153,9 @@ class ImageTextStream(CaptionedStream):
     """`none`: resize and centre crop, as in evaluation; CLIP and CyCLIP as Zhao et al. trains them have no augmentation.
     `crop`: open_clip's random resized crop of 90 to 100 % of the area."""
 
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [("kind", decode.IMAGES), *super().needs()]
+
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
         picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
         if self.augment == "crop":
@@ -171,6 +183,20 @@ class AudioTextStream(CaptionedStream):
     kind: Literal["audio_text"] = "audio_text"
     input: AudioInput = AudioInput()
     """Rate, length and spectrogram; the tower's are the same."""
+
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [("kind", decode.SOUNDS), *super().needs()]
+
+    def check_settings(self) -> None:
+        """One silent clip shows whether there is a spectrogram: filters are not empty, the clip is long enough."""
+        import torch
+
+        from data.streams import device
+
+        try:
+            device.audio_features(torch.zeros(1, 1, self.input.samples), self.input)
+        except ValueError as error:
+            raise ValueError(f"input: {error}") from None
 
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from data.errors import DataError
-from data.shards import RawSample
+from data.shards import RawSample, ShardSet
 from data.streams import decode
 from data.streams.base import Row, StreamConfig, Tokenize
 
@@ -36,6 +36,12 @@ class TextStream(StreamConfig):
         """Texts of a sample, each a view."""
         return len(self.columns)
 
+    def needs(self) -> list[tuple[str, tuple[str, ...]]]:
+        return [("columns", (column, "json")) for column in self.columns]
+
+    def sentences(self, sample: RawSample) -> list[str]:
+        return decode.text(sample.fields, self.columns, key=sample.key)
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         return dict(zip(self._names, decode.text(sample.fields, self.columns, key=sample.key), strict=True))
 
@@ -54,8 +60,8 @@ class TextStream(StreamConfig):
         return [f"text{i}" for i in range(self.n_texts)]
 
 
-def lexicon_of(kind: str, path: str | None) -> Lexicon:
-    """The lexicon of a stream of this kind (`data.wordnet.lexicon.open_lexicon`), opened once in a process.
+def lexicon_of(path: str | None) -> Lexicon:
+    """The lexicon of a stream (`data.wordnet.lexicon.open_lexicon`), opened once in a process.
 
     ValueError where there is none, not DataError: no fault of a sample, so no sample is skipped for it.
     """
@@ -64,7 +70,7 @@ def lexicon_of(kind: str, path: str | None) -> Lexicon:
     try:
         return open_lexicon(path)
     except DataError as error:
-        raise ValueError(f"the lexicon of a stream of kind {kind!r}: {error}") from None
+        raise ValueError(f"lexicon={path!r}: {error}") from None
 
 
 class EDATextStream(TextStream):
@@ -92,6 +98,10 @@ class EDATextStream(TextStream):
         synonyms = remembered(self.open_lexicon())
         return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
 
+    def check(self, shards: ShardSet) -> None:
+        super().check(shards)
+        self.open_lexicon()
+
     def open_lexicon(self) -> Lexicon:
         """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        return lexicon_of("eda_text", self.lexicon)
+        return lexicon_of(self.lexicon)

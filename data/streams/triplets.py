@@ -17,7 +17,7 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from data.errors import DecodeError
-from data.shards import RawSample
+from data.shards import RawSample, ShardSet
 from data.streams import decode
 from data.streams.base import Row, Tokenize
 from data.streams.text import TextStream, lexicon_of
@@ -155,6 +155,10 @@ class TripletTextStream(TextStream):
         views = {name: tokens[name].view(-1, 3, tokens[name].shape[-1]) for name in names}
         return {**views, "candidate": views["word_mask"].any(2).all(1)}
 
+    def check(self, shards: ShardSet) -> None:
+        super().check(shards)
+        self.open_lexicon()
+
     def open_lexicon(self) -> Lexicon:
         """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        return lexicon_of("triplet", self.lexicon)
+        return lexicon_of(self.lexicon)

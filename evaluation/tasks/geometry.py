@@ -47,8 +47,8 @@ def uniformity(x: np.ndarray, log: bool = True) -> float:
         above = rows[:, None] < columns
         if above.any():
             sums.append((4 * cosines[above] - 4).logsumexp(0).double())  # -2 ||a - b||^2 = 4 cos - 4
-    value = float(torch.stack(sums).logsumexp(0)) - math.log(len(x) * (len(x) - 1) / 2)
-    return value if log else math.exp(value)
+    value = torch.stack(sums).logsumexp(0) - math.log(len(x) * (len(x) - 1) / 2)
+    return (value if log else value.exp()).float().item()
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import tiny_encoder
 import torch
 from PIL import Image
 from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
@@ -29,6 +28,7 @@ from models.dual_encoder import DualEncoder
 from models.dual_export import ExportError, form_of, save_dual
 from models.text_encoder import Pooling, TextEncoder
 from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from tests.models import tiny_encoder
 from trainers.engine.export import verify
 
 TEXTS = ["the cat sleeps", "a dog", " ".join(["red park man"] * 12), "guitar", "the small woman eats in the street"]

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import pytest
-import tiny_encoder
 import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer import modules as st
@@ -28,6 +27,7 @@ from transformers import (
 
 from models.frozen import frozen
 from models.text_encoder import STACKS, Pooling, TextEncoder, by_length
+from tests.models import tiny_encoder
 
 TEXTS = ["the dog runs", "a happy woman plays the guitar in the park", "cat"]
 SIZES = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_encoder
 import torch
 from pydantic import TypeAdapter
 from torch import Tensor, nn
@@ -42,6 +41,7 @@ from transformers.masking_utils import create_causal_mask
 
 from data.streams.inputs import AudioInput, ImageInput
 from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, Tower, ViTTower, last_clip_layer, spec_augment
+from tests.models import tiny_encoder
 from trainers.engine.batchnorm import synchronised
 
 IMAGE = ImageInput(size=16)

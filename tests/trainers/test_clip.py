@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 
 import pytest
-import tiny_encoder
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -29,6 +28,7 @@ from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
 from models.text_encoder import TextEncoder
 from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from tests.models import tiny_encoder
 from trainers import losses
 from trainers.clip import CLIP, CLIPConfig
 from trainers.engine.preflight import check_settings
@@ -333,7 +333,7 @@ def test_every_tower_learns_its_pairs(tower: ViTTower) -> None:
 
 def test_settings_that_tie_nothing_are_refused_and_all_survive_json() -> None:
     with pytest.raises(ValueError, match="nothing ties items to captions"):
-        CLIPConfig(contrastive=0.0, captions=1.0).check(16)
+        CLIPConfig(contrastive=0.0, captions=1.0).check_settings()
     config = CLIPConfig(tower=HTSATTower(), captions=0.5, nli=0.1, projection="mlp")
     assert CLIPConfig.model_validate(json.loads(config.model_dump_json())) == config
     assert config.streams() == (("pairs", "nli"),)

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import tiny_encoder
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
@@ -20,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from data.batch import Batch
 from data.streams.inputs import ImageInput
 from models.towers import ViTTower
+from tests.models import tiny_encoder
 from trainers import losses
 from trainers.clip import CLIPConfig
 from trainers.engine.batchnorm import synchronised
@@ -27,9 +27,8 @@ from trainers.gather import gather, offset, rank, world_size
 from trainers.gclsr import GCLSRConfig
 from trainers.method import Method
 from trainers.mocoutrl import MoCoUTRLConfig
-from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
+from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
 from trainers.simcse import SimCSEConfig
-from trainers.visualcse import VisualCSEConfig
 
 ROWS = 64
 IMAGE = ImageConfig(image_size=8, patch_size=4)

@@ -8,7 +8,6 @@ import math
 from typing import Any
 
 import pytest
-import tiny_encoder
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from data.batch import Batch
 from data.streams.text import EDATextStream, TextStream
 from pipelines import gclsr as recipes
+from tests.models import tiny_encoder
 from trainers import losses
 from trainers.engine.optim import TurnOptimizer
 from trainers.engine.preflight import check_settings
@@ -311,17 +311,16 @@ def test_optimizers_are_told_apart_by_their_fields() -> None:
         ({"method.kinds": (1.0, math.inf, 0.0, 0.0)}, r"method\.kinds="),
         ({"encoder.regions": (1, 65)}, r"encoder\.regions=\(1, 65\).*encoder\.max_words=64"),
         ({"encoder.vectors": "model.kv.missing"}, r"encoder\.vectors='model\.kv\.missing' is neither"),
-        ({"encoder.vectors": "missing.bin"}, r"encoder\.vectors='missing\.bin' does not exist"),
+        ({"encoder.vectors": "missing.bin"}, r"encoder\.vectors='missing\.bin'"),
     ],
 )
 def test_settings_that_cannot_run(changes: dict[str, Any], message: str) -> None:
-    from trainers.engine.preflight import _check_encoder
-
     recipe = recipes.full().replace("encoder.vectors", None)
     for path, value in changes.items():
         recipe = recipe.replace(path, value)
-    with pytest.raises(RecipeError, match=message):
-        _check_encoder(recipe)
+    with pytest.raises(ValueError, match=message):
+        recipe.method.check_settings()
+        recipe.encoder.read()
 
 
 @pytest.mark.parametrize(

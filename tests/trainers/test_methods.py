@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import tiny_encoder
 import torch
 from pydantic import ValidationError
 from torch import Tensor
@@ -13,12 +12,11 @@ from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
 
 from data.batch import Batch
 from models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
+from tests.models import tiny_encoder
 from trainers import losses
-from trainers.audiocse import AudioCSEConfig
-from trainers.config import Variant
-from trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingCSEConfig
+from trainers.method import Variant
+from trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSE, NonLingCSEConfig, VisualCSEConfig
 from trainers.simcse import SimCSE, SimCSEConfig
-from trainers.visualcse import VisualCSEConfig
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
 AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
@@ -244,22 +242,22 @@ def test_image_patches_are_vit_embeddings(tmp_path: Path) -> None:
 def test_patches_are_checked_early(tmp_path: Path) -> None:
     """[DISAGREE 2.1] ViT-large (1024) for every RoBERTa, as released, cannot run; the repair picks by hidden size."""
     ViTConfig(hidden_size=64, image_size=32, patch_size=8).save_pretrained(tmp_path)  # no weights: only this is read
-    config = VisualCSEConfig(image=ImageConfig(path=str(tmp_path), image_size=32, patch_size=8))
-    config.check(hidden_size=64)
+    config = ImageConfig(path=str(tmp_path), image_size=32, patch_size=8)
+    config.check(64, "fixed")
     with pytest.raises(ValueError, match=r"hidden size 64, the text encoder has 16.*Choose a ViT of hidden size 16"):
-        config.check(hidden_size=16)
-    other = VisualCSEConfig(image=ImageConfig(path=str(tmp_path)))
+        config.check(16, "fixed")
+    other = ImageConfig(path=str(tmp_path))
     with pytest.raises(ValueError, match=r"images of 32 px in patches of 8, the recipe says image_size 224"):
-        other.check(hidden_size=64)
+        other.check(64, "fixed")
     assert VIT_OF_SIZE[768].startswith("google/vit-base") and VIT_OF_SIZE[1024].startswith("google/vit-large")
     with pytest.raises(ValueError, match="'auto' knows a ViT for hidden sizes 768, 1024, and the encoder has 16"):
-        VisualCSEConfig(image=ImageConfig(path="auto")).check(hidden_size=16)
+        ImageConfig(path="auto").check(16, "fixed")
     with pytest.raises(ValueError, match="patch_size: 5 does not divide image_size 8"):
-        VisualCSEConfig(image=ImageConfig(image_size=8, patch_size=5)).check(hidden_size=16)
+        ImageConfig(image_size=8, patch_size=5).check(16, "fixed")
     with pytest.raises(ValueError, match=r"method.image.path: .*nowhere.* cannot be read"):
-        VisualCSEConfig(image=ImageConfig(path=str(tmp_path / "nowhere"))).check(hidden_size=16)
+        ImageConfig(path=str(tmp_path / "nowhere")).check(16, "fixed")
     with pytest.raises(ValueError, match=r"patch_size: 24 is larger than the spectrogram \(100 frames x 8 bins\)"):
-        AudioCSEConfig(variant="released", audio=AudioConfig(frames=100, bins=8)).check(hidden_size=16)
+        AudioConfig(frames=100, bins=8).check(16, "released")
     with pytest.raises(ValueError, match=r"stream's images are \(4, 4\), the patch embedding takes \(8, 8\)"):
         nonling(VisualCSEConfig(image=IMAGE))({"image": tiny_encoder.image_batch(2, size=4)})
     with pytest.raises(ValueError, match=r"stream's spectrograms are \(9, 8\)"):
@@ -297,4 +295,4 @@ def test_audio_patches_from_an_ast_folder(tmp_path: Path) -> None:
     ours = AudioPatches(8, 12, 8, 4, path=str(tmp_path))(x)
     close(ours, theirs[:, [0, *range(2, theirs.shape[1])]])  # all but the distillation token
     with pytest.raises(ValueError, match=r"hidden size 8, the text encoder has 16.*Choose an AST"):
-        AudioCSEConfig(audio=AudioConfig(path=str(tmp_path), frames=12, bins=8, patch_size=4)).check(16)
+        AudioConfig(path=str(tmp_path), frames=12, bins=8, patch_size=4).check(16, "fixed")

@@ -7,12 +7,12 @@ import math
 from typing import Any
 
 import pytest
-import tiny_encoder
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from data.batch import Batch
+from tests.models import tiny_encoder
 from trainers import losses
 from trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig, mean_of_marked
 

@@ -12,14 +12,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
-import test_gather
-import tiny_encoder
 import torch
 import torch.multiprocessing as mp
 import torch.nn.functional as F
 from pydantic import ValidationError
 from safetensors.torch import load_file
-from test_losses import A, B, C
 from torch import Tensor, nn
 from transformers import (
     AlbertConfig,
@@ -34,7 +31,10 @@ from transformers import (
 from data.batch import Batch
 from models import text_encoder as encoders
 from models.text_encoder import Pooling, pool, pooled_layers
+from tests.models import tiny_encoder
 from tests.models.test_text_encoder import CONFIGS
+from tests.trainers import test_gather
+from tests.trainers.test_losses import A, B, C
 from trainers import losses
 from trainers.gather import gather, offset
 from trainers.sgbert import SGBERT, SGBERTConfig
@@ -527,9 +527,9 @@ def test_bad_settings_are_refused_with_the_fix() -> None:
         sgbert(layers=(0, 3))
     for layers in ((), (-1,), (1, 1)):
         with pytest.raises(ValueError, match="give at least one layer from 0 on, each once"):
-            SGBERTConfig(layers=layers).check(16)
+            SGBERTConfig(layers=layers).check_settings()
     with pytest.raises(ValueError, match=r"method.loss='opt3': method.positive 'translation' is the BT baseline; set loss"):
-        SGBERTConfig(positive="translation").check(16)
+        SGBERTConfig(positive="translation").check_settings()
     with pytest.raises(ValueError, match="a 'albert' model are not one list of modules"):
         sgbert(config=AlbertConfig(**SIZES, embedding_size=8))
     encoder = tiny_encoder.encoder("cls")

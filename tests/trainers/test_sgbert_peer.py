@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
-import tiny_encoder
 import torch
 from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
 from benchmarks.speed.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, saved_bytes
 from models.text_encoder import TextEncoder
+from tests.models import tiny_encoder
 from trainers.engine.optim import TurnOptimizer
 from trainers.method import Method
 from trainers.sgbert import SGBERT, SGBERTConfig

@@ -17,13 +17,14 @@ import torch
 
 from data import upload
 from data.shards import absolute
-from evaluation import registry
+from evaluation import registry as tasks
+from trainers import registry
 from trainers.engine.figures import log_figures
 from trainers.engine.loop import Engine, LocalHost, load_method
 from trainers.engine.preflight import check, describe_shards_of
+from trainers.engine.prepare import prepare
 from trainers.engine.progress import ProgressLine
 from trainers.engine.tracking import RunHandle, Tracker, open_run
-from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -93,6 +94,8 @@ class RayHost:
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     """One Ray Train worker."""
+    for name, source in settings["methods"].items():
+        registry.load_source(name, source)
     recipe = Recipe.from_json(settings["recipe"])
     if not recipe.run.verbose:
         quiet()
@@ -179,8 +182,8 @@ def resolve(recipe: Recipe) -> Recipe:
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
     evaluation = recipe.evaluation
     for field in ("watch", "final"):
-        recipe = recipe.replace(f"evaluation.{field}", tuple(registry.absolute(task) for task in getattr(evaluation, field)))
-    return recipe.replace("evaluation.select", evaluation.select and registry.absolute(evaluation.select))
+        recipe = recipe.replace(f"evaluation.{field}", tuple(tasks.absolute(task) for task in getattr(evaluation, field)))
+    return recipe.replace("evaluation.select", evaluation.select and tasks.absolute(evaluation.select))
 
 
 def travelling(recipe: Recipe) -> Recipe:
@@ -220,8 +223,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         check(recipe, *capacity())
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.json").write_text(recipe.to_json())
-    check_vocabulary(recipe)
-    train_recipe_vectors(recipe)
+    prepare(recipe)
     handle = open_run(
         recipe.run.tracking_uri or "",
         recipe.run.experiment or recipe.paper,
@@ -271,6 +273,7 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
         _train_worker,
         train_loop_config={
             "recipe": travelling(recipe).to_json(),
+            "methods": registry.loaded(),
             "journal": str(journal),
             "uri": handle.uri,
             "run_id": handle.run_id,

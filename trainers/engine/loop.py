@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -28,16 +28,11 @@ from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import Task, evaluate
-from models.dual_encoder import DualEncoder
-from models.text_encoder import TextEncoder
-from models.word_encoder import WordEncoder
-from trainers.config import MethodConfig
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
-from trainers.engine.word_vectors import vectors_of
 from trainers.method import Method, StepOutput
-from trainers.recipe import Recipe, WordEncoderConfig
+from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
@@ -87,19 +82,11 @@ class NonFiniteLoss(ArithmeticError):
 def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     """The recipe's method on its encoder, initialised from the recipe's seed."""
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
-    settings, config = recipe.encoder, cast(MethodConfig, recipe.method)
-    if isinstance(settings, WordEncoderConfig):
-        return config.build(WordEncoder.from_config(settings, vectors_of(recipe, checkpoint)))
-    encoder = TextEncoder.from_pretrained(
-        settings.path,
-        pooling=settings.pooling,
-        hidden_dropout=settings.hidden_dropout,
-        attention_dropout=settings.attention_dropout,
-        scratch=settings.scratch,
-    )
-    if encoder.projected and recipe.method.name != "clip":
-        log.warning("encoder.path=%r: its projection into another modality's space is left out", settings.path)
-    return config.build(encoder)
+    beside = [checkpoint.resolve().parent] if checkpoint else []
+    method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
+    if getattr(method.sentence_encoder, "projected", False):
+        log.warning("encoder.path: its projection into another modality's space is left out")
+    return method
 
 
 def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
@@ -119,25 +106,16 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
 def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
     """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
     encoder: Any = method.sentence_encoder
-    if not isinstance(encoder, DualEncoder):
-        tokens = CPU_WORDS if isinstance(encoder, WordEncoder) else None
-        options: Any = {"module": method, "full_length": encoder.lengths, "cpu_tokens": tokens}
-        return ModuleEncoder(encoder.tokenize, encoder, device, **options)
-    others = {modality: encoder.encode_items for modality in encoder.modalities if modality != "text"}
-    scale = partial(_scale, encoder)
     return ModuleEncoder(
         encoder.tokenize,
         encoder,
         device,
         module=method,
         full_length=encoder.lengths,
-        others=others,
-        logit_scale=scale,
+        cpu_tokens=CPU_WORDS if encoder.groups_by_length else None,
+        others={modality: encoder.encode_items for modality in encoder.modalities if modality != "text"},
+        logit_scale=encoder.logit_factor,
     )
-
-
-def _scale(encoder: DualEncoder) -> float:
-    return float(encoder.scale.detach())
 
 
 def weights_of(method: nn.Module) -> dict[str, Tensor]:
@@ -146,15 +124,10 @@ def weights_of(method: nn.Module) -> dict[str, Tensor]:
 
 
 def _load_weights(method: nn.Module, file: Path) -> None:
-    weights = load_file(file)
-    encoder = getattr(method, "sentence_encoder", None)
-    saved = weights.get("sentence_encoder.vectors_hash")
-    if isinstance(encoder, WordEncoder) and (saved is None or not torch.equal(saved, encoder.vectors_hash.cpu())):
-        raise ValueError(
-            f"{file} was trained on other word vectors than those it is loaded with; put back the vectors of its run: the "
-            "file of encoder.vectors, or the folder OUTPUT/vectors"
-        )
-    method.load_state_dict(weights)
+    try:
+        method.load_state_dict(load_file(file))
+    except ValueError as error:  # an encoder that was not trained with these
+        raise ValueError(f"{file}: {error}") from None
 
 
 class Engine:

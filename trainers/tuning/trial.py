@@ -31,9 +31,9 @@ from data.shards import ShardSet
 from trainers.engine.launch import RunLog, quiet, train
 from trainers.engine.loop import Engine, weights_of
 from trainers.engine.preflight import check
+from trainers.engine.prepare import prepare
 from trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
-from trainers.engine.word_vectors import train_recipe_vectors
-from trainers.recipe import Recipe, WordEncoderConfig
+from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
@@ -193,16 +193,16 @@ def _ended_as(plan: Plan, recipe: Recipe, trial_id: str) -> dict[str, str] | Non
 
 def share_vectors(recipe: Recipe, folder: Path) -> None:
     """Word vectors that a recipe trains by itself are trained once for all trials that would get the same ones."""
-    encoder = recipe.encoder
-    if not isinstance(encoder, WordEncoderConfig) or encoder.vectors is not None:
+    made_of = recipe.encoder.preparation()
+    if made_of is None:
         return
     texts = {name: [stream.shards, getattr(stream, "columns", None)] for name, stream in recipe.streams.items()}
-    parts = json.dumps([encoder.dim, encoder.epochs, encoder.letters, texts, recipe.run.seed])
+    parts = json.dumps([made_of, texts, recipe.run.seed])
     place, own = folder / "vectors" / hashlib.sha256(parts.encode()).hexdigest()[:12], Path(recipe.run.output) / "vectors"
     place.mkdir(parents=True, exist_ok=True)
     with FileLock(f"{place}.lock"):
         if not (place / "done").exists():
-            train_recipe_vectors(recipe.replace("run.output", str(place)))
+            prepare(recipe.replace("run.output", str(place)))
             (place / "done").touch()
     own.parent.mkdir(parents=True, exist_ok=True)
     if not own.exists():

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import tiny_encoder
 from transformers import (
     BertConfig,
     ClapAudioConfig,
@@ -25,8 +24,8 @@ from transformers import (
 from data.streams.inputs import AudioInput, ImageInput
 from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
-from models.hub_folders import ENCODER, TOWER, Source
 from models.towers import HTSATTower, ViTTower
+from tests.models import tiny_encoder
 from tests.small import add
 from trainers import clip
 from trainers.engine.preflight import check
@@ -90,39 +89,31 @@ def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
     )
 
 
-def refused(checked: Recipe, words: str) -> str:
-    with pytest.raises(RecipeError, match=words) as raised:
+def refused(checked: Recipe, setting: str) -> None:
+    with pytest.raises(RecipeError, match="^" + re.escape(setting)):
         check(checked)
-    return str(raised.value)
-
-
-# ---- class names -----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("classes", "words"),
+    ("classes", "right"),
     [
-        (("dog", "cat", "red fox"), r"number 0 is 'cat' there and 'dog' here"),
-        (("cat", "Red Fox", "dog"), r"number 1 is 'dog' there and 'Red Fox' here"),
-        (("cat", "dog"), r"2 classes are given, but the shards have 3"),
-        (("Cat", "dog", "red fox"), None),
-        (("Katze", "Hund", "Fuchs"), None),
+        (("dog", "cat", "red fox"), False),  # another order
+        (("cat", "dog"), False),  # one is missing
+        (("Cat", "dog", "red fox"), True),
+        (("Katze", "Hund", "Fuchs"), True),
     ],
 )
-def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[str, ...], words: str | None) -> None:
+def test_captions_name_the_classes_of_the_shards(tmp_path: Path, classes: tuple[str, ...], right: bool) -> None:
     tiny_encoder.bert_config().save_pretrained(tmp_path / "bert")
     place = shards(tmp_path / "labelled", {"png": b"", "cls": b"0", "kind": b"0"}, ("cat", "dog", "red_fox"))
     stream = {"kind": "image_text", "shards": place, "batch_size": 2, "input": VIT.input.model_dump()}
     stream |= {"templates": ("a {}",), "classes": classes}
     made = recipe(tmp_path, EncoderConfig(path=str(tmp_path / "bert")))
-    if words is None:
+    if right:
         check(made.replace("streams.pairs", stream))
     else:
-        refused(made.replace("streams.pairs", stream), rf"streams\.pairs\.classes: .*{words}.*labelled")
+        refused(made.replace("streams.pairs", stream), "streams.pairs.classes")
     check(made.replace("streams.pairs", {**stream, "label": "kind"}))  # of which the shards name no classes
-
-
-# ---- dropout ---------------------------------------------------------------------------------------------------------
 
 
 def bert(hidden: float, attention: float) -> BertConfig:
@@ -146,38 +137,27 @@ DROPOUTS: dict[str, tuple[PretrainedConfig, dict[str, float], bool]] = {
 }
 
 
-@pytest.mark.parametrize("loss", ["captions", "nli_sentences"])
 @pytest.mark.parametrize("case", DROPOUTS)
-def test_simcse_needs_dropout(tmp_path: Path, case: str, loss: str) -> None:
+def test_simcse_needs_dropout(tmp_path: Path, case: str) -> None:
     config, settings, enough = DROPOUTS[case]
-    encoder = EncoderConfig(path=saved(tmp_path / "text", config), **settings)
-    made = recipe(tmp_path, encoder, **{loss: 0.1})
+    made = recipe(tmp_path, EncoderConfig(path=saved(tmp_path / "text", config), **settings), captions=0.1)
     if enough:
         check(made)
     else:
-        refused(made, rf"method\.{loss}=0\.1 compares two passes .* identical.*set encoder\.hidden_dropout to 0\.1")
+        refused(made, "method.captions")
 
 
 def test_other_losses_need_none(tmp_path: Path) -> None:
     check(recipe(tmp_path, EncoderConfig(path=saved(tmp_path / "text", clip_config())), i_cyclic=0.25, c_cyclic=0.25))
 
 
-# ---- the encoder -----------------------------------------------------------------------------------------------------
-
-
 def test_the_released_code_has_clips_text_transformer(tmp_path: Path) -> None:
     path = saved(tmp_path / "bert", bert(0.1, 0.1))
     made = recipe(tmp_path, EncoderConfig(path=path), variant="released")
-    refused(made, r"encoder\.path='.*bert' is a 'bert' model, and method\.variant='released'.*to 'fixed'")
+    refused(made, "encoder.path")
     check(made.replace("method.variant", "fixed"))
     check(made.replace("method.variant", "paper"))
     check(made.replace("encoder.path", saved(tmp_path / "clip", clip_config())))
-
-
-def test_errors_name_one_setting(tmp_path: Path) -> None:
-    made = recipe(tmp_path, EncoderConfig(path=saved(tmp_path / "bert", bert(0.1, 0.1))))
-    message = refused(made.replace("method.tower.heads", 3), "3 heads do not divide")
-    assert message.startswith("method.tower.heads: ")
 
 
 @pytest.mark.parametrize("kind", ["clip", "clap"])
@@ -197,49 +177,18 @@ def test_projections_of_folders(tmp_path: Path, kind: str) -> None:
     tower = recipe(tmp_path / "tower", bert_folder, tower=from_folder, projection=right)
     for setting, made in {"encoder.path": text, "method.tower.path": tower}.items():
         check(made)
-        says = rf"^{re.escape(setting)}='.*{kind}' has a projection '{right}' to 6 dimensions"
-        refused(made.replace("method.embed_dim", 7), says + r".*method\.embed_dim=7; .*method\.embed_dim 6")
-        refused(
-            made.replace("method.projection", wrong), says + rf".*method\.projection='{wrong}'.*method\.projection {right}"
-        )
+        refused(made.replace("method.embed_dim", 7), setting)
+        refused(made.replace("method.projection", wrong), setting)
     check(text.replace("method.embed_dim", 7).replace("encoder.scratch", True))
     halves = {"clip": clip_config().text_config, "clap": clap_config().text_config}
     half = saved(tmp_path / "half", halves[kind])  # has no projection, or one that is not read
     check(text.replace("method.embed_dim", 7).replace("encoder.path", half))
 
 
-# ---- folders ---------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("source", "setting", "parts", "likewise"),
-    [
-        (ENCODER, "encoder.path", "config.json, model.safetensors and a tokenizer", True),
-        (TOWER, "method.tower.path", "config.json and model.safetensors", False),
-    ],
-)
-def test_errors_name_the_setting_of_the_folder(
-    tmp_path: Path, source: Source, setting: str, parts: str, likewise: bool
-) -> None:
-    assert source.folder(str(tmp_path)) == tmp_path
-    with pytest.raises(ValueError) as raised:
-        source.folder("no such/folder/there")
-    assert str(raised.value).startswith(
-        f"{setting}: 'no such/folder/there' cannot be loaded. Give a folder with {parts}, or "
-    )
-    source.refuse_pickles("x", tmp_path)
-    (tmp_path / "pytorch_model.bin").touch()
-    with pytest.raises(ValueError, match=rf"^{setting}: 'x' has only pickled weights") as raised:
-        source.refuse_pickles("x", tmp_path)
-    assert ("tokenizer" in str(raised.value)) == likewise
-    (tmp_path / "model.safetensors").touch()
-    source.refuse_pickles("x", tmp_path)
-
-
 def test_pickled_encoders_are_refused_before_a_run(tmp_path: Path) -> None:
     folder = Path(saved(tmp_path / "bert", bert(0.1, 0.1)))
     made = recipe(tmp_path, EncoderConfig(path=str(folder)))
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
-    with pytest.raises(ValueError, match=r"encoder\.path: '.*bert' has only pickled weights"):
+    with pytest.raises(ValueError, match=r"encoder\.path"):
         check(made)
     check(made.replace("encoder.scratch", True))

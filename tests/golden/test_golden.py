@@ -1,0 +1,129 @@
+"""Every smoke recipe goes the way that it went when its file in this folder was written, bit for bit.
+
+A file holds all that training logged at each step, the final scores and a hash of the vectors that the exported model gives
+to ten sentences; ``-2-workers`` in its name: two processes trained together. After a deliberate change,
+``python -m pytest tests/golden --record-golden`` writes the files anew. An empty file is the start of a new one.
+
+Another processor or build of torch rounds differently: there the steps are compared with a tolerance, and no more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import platform
+import re
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.multiprocessing as mp
+from threadpoolctl import threadpool_limits
+
+from pipelines.cli import parse, prepare
+from trainers.engine import launch
+
+FOLDER = Path(__file__).parent
+NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
+TWO = "-2-workers"
+TOLERANCE = 1e-3  # on another machine
+SENTENCES = [
+    "A dog runs through the park.",
+    "The market fell by three percent on Monday.",
+    "one",
+    "ὕδωρ 🙂",
+    "Two of them, and a longer one, came home late at night.",
+    "Where is the nearest station?",
+    "Rain is expected in the north; the south stays dry.",
+    "The committee has not decided yet.",
+    "He bought 12 eggs, milk and bread.",
+    "It was not the best film of the year, but it was not the worst either.",
+]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all run, so that offline shards are made once."""
+    return tmp_path_factory.mktemp("golden")
+
+
+def _case(name: str) -> Any:
+    """Of the cases of two workers, which start processes, one belongs to every run of the tests."""
+    return pytest.param(name, marks=[pytest.mark.cluster] if name.endswith(TWO) and "cyclip" not in name else [])
+
+
+@pytest.mark.parametrize("name", map(_case, NAMES))
+def test_golden(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    monkeypatch.chdir(place)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+    monkeypatch.setattr(launch, "log_figures", lambda *_: None)  # they take longer than training
+    if name.endswith(TWO):
+        mp.spawn(_worker, args=(name,), nprocs=2)
+    else:
+        train(name, name)
+    found, file = golden(Path(name)), FOLDER / f"{name}.json"
+    if pytestconfig.getoption("record_golden"):
+        file.write_text(json.dumps(found, indent=1) + "\n")
+        return
+    wanted = json.loads(file.read_text())
+    exact = found["machine"] == wanted["machine"]
+    if not exact:
+        warnings.warn(f"recorded on {wanted['machine']}: only steps are compared, within {TOLERANCE}", stacklevel=1)
+    for part in ("steps", "after", "vectors") if exact else ("steps",):
+        assert found[part].keys() == wanted[part].keys()
+        for what, value in wanted[part].items():
+            same = value if exact else pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE)
+            assert found[part][what] == same, f"{name} goes another way, first at {what!r}"
+
+
+def train(paper: str, output: str) -> None:
+    """Run a paper's smoke recipe in this process, into a folder."""
+    pipeline = importlib.import_module(f"pipelines.{paper}")
+    settings = ["--run.output", output, "--run.workers=0", "--run.threads=1", "--run.log-every=1"]
+    recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
+    prepare(recipe)
+    getattr(pipeline, "make_start", lambda recipe: None)(recipe)
+    with threadpool_limits(1):
+        launch.fit(recipe)
+
+
+def _worker(rank: int, name: str) -> None:
+    """One of two processes that train together; the first exports."""
+    os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///rank-{rank}.db"
+    dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/{name}-store", rank=rank, world_size=2)
+    launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
+    launch.log_figures = lambda *_: None
+    if rank:
+        launch.deliver = lambda *_: {}
+    train(name.removesuffix(TWO), f"{name}-rank-{rank}" if rank else name)
+    dist.destroy_process_group()
+
+
+def golden(output: Path) -> dict[str, dict[str, Any]]:
+    """What a run left in its folder, without paths and times."""
+    from sentence_transformers import SentenceTransformer
+
+    lines = [json.loads(line) for line in (output / "journal.jsonl").read_text().splitlines()]
+    metrics = [(line["step"], *metric) for line in lines if "step" in line for metric in line["metrics"].items()]
+    after = json.loads((output / "summary.json").read_text())["after"]
+    model = SentenceTransformer(str(output / "export"), device="cpu", trust_remote_code=True)
+    vectors = model.encode(SENTENCES).astype("float32")
+    return {
+        "machine": machine(),
+        "steps": {f"step {step} {name}": value for step, name, value in metrics if name.startswith("train/")},
+        "after": {f"{task} {name}": value for task, scores in after.items() for name, value in scores.items()},
+        "vectors": {"sha256": hashlib.sha256(vectors.tobytes()).hexdigest()},
+    }
+
+
+def machine() -> dict[str, str]:
+    """What decides how sums are rounded."""
+    info = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*: (.*)", info.read_text()) if info.exists() else None
+    cpu = f"{model[1] if model else platform.processor()}, {torch.backends.cpu.get_cpu_capability()}"
+    return {"cpu": cpu, "torch": torch.__version__}

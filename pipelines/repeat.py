@@ -77,7 +77,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     folder = arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}"
     prepare(recipe)
     getattr(module, "make_start", lambda recipe: None)(recipe)
-    summaries = [_run(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
+    summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
     values = {when: _values([summary[when] for summary in summaries]) for when in ("before", "after")}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
     report["best_steps"] = [summary["best_step"] for summary in summaries]
@@ -86,7 +86,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     return report, file
 
 
-def _run(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
+def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
     """The summary of one seed, from its folder if it is there."""
     recipe = resolve(recipe.replace("run.seed", seed).replace("run.output", str(output)))
     if (output / "summary.json").is_file():

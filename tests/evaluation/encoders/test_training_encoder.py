@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clip_table import pack_cifar
+from benchmarks.tables.clip import pack_cifar
 from data.pack import files_of, manifest_files
 from data.shard_writer import Output, pack
 from data.streams.decode import SOUNDS

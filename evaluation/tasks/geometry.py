@@ -39,8 +39,8 @@ def uniformity(x: np.ndarray, log: bool = True) -> float:
 
     ``log=False`` is the form that NonLing-CSE prints, without the logarithm: e to that power, 0 to 1.
     """
-    value = cross_uniformity_cyclip(x, x)
-    return value if log else math.exp(value)
+    value = torch.as_tensor(cross_uniformity_cyclip(x, x), dtype=torch.double)
+    return (value if log else value.exp()).float().item()
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:

@@ -78,7 +78,7 @@ def test_word_vectors_by_spec(words: Path) -> None:
 def test_clip_and_clap_go_to_multimodal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     module, calls = ModuleType("evaluation.encoders.multimodal"), []
-    module.load_multimodal = lambda place, **settings: calls.append((place, settings))  # type: ignore[attr-defined]
+    module.load_whole = lambda place, **settings: calls.append((place, settings))  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "evaluation.encoders.multimodal", module)
     load_model(str(tmp_path), device="cpu", batch_size=7)
     assert calls == [(tmp_path, {"device": "cpu", "batch_size": 7, "seed": 0})]

@@ -39,8 +39,8 @@ def uniformity(x: np.ndarray, log: bool = True) -> float:
 
     ``log=False`` is the form that NonLing-CSE prints, without the logarithm: e to that power, 0 to 1.
     """
-    value = torch.as_tensor(cross_uniformity_cyclip(x, x), dtype=torch.double)
-    return (value if log else value.exp()).float().item()
+    value = cross_uniformity_cyclip(x, x)
+    return float(np.float32(value if log else math.exp(value)))  # as precise as the cosines
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:

@@ -15,9 +15,8 @@ from torch import Tensor
 from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, usable_device
 from evaluation.encoders.folders import own_module
 from evaluation.task import EvaluationError, Sound
+from models.carried_code import DUAL, load_saved
 from models.dual_module import DualEncoder
-
-CLASS = "multicse_dual.DualEncoder"  # what modules.json of an export that carries its code says (models/dual_export.py)
 
 
 class MultimodalEncoder(FolderEncoder):
@@ -128,11 +127,10 @@ def load_multimodal(folder: str | Path, device: str | None = None, batch_size: i
         raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
     if batch_size < 1:
         raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
-    load = _load if (own := own_module(path)) is None else _load_own
-    if own not in (None, CLASS):
-        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {CLASS}")
+    if (own := own_module(path)) not in (None, DUAL):
+        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {DUAL}")
     try:
-        model = load(path, usable_device(device))
+        model = load_saved(path, usable_device(device))
         modalities = set(model.modalities)
     except EvaluationError:
         raise
@@ -143,18 +141,6 @@ def load_multimodal(folder: str | Path, device: str | None = None, batch_size: i
             f"{path} encodes {', '.join(map(str, model.modalities))}; a multimodal encoder takes text and image or audio"
         )
     return MultimodalEncoder(model, path, batch_size, seed)
-
-
-def _load(path: Path, device: str) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(str(path), device=device, local_files_only=True, model_kwargs={"use_safetensors": True})
-
-
-def _load_own(path: Path, device: str) -> Any:
-    from sentence_transformers import SentenceTransformer
-
-    return SentenceTransformer(modules=[DualEncoder.load(str(path), local_files_only=True)], device=device)
 
 
 def _scale(module: Any) -> float | None:

@@ -7,11 +7,11 @@ from typing import Any
 
 from evaluation.encoders.encoder import CPU_WORDS, FolderEncoder, usable_device
 from evaluation.task import EvaluationError
-from models.word_module import WordModule
+from models.carried_code import load_saved
 
 
 class WordFolderEncoder(FolderEncoder):
-    """An export whose module is a `WordModule`; made by `load_word_model`."""
+    """An export of word vectors; made by `load_word_model`."""
 
     def __init__(self, model: Any, path: Path, batch_size: int) -> None:
         super().__init__(model, path, "own", batch_size)
@@ -25,10 +25,8 @@ def load_word_model(folder: Path, device: str | None = None, batch_size: int = 1
 
     Raises EvaluationError when the folder does not load.
     """
-    from sentence_transformers import SentenceTransformer
-
     try:
-        module = WordModule.load(str(folder), local_files_only=True)
+        model = load_saved(folder, usable_device(device))
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
-    return WordFolderEncoder(SentenceTransformer(modules=[module], device=usable_device(device)), folder, batch_size)
+    return WordFolderEncoder(model, folder, batch_size)

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel
 
 from data.errors import DecodeError
-from data.pack import Output, pack_text
+from data.pack import text_lines
+from data.shard_writer import Output, pack
 from data.streams.text import EDATextStream, TextStream
 from data.streams.triplets import TripletTextStream
 from data.word_vectors import open_vectors, write_vectors
@@ -24,8 +25,10 @@ from pipelines import parts
 from tests.small import add, write_text
 from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import Memory, run
+from trainers.engine.checkpoint import load_method
+from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import fit
-from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check, check_settings
 from trainers.engine.word_vectors import check_vocabulary, train_recipe_vectors
 from trainers.gclsr import GCLSRConfig
@@ -191,7 +194,7 @@ def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: 
 
 def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "ru.txt").write_text("кошка спит\nсобака бежит\n" * 20)
-    pack_text([tmp_path / "ru.txt"], Output(tmp_path / "ru", name="ru"))
+    pack(text_lines([tmp_path / "ru.txt"]), Output(tmp_path / "ru", name="ru"))
     russian = words.replace("streams.text.shards", str(tmp_path / "ru"))
     with pytest.raises(ValueError, match=r"no word of the letters a-z.*encoder\.letters to 'any'"):
         check_vocabulary(russian)

@@ -10,13 +10,16 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from data.pack import Output, pack_table
+from data.pack import table_rows
+from data.shard_writer import Output, pack
 from data.streams.text import TextStream
 from evaluation.registry import absolute
 from tests.small import WORDS
 from tests.trainers.engine.test_engine import Memory, run
+from trainers.engine.checkpoint import load_method
+from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import resolve
-from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.loop import Engine
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 
@@ -29,7 +32,7 @@ def translated(tmp_path_factory: pytest.TempPathFactory) -> str:
     rows = [" ".join(rng.choice(WORDS, rng.integers(2, 9))) for _ in range(96)]
     table = folder / "rows.tsv"
     table.write_text("original\ttranslation\n" + "".join(f"{row}\t{' '.join(row.split()[::-1])}\n" for row in rows))
-    pack_table(table, ("original", "translation"), Output(folder / "shards", name="bt"))
+    pack(table_rows(table, ("original", "translation")), Output(folder / "shards", name="bt"))
     return str(folder / "shards")
 
 

@@ -13,7 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.tables.clip import pack_cifar
-from data.pack import Output, pack_audio
+from data.pack import files_of, manifest_files
+from data.shard_writer import Output, pack
+from data.streams.decode import SOUNDS
 from evaluation.encoders.encoder import ITEMS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
@@ -176,13 +178,9 @@ def test_cifar_with_80_templates(datasets: Path, tmp_path: Path) -> None:
 
 def test_sounds_with_29_templates(datasets: Path, tmp_path: Path) -> None:
     folder = datasets / "esc10"
-    pack_audio(
-        folder / "esc10.tsv",
-        Output(tmp_path / "esc10", "esc10"),
-        root=folder / "esc10_ogg22k_folds1-4.tar",
-        label="category",
-        where={"fold": "4"},
-    )
+    files = files_of(folder / "esc10.tsv", folder / "esc10_ogg22k_folds1-4.tar")
+    drafts = manifest_files(folder / "esc10.tsv", SOUNDS, files, label="category", where={"fold": "4"})
+    pack(drafts, Output(tmp_path / "esc10", "esc10"), files)
     (task,) = make_tasks([f"zero-shot:{tmp_path / 'esc10'}?templates=clap29"])
     module = TwoTowers()
     score = task.score(ShardedEncoder(encoder_of(module)))

@@ -11,7 +11,9 @@ import pytest
 import torch
 
 import trainers.engine.loop
-from trainers.engine.loop import Engine, LocalHost, NonFiniteLoss, load_method
+from trainers.engine.checkpoint import load_method
+from trainers.engine.hosts import LocalHost
+from trainers.engine.loop import Engine, NonFiniteLoss
 from trainers.engine.optim import schedule_factor
 from trainers.recipe import OptimConfig, Recipe
 
@@ -22,15 +24,15 @@ class Memory:
     def __init__(self) -> None:
         self.values: dict[int, dict[str, float]] = {}
 
-    def metrics(self, step: int, values: dict[str, float]) -> None:
-        self.values.setdefault(step, {}).update(values)
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        self.values.setdefault(step, {}).update(metrics)
 
     def progress(self, line: dict[str, Any]) -> None:
         assert line["step"] <= line["steps"]
 
-    def resume(self, step: int, folder: Path | None) -> None: ...
+    def resume(self, checkpoint: Path) -> None: ...
 
-    def store(self, folder: Path) -> None: ...
+    def store(self, checkpoint: Path) -> None: ...
 
     def losses(self) -> dict[int, dict[str, float]]:
         return {

@@ -367,7 +367,7 @@ class HTSATTower(BaseModel):
             raise ValueError(
                 f"method.tower.path: {self.path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this "
                 "tower takes one. Choose a CLAP without fusion (`enable_fusion` false), such as "
-                "laion/clap-htsat-unfused (converted: docs/clip.md)."
+                "laion/clap-htsat-unfused (converted: docs/papers/clip.md)."
             )
         if (features := _features_of(str(self.path))) != self.input.features:
             raise ValueError(

@@ -215,13 +215,14 @@ class RunHandle:
     artifact_uri: str
     journal: Path | None = None
 
-    def drain(self, journal: Path, timeout: float = 60.0) -> bool:
+    def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
         """Send what the workers' journal still holds. See the function `drain`."""
-        self.journal = journal
+        self.journal = Path(journal)
         return drain(journal, self.uri, self.run_id, timeout)
 
-    def log_artifact(self, path: Path, folder: str = "") -> None:
+    def log_artifact(self, path: Path | str, folder: str = "") -> None:
         """Upload a file, or what is in a folder, into `folder` of the run's artifacts. Raises FileNotFoundError."""
+        path = Path(path)
         if not path.exists():
             raise FileNotFoundError(f"artifact {path}: there is no such file or folder")
         self._do({"do": "artifacts", "path": str(path.resolve()), "folder": folder})

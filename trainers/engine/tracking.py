@@ -92,8 +92,7 @@ class FoundRun:
 def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
     """Active runs of an experiment that have all these tags, the newest first. Raises what MLflow raises."""
     client = _client(uri)
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
+    if (found := client.get_experiment_by_name(experiment)) is None:
         return []
     conditions = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     runs = client.search_runs([found.experiment_id], conditions, max_results=MOST_RUNS)
@@ -338,10 +337,11 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
         client = _client(uri)
         sent = sent or Sent(0, _last_steps(client, run_id))
         for end, line in journal.lines(sent.offset):
+            step = line.get("step", line.get("second"))
             for key, value in line.get("metrics", {}).items():
-                if line["step"] > sent.last.get(key, -1):
-                    sent.last[key] = line["step"]
-                    batch.append(Metric(key, value, line["time"], line["step"]))
+                if step > sent.last.get(key, -1):
+                    sent.last[key] = step
+                    batch.append(Metric(key, value, line["time"], step))
             sent.offset = end
             if "do" in line or len(batch) >= BATCH:
                 client.log_batch(run_id, metrics=batch)

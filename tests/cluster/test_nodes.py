@@ -190,12 +190,8 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
 
 
 @pytest.fixture
-def growing(tmp_path: Path) -> Iterator[RayHead]:
-    """A head without CPUs, as in cluster.yaml, whose autoscaler (the one of `ray up`) makes nodes of 2 CPUs on demand.
-
-    It is given no AWS settings: what a job needs travels with the job.
-    """
-    pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
+def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
+    """A head without CPUs, as in cluster.yaml, whose autoscaler (the one of `ray up`) makes nodes of 2 CPUs on demand."""
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
     most = {AUTOSCALING["CPU"]: 4}
@@ -205,7 +201,7 @@ def growing(tmp_path: Path) -> Iterator[RayHead]:
     variables |= {"RAY_NODE_TYPE_NAME": "ray.head.default"}
     one = RayHead(
         ["--num-cpus=0", f"--resources={json.dumps(most)}", f"--autoscaling-config={config}"],
-        variables,
+        {**s3.env_for_clients, **variables, "MULTICSE_STORAGE": f"s3://{BUCKET}/runs"},
     )
     module = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
     provider = {"type": "external", "module": module, "gcs_address": one.address, "launch_multiple": True}
@@ -227,6 +223,39 @@ def growing(tmp_path: Path) -> Iterator[RayHead]:
         one.kill()
 
 
+def test_a_cluster_that_begins_with_its_head_alone_grows(growing: RayHead, tracking: MLflowServer, tmp_path: Path) -> None:
+    """The run waits for the node that the autoscaler makes; what it may not have, or not all could reach, is refused."""
+    env = {**growing.env, "RAY_ADDRESS": growing.address}
+    for uri, settings, said in (
+        (f"sqlite:///{tmp_path}/mlflow.db", (), "is a file of one node"),
+        (tracking.uri, ("--run.cpus-per-worker", "4"), "the cluster has 4: the run would wait for ever"),
+        (tracking.uri, (f"--streams.text.shards=s3://{BUCKET}/shards/nothing",), f"s3://{BUCKET}/shards/nothing"),
+    ):
+        driver = drive(tmp_path / "refused", uri, *settings, env=env)
+        text, _ = driver.communicate(timeout=200)
+        assert driver.returncode == 1 and said in text, text[-3000:]
+    assert not (tmp_path / "refused").exists()
+    driver = drive(tmp_path / "run", tracking.uri, env=env)
+    try:
+        text, _ = driver.communicate(timeout=400)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, text[-3000:]
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 8
+
+
+@pytest.fixture
+def head() -> Iterator[RayHead]:
+    """It is given no AWS settings: what a job needs travels with the job."""
+    pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
+    one = RayHead()
+    try:
+        one.start()
+        yield one
+    finally:
+        one.kill()
+
+
 def pack(s3: S3Server, folder: Path, *kinds: str) -> None:
     """The offline shards into the store, with the command that a user has."""
     for kind, place in write_demo_shards(folder, kinds).items():
@@ -237,32 +266,18 @@ def pack(s3: S3Server, folder: Path, *kinds: str) -> None:
         assert there == {file.name: file.stat().st_size for file in place.iterdir() if file.is_file()}
 
 
-def test_a_job_on_a_cluster_that_begins_with_its_head_alone(
-    growing: RayHead, s3: S3Server, tracking: MLflowServer, tmp_path: Path
-) -> None:
-    """`ray job submit` with nothing but URLs waits for the node that the autoscaler makes; the store then holds all that a
-    later run, or a user, needs. What the cluster may not have, or not all could reach, is refused."""
+def test_a_job_leaves_everything_in_the_store(head: RayHead, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
+    """`ray job submit` with nothing but URLs: the store holds all that a later run, or a user, needs."""
     import torch
     from mlflow import MlflowClient
 
-    variables = {"MULTICSE_STORAGE": f"s3://{BUCKET}/runs", "MLFLOW_TRACKING_URI": tracking.uri, **s3.env_for_clients}
-    env = {**growing.env, **variables, "RAY_ADDRESS": growing.address}
-    for uri, settings, said in (
-        (f"sqlite:///{tmp_path}/mlflow.db", (), "is a file of one node"),
-        (tracking.uri, ("--run.cpus-per-worker", "4"), "the cluster has 4: the run would wait for ever"),
-        (tracking.uri, (f"--streams.text.shards=s3://{BUCKET}/shards/nothing",), f"s3://{BUCKET}/shards/nothing"),
-    ):
-        driver = drive(tmp_path / "refused", uri, *settings, env=env)
-        text, _ = driver.communicate(timeout=200)
-        assert driver.returncode == 1 and said in text, text[-3000:]
-    assert not (tmp_path / "refused").exists()
-
     pack(s3, tmp_path / "shards", "text", "image")
     output = tmp_path / "run"
+    variables = {"MULTICSE_STORAGE": f"s3://{BUCKET}/runs", "MLFLOW_TRACKING_URI": tracking.uri, **s3.env_for_clients}
     command = [RAY, "job", "submit", "--runtime-env-json", json.dumps({"env_vars": variables}), "--working-dir", "."]
     command += ["--", "python", "pipelines/visualcse.py", "smoke", "--run.output", str(output)]
     command += [f"--streams.text.shards=s3://{BUCKET}/shards/text", f"--streams.image.shards=s3://{BUCKET}/shards/image"]
-    done = subprocess.run(command, cwd=ROOT, env=growing.env_for_jobs, capture_output=True, text=True, timeout=500)
+    done = subprocess.run(command, cwd=ROOT, env=head.env_for_jobs, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-3000:]
 
     summary = json.loads((output / "summary.json").read_text())

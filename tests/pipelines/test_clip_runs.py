@@ -26,8 +26,8 @@ from tests import small
 from tests.models import tiny_encoder
 from tests.small import journal
 from trainers.clip import CLIPConfig
+from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import fit
-from trainers.engine.loop import load_method
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 INPUT = ImageInput(size=32)
@@ -103,11 +103,8 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     encoder = load_method(summary["checkpoint"]).sentence_encoder
     picture = np.full((40, 50, 3), 200, np.uint8)
     saved = load_model(summary["export"])
-    ours = encoder.encode_items([picture])  # type: ignore[attr-defined]
+    ours = encoder.encode_items([picture])
     torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
-
-    again = fit(recipe.replace("run.output", str(tmp_path / "again")))
-    assert again["fingerprints"] == summary["fingerprints"]  # the same recipe gives the same weights
 
 
 @pytest.mark.cluster  # most of a minute; test_launch.py has two workers of another method

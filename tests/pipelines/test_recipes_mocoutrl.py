@@ -44,7 +44,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     },
     "wos": {  # Table 2. [DISAGREE 6.4] seven categories, and later six; the file has seven, and 134 below these
         "evaluation.final": [
-            *(f"classify:wos/{file}.tsv?head=mocoutrl" for file in ("wos7", "wos134")),
+            *(f"classify:wos/{file}.tsv?head=three-layers" for file in ("wos7", "wos134")),
             "geometry:wos/wos7.tsv",
         ]
     },

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from data.streams.device import LOG_FLOOR, log_mel, mel_filters
+from data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from pipelines import audiocse, nonlingcse, simcse, visualcse
 from tests.pipelines.rows import difference, holds
 

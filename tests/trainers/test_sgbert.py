@@ -19,7 +19,7 @@ from transformers import (
 )
 
 from data.batch import Batch
-from models.text_encoder import Pooling, pool, pooled_layers
+from models.pooling import Pooling, pool, pooled_layers
 from tests.models import tiny_encoder
 from tests.models.test_text_encoder import CONFIGS
 from trainers import losses

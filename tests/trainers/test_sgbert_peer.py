@@ -1,17 +1,21 @@
-"""SG-OPT of the package against the published algorithm written plainly on sentence-transformers (benchmarks/sgbert.py)."""
+"""SG-OPT against the published algorithm written plainly on sentence-transformers (benchmarks/speed/sgbert.py)."""
 
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 import torch
 from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
-from benchmarks.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss
+from benchmarks.speed.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, saved_bytes
 from models.text_encoder import TextEncoder
 from tests.models import tiny_encoder
 from trainers.engine.optim import TurnOptimizer
+from trainers.method import Method
 from trainers.sgbert import SGBERT, SGBERTConfig
+from trainers.simcse import SimCSEConfig
 
 
 @pytest.fixture(scope="module")
@@ -86,3 +90,12 @@ def test_some_steps_of_both_end_at_the_same_weights(folder: str) -> None:
     for (mine, other), start in zip(pairs(method, plain), before, strict=True):
         assert (mine - start).abs().max() > 1e-4
         torch.testing.assert_close(mine, other, rtol=0, atol=1e-8)
+
+
+def test_a_step_keeps_at_most_what_simcse_keeps(folder: str) -> None:
+    """Without projection heads, at equal batch: SimCSE's two views against one student."""
+    kept = []
+    for config in (SGBERTConfig(head_width=0), SimCSEConfig(head="none")):
+        method: Method = config.build(text_encoder(folder)).train()
+        kept.append(saved_bytes(method, partial(method_loss, method, tokens(16))))
+    assert 0 < kept[0] <= kept[1]

@@ -114,6 +114,48 @@ def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
     assert torch.allclose(printed, -table, atol=1e-3)
 
 
+def moved(printed: bool, drawn: float, held: float, steps: int = 400) -> tuple[Tensor, Tensor]:
+    """Table and dictionary (4, 3) after eq. 1 with a table that goes `drawn` of its way to the dictionary (negative: away
+    from it) and `held` of its way to 1 at every step; they start at 1 and 2."""
+    table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
+    for _ in range(steps):
+        table = table + drawn * (dictionary - table) + held * (1 - table)
+        losses.move(dictionary, table, 0.9, printed)
+    return table, dictionary
+
+
+def test_the_printed_sign_collapses_or_runs_away_where_the_right_one_rests() -> None:
+    """The same dynamics for both signs.
+
+    Drawn to the dictionary, as a token loss does, the table rests with the right sign and collapses to zero with the
+    printed one. Pushed away, as eq. 10 does with antonyms, and held by the other losses, it rests with the right sign and
+    diverges with the printed one. The right sign is no cure: nothing held, it diverges as well.
+    """
+    for table, dictionary in (moved(False, drawn=0.5, held=0), moved(False, drawn=-0.1, held=0.1)):
+        assert torch.allclose(table, dictionary, atol=1e-6) and 0.9 < float(dictionary.mean()) < 2
+    for collapsed in moved(True, drawn=0.5, held=0):
+        assert collapsed.abs().max() < 1e-12
+    for diverged in moved(True, drawn=-0.1, held=0.1):
+        assert diverged.abs().min() > 1e6
+    assert moved(False, drawn=-0.5, held=0)[1].abs().min() > 1e6
+
+
+def test_eq_10_has_no_lower_bound_and_the_triplet_has() -> None:
+    """A free vector at the antonym, gradient descent: eq. 10 falls for ever, with a margin it stops at 0."""
+    torch.manual_seed(0)
+    target, synonym = torch.randn(2, 1, 8)
+    found = {}
+    for name, formula in (("eq10", losses.token_eq10), ("triplet", losses.token_triplet)):
+        antonym = torch.randn(1, 8).requires_grad_()
+        for _ in range(200):
+            loss = formula(target, synonym, antonym).sum()
+            (grad,) = torch.autograd.grad(loss, antonym)
+            antonym = (antonym - 0.5 * grad).detach().requires_grad_()
+        found[name] = (loss.item(), antonym.norm().item())
+    assert found["eq10"][0] < -1e6 and found["eq10"][1] > 1e3
+    assert found["triplet"][0] >= 0 and found["triplet"][1] < 20
+
+
 def test_token_losses_by_hand() -> None:
     e, s, a = torch.randn(3, 4, 6, dtype=torch.float64)
     for row in range(4):

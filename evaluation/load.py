@@ -19,7 +19,6 @@ from evaluation.task import EvaluationError
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-WORDS = "multicse_words.WordModule"  # that of a model of word vectors and trained filters
 POST = ("whitening", "flow")
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
@@ -124,30 +123,17 @@ def load_model(
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
         return WordVectors(place, pooling)
-    kind = model_type(place)
-    if own_module(place) == WORDS:
-        from evaluation.encoders.word_models import load_word_model
-
-        if pooling is not None:
-            raise EvaluationError(
-                f"{place} holds word vectors with trained filters, which have no pooling; leave @{pooling} out (the mean of "
-                "word vectors is FILE@letters of their file or folder)"
-            )
-
-        return load_word_model(place, device, batch_size)
-    if kind in MULTIMODAL or own_module(place) is not None:
-        from evaluation.encoders.multimodal import load_multimodal
-
-        if pooling is not None:
-            raise EvaluationError(
-                f"{place} holds a {kind or 'dual encoder'} model, which has its own projection; leave @{pooling} out"
-            )
-        return load_multimodal(place, device=device, batch_size=batch_size, seed=seed)
-    from evaluation.encoders.encoder import load_encoder
-
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
-    return load_encoder(place, pooling, device, batch_size)
+    if own_module(place) is None and model_type(place) not in MULTIMODAL:
+        from evaluation.encoders.encoder import load_encoder
+
+        return load_encoder(place, pooling, device, batch_size)
+    from evaluation.encoders.multimodal import load_whole
+
+    if pooling is not None:
+        raise EvaluationError(f"{place} has its own way from tokens to a vector, so it has no pooling; leave @{pooling} out")
+    return load_whole(place, device=device, batch_size=batch_size, seed=seed)
 
 
 def _path(text: str) -> Path:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tyro
@@ -21,6 +20,7 @@ if __name__ == "__main__":
 from data.errors import DataError
 from evaluation import statistics, tables
 from evaluation.task import EvaluationError
+from pipelines import registry
 from pipelines.cli import parse, prepare
 from trainers.engine.launch import fit, resolve
 from trainers.engine.loop import NonFiniteLoss
@@ -35,10 +35,8 @@ class Arguments:
     folder holds the summary of the same recipe is not run again: what was stopped goes on, and seeds can be added.
     """
 
-    pipeline: tyro.conf.Positional[
-        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "mocoutrl", "pretrain"]
-    ]
-    """What is trained."""
+    pipeline: tyro.conf.Positional[str]
+    """What is trained: a script of this folder, a pipeline of an installed package, or a Python file."""
     recipe: tyro.conf.Positional[str]
     """demo, bert-base, ...: a recipe of that pipeline."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -68,7 +66,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     seeds = arguments.seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise RecipeError(f"--seeds takes at least one seed, each once, got {list(seeds)}")
-    module = importlib.import_module(f"pipelines.{arguments.pipeline}")
+    module = registry.load(arguments.pipeline)
     recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
     plain = module.RECIPES[arguments.recipe]().run
     if (recipe.run.seed, recipe.run.output) != (plain.seed, plain.output):

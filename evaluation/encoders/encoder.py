@@ -237,7 +237,8 @@ class FolderEncoder(ModuleEncoder):
             return model(features)["sentence_embedding"][:, :width]
 
         tokenizer = getattr(model[0], "tokenizer", None)
-        count = token_counter(tokenizer) if callable(tokenizer) else None
+        words = getattr(getattr(model[0], "model", None), "lengths", None)  # of a model of word vectors
+        count = token_counter(tokenizer) if callable(tokenizer) else words
         super().__init__(
             lambda texts: dict(model.preprocess(texts, prompt=prompt)),
             forward,
@@ -245,6 +246,7 @@ class FolderEncoder(ModuleEncoder):
             batch_size=batch_size,
             module=model,
             full_length=(lambda texts: count([(prompt or "") + text for text in texts])) if count else None,
+            cpu_tokens=CPU_WORDS if words else None,
         )
         self.model = model
         self.path = path

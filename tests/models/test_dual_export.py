@@ -21,7 +21,7 @@ from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfi
 
 from data.streams.inputs import AudioInput, ImageInput
 from data.streams.preprocess import prepare_images, prepare_sounds
-from evaluation.encoders.multimodal import load_multimodal
+from evaluation.encoders.multimodal import load_whole
 from evaluation.load import load_model
 from evaluation.task import EvaluationError, Sound
 from models import dual_module as exported
@@ -333,7 +333,7 @@ def test_our_loader_runs_nothing_of_a_folder(made: Made, tmp_path: Path) -> None
 def test_folders_of_another_version_are_named(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "multicse_new.Thing"}]))
     with pytest.raises(EvaluationError, match=r"multicse_new\.Thing"):
-        load_multimodal(tmp_path)
+        load_whole(tmp_path)
 
 
 def test_bad_inputs_are_refused(made: Made) -> None:

@@ -26,9 +26,9 @@ these are its winners for pictures. `tune_spaces/clap.py` holds the grid."""
 TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
 """With a pooler that begins at random: the checkpoint has none. Its dropout is 0.1, as in the paper."""
 AUDIO = HTSATTower(path="models/clap-htsat-unfused")
-"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/papers/clip.md has the line. The paper
-starts from an AudioSet checkpoint; this one has gone on to learn captions, Clotho's and AudioCaps' among them, so its
-numbers are above the paper's."""
+"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/papers/clip.md has the line.
+The paper starts from an AudioSet checkpoint; this one has gone on to learn captions, Clotho's and AudioCaps' among them, so
+its numbers are above the paper's."""
 
 PRINTED_WARMUP = 9_600
 WARMUP = 0.17

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from data import upload
-from data.shards import absolute
+from data.shard_urls import absolute
 from evaluation import registry as tasks
 from trainers import registry
 from trainers.engine.figures import log_figures

@@ -76,7 +76,7 @@ class EncoderConfig(AnyEncoderConfig):
 
     def read(self) -> PretrainedConfig:
         from models.hub_folders import ENCODER
-        from models.text_encoder import text_config
+        from models.text_folders import text_config
 
         try:
             config = text_config(self.path)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from data.streams.inputs import ImageInput
+from models.dual_card import card_of_dual
 from models.dual_export import save_dual
 from models.hub_folders import ENCODER
-from models.text_encoder import TOKENIZING, TextEncoder, text_half
+from models.sentence_encoder import CardText, SentenceEncoder
+from models.text_encoder import TOKENIZING, TextEncoder
+from models.text_folders import text_half
 from models.towers import AnyTower
 
 Projection = Literal["linear", "mlp"]
@@ -25,7 +32,7 @@ PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio":
 """What transformers' CLIP and CLAP call them."""
 
 
-class DualEncoder(nn.Module):
+class DualEncoder(SentenceEncoder):
     """What CLIP and CLAP learn; as a sentence encoder, its text half.
 
     text: token ids -> pooled (B, d_text); tower: pictures (B, 3, S, S) or spectrograms (B, frames, bins) -> (B, d_tower);
@@ -35,8 +42,6 @@ class DualEncoder(nn.Module):
     A text encoder or tower that comes from a CLIP or CLAP folder brings its projection along, and the text encoder the
     scale. Raises ValueError where that projection has another shape.
     """
-
-    groups_by_length = False
 
     def __init__(
         self,
@@ -53,15 +58,17 @@ class DualEncoder(nn.Module):
         self.text, self.input, self.embed_dim, self.projection = text, tower.input, embed_dim, projection
         self.keeps_end = keeps_end
         """Off: long texts lose their last token, as CyCLIP's released code has it."""
+        self.tower_path: str | None = getattr(tower, "path", None)
+        """Folder or hub name of the tower's weights; none: they were random."""
         self.tower = tower.build(embed_dim)
         self.text_projection = make_projection(projection, text.hidden_size, embed_dim)
         self.tower_projection: nn.Module = nn.Identity()
         if not self.tower.projects:
             self.tower_projection = make_projection(projection, self.tower.width, embed_dim)
-            _load_projection(self.tower_projection, getattr(tower, "path", None), tower.modality, "method.tower.path")
+            _load_projection(self.tower_projection, self.tower_path, tower.modality, "method.tower.path")
         _load_projection(self.text_projection, text.path, "text", "encoder.path")
         self.logit_scale = nn.Parameter(torch.tensor(_saved_scale(text.path)))
-        self.modalities: tuple[str, ...] = ("text", tower.modality)
+        self.modalities = ("text", tower.modality)
 
     @property
     def tokenizer(self) -> Any:
@@ -126,13 +133,33 @@ class DualEncoder(nn.Module):
         return prepare_sounds([(sound.samples, sound.rate) for sound in items], **self.input.model_dump())
 
     @torch.no_grad()
-    def encode_items(self, items: list[Any]) -> Tensor:
+    def encode_items(self, items: Sequence[Any]) -> Tensor:
         """Unit vectors (B, d) of pictures or sounds as `prepare` takes them."""
-        return self.items(self.prepare(items).to(self.logit_scale.device))
+        return self.items(self.prepare(list(items)).to(self.logit_scale.device))
+
+    def probe_items(self) -> tuple[list[Any], list[Any]]:
+        """Two pictures, or two sounds, of noise.
+
+        Pictures need no resizing, for which libraries have filters of their own; sounds have the model's rate and 16 bits,
+        and are not longer than its window, of which CLAP would take a random part.
+        """
+        rng = np.random.default_rng(0)
+        if isinstance(self.input, ImageInput):
+            size = self.input.size
+            pictures = [rng.integers(0, 256, shape, dtype=np.uint8) for shape in ((size, size, 3), (size, size + 4, 3))]
+            return pictures, [Image.fromarray(picture) for picture in pictures]
+        rate, samples = self.input.rate, self.input.samples
+        waves = [(rng.integers(-9000, 9000, n) / 32768).astype(np.float32) for n in (samples, max(1, samples // 3))]
+        ours = [SimpleNamespace(samples=wave, rate=rate) for wave in waves]
+        return ours, [{"array": wave, "sampling_rate": rate} for wave in waves]
 
     def save(self, folder: str) -> None:
         """Write a folder that SentenceTransformer loads, for texts and for the other modality."""
         save_dual(self, folder)
+
+    def card(self, folder: Path) -> CardText:
+        """What a model card says of it."""
+        return card_of_dual(self, folder)
 
 
 def _unit(vectors: Tensor) -> Tensor:

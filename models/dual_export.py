@@ -32,25 +32,15 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from data.streams.inputs import AudioInput, ImageInput
 from models import dual_module as exported
-from models import resnet as resnet_code
+from models.carried_code import DUAL, save_with_code
 from models.text_encoder import TextEncoder
 from models.towers import AST, HTSAT, CLIPVision, CLSVision, ResNet
 
 if TYPE_CHECKING:
     from models.dual_encoder import DualEncoder
 
-MODULE = "multicse_dual"
-"""File, without its ending, that the code of a folder is in."""
-CLASS = f"{MODULE}.{exported.DualEncoder.__name__}"
-"""What modules.json says of such a folder."""
-CODE = {f"{MODULE}.py": str(exported.__file__), "resnet.py": str(resnet_code.__file__)}
-"""What is copied into such a folder, and from where."""
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types whose layers and positions are those of CLAP's text half, weight for weight."""
-
-
-class ExportError(ValueError):
-    """A checkpoint that cannot be exported, a place where it may not go, or an export with code that is not ours."""
 
 
 def save_dual(dual: DualEncoder, folder: str) -> None:
@@ -231,15 +221,9 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
             dual.logit_scale.item(),
             _settings(dual, tower),
         )
-        SentenceTransformer(modules=[module], device="cpu", similarity_fn_name="cosine").save(
-            str(folder), create_model_card=False
-        )
+        save_with_code(module, folder, DUAL)
         # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
         shutil.copytree(text, folder / "text", dirs_exist_ok=True)
-    for name, ours in CODE.items():
-        shutil.copyfile(ours, folder / name)
-    modules = [{"idx": 0, "name": "0", "path": "", "type": CLASS}]
-    (folder / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
 
 
 def _save_text(dual: DualEncoder, folder: Path) -> None:

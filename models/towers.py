@@ -32,6 +32,7 @@ from transformers import (
 )
 
 from data.streams.inputs import AudioInput, ImageInput
+from models.clip_layers import init_clip_vision, last_clip_layer
 from models.hub_folders import TOWER
 from models.resnet import ModifiedResNet, check_sizes
 
@@ -231,46 +232,8 @@ class ResNet(Tower):
         return self.model(x)
 
 
-def last_clip_layer(layer: nn.Module, states: Tensor, index: Tensor, causal: bool = False) -> Tensor:
-    """What a transformers CLIPEncoderLayer makes of one position of every row, and no more.
-
-    Of a last layer nothing else is read. The same as ``layer(states)[arange(B), index]``, gradients too; attention dropout
-    is honoured, with other draws.
-
-    Args:
-        layer: the CLIPEncoderLayer.
-        states: (B, L, d), what enters it.
-        index: (B,) position per row.
-        causal: the position sees those up to itself, as in CLIP's text transformer; otherwise it sees all.
-
-    Returns:
-        (B, d).
-    """
-    parts: Any = layer
-    attention = parts.self_attn
-    rows = torch.arange(len(states), device=states.device)
-    own = states[rows, index]
-    normed = parts.layer_norm1(states)
-    query, key, value = (
-        linear(tokens).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
-        for linear, tokens in (
-            (attention.q_proj, normed[rows, index][:, None]),
-            (attention.k_proj, normed),
-            (attention.v_proj, normed),
-        )
-    )
-    seen = None
-    if causal:
-        seen = (torch.arange(states.shape[1], device=states.device) <= index[:, None])[:, None, None]
-    answer = F.scaled_dot_product_attention(
-        query, key, value, seen, attention.dropout if layer.training else 0.0, scale=attention.scale
-    )
-    own = own + attention.out_proj(answer.flatten(1))
-    return own + parts.mlp(parts.layer_norm2(own))
-
-
 def _new_clip_vision(tower: ViTTower) -> CLIPVisionModel:
-    """From scratch. Hugging Face draws q, k and v with the deviation that OpenAI has for the output, and vice versa."""
+    """From scratch, its weights drawn as OpenAI draws them."""
     config = CLIPVisionConfig(
         image_size=tower.input.size,
         patch_size=tower.patch_size,
@@ -281,19 +244,8 @@ def _new_clip_vision(tower: ViTTower) -> CLIPVisionModel:
         attention_dropout=tower.dropout,
         hidden_act="quick_gelu",
     )
-    model: Any = CLIPVisionModel(config)
-    scale = tower.width**-0.5
-    deep = scale * (2 * tower.layers) ** -0.5
-    model.embeddings.patch_embedding.reset_parameters()
-    nn.init.normal_(model.embeddings.class_embedding, std=scale)
-    nn.init.normal_(model.embeddings.position_embedding.weight, std=scale)
-    for layer in model.encoder.layers:
-        attention, mlp = layer.self_attn, layer.mlp
-        for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
-            nn.init.normal_(linear.weight, std=scale)
-        nn.init.normal_(mlp.fc1.weight, std=(2 * tower.width) ** -0.5)
-        for linear in (attention.out_proj, mlp.fc2):
-            nn.init.normal_(linear.weight, std=deep)
+    model = CLIPVisionModel(config)
+    init_clip_vision(model)
     return model
 
 
@@ -415,7 +367,7 @@ class HTSATTower(BaseModel):
             raise ValueError(
                 f"method.tower.path: {self.path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this "
                 "tower takes one. Choose a CLAP without fusion (`enable_fusion` false), such as "
-                "laion/clap-htsat-unfused (converted: docs/clip.md)."
+                "laion/clap-htsat-unfused (converted: docs/papers/clip.md)."
             )
         if (features := _features_of(str(self.path))) != self.input.features:
             raise ValueError(

@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-import json
-import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
-from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from data.word_vectors import open_vectors
-from models import word_module
-from models.word_module import WordModel, WordModule, word_hash
+from models.carried_code import CARRIED, WORDS, save_with_code
+from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
+from models.word_module import WordModel, WordModule, split, word_hash
 
 if TYPE_CHECKING:
     from models.config import WordEncoderConfig
 
-MODULE = "multicse_words"
-"""File, without its ending, that the code of a folder is in."""
-CLASS = f"{MODULE}.{WordModule.__name__}"
-"""What modules.json says of such a folder."""
-CODE = {f"{MODULE}.py": str(word_module.__file__)}
-"""What is copied into such a folder, and from where."""
 
-
-class WordEncoder(WordModel):
+class WordEncoder(WordModel, SentenceEncoder):
     """Sentences to vectors (B, d): the `SentenceEncoder` of a recipe whose encoder is word vectors."""
 
-    modalities: tuple[str, ...] = ("text",)
     groups_by_length = True
-    logit_factor: Callable[[], float] | None = None
+    source: str | None = None
+    """File or folder of the word vectors; none: they are of the training sentences."""
     vectors_hash: Tensor
     """A number of the word vectors, which are not in checkpoints themselves."""
 
@@ -51,19 +43,35 @@ class WordEncoder(WordModel):
         """
         found = open_vectors(vectors)
         settings = config.model_dump(include={"max_words", "regions", "filters", "letters", "unknown"})
-        return cls(found.words, torch.from_numpy(found.vectors), **settings)
+        encoder = cls(found.words, torch.from_numpy(found.vectors), **settings)
+        encoder.source = config.vectors
+        return encoder
+
+    def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
+        """GCLSR's attention, whether the encoder uses it or not: how much each word agrees with all others."""
+        words = split(text, self.letters)[: self.max_words]
+        if not words:
+            return None
+        tokens = self.tokenize([text])
+        return words, self.importance(self.look_up(tokens["input_ids"]), tokens["attention_mask"])[0].numpy()
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads, with its vectors and code."""
-        place = Path(folder)
         copied = WordModel(self.words, self.table.cpu(), **self.settings)
         copied.cnn.load_state_dict(self.cnn.state_dict())
-        model = SentenceTransformer(modules=[WordModule(copied)], device="cpu", similarity_fn_name="cosine")
-        model.save(folder, create_model_card=False)
-        for name, ours in CODE.items():
-            shutil.copyfile(ours, place / name)
-        modules = [{"idx": 0, "name": "0", "path": "", "type": CLASS}]
-        (place / "modules.json").write_text(json.dumps(modules, indent=2) + "\n", encoding="utf-8")
+        save_with_code(WordModule(copied), Path(folder), WORDS)
+
+    def card(self, folder: Path) -> CardText:
+        """What a model card says of it."""
+        vectors = f"the word vectors `{Path(self.source).name}`" if self.source else "word vectors of its training sentences"
+        code = next(iter(CARRIED[WORDS].files))
+        return CardText(
+            what=SENTENCES,
+            began=f"On {vectors}, which stay as they are, filters were trained from random weights",
+            usage=usage(", trust_remote_code=True"),
+            notes="The folder brings its vectors and its Python: `trust_remote_code=True` runs "
+            f"`{code}`, so read it first if the folder has come from somewhere else.",
+        )
 
 
 def _same_vectors(encoder: WordEncoder, state: dict[str, Any], prefix: str, *_: Any) -> None:

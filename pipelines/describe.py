@@ -189,8 +189,8 @@ def describe_recipe(paper: str, name: str) -> str:
     import importlib
 
     from pipelines.cli import parse, prepare
+    from trainers.engine.checkpoint import build_method
     from trainers.engine.launch import quiet
-    from trainers.engine.loop import build_method
 
     try:
         recipes = importlib.import_module(f"pipelines.{paper}").RECIPES

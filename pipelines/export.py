@@ -8,9 +8,12 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
+if TYPE_CHECKING:
+    from models.sentence_encoder import CardText
 
 if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
@@ -43,8 +46,8 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
+    from trainers.engine.checkpoint import load_method
     from trainers.engine.export import verify
-    from trainers.engine.loop import load_method
 
     _check_target(out, overwrite)
     encoder = load_method(checkpoint).sentence_encoder
@@ -53,7 +56,7 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
         fresh = Path(place) / "model"
         encoder.save(str(fresh))
         verify(encoder, fresh)
-        (fresh / "README.md").write_text(card_of(checkpoint, fresh), encoding="utf-8")
+        (fresh / "README.md").write_text(card_of(checkpoint, encoder.card(fresh)), encoding="utf-8")
         if out.exists():
             out.rename(Path(place) / "old")
         fresh.rename(out)
@@ -75,9 +78,12 @@ def _check_target(out: Path, overwrite: bool) -> None:
         )
 
 
-def card_of(checkpoint: Path, folder: Path | None = None) -> str:
-    """The model card of the model in `folder`: recipe and scores before training from the checkpoint, those after from the
-    run's summary, if it is beside the checkpoint; names and licences from the shards, where they can still be read."""
+def card_of(checkpoint: Path, text: CardText) -> str:
+    """The model card, with what the encoder says of itself.
+
+    Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
+    checkpoint; names and licences come from the shards, where they can still be read.
+    """
     import torch
 
     from trainers.engine.card import library_versions, model_card
@@ -100,7 +106,7 @@ def card_of(checkpoint: Path, folder: Path | None = None) -> str:
     except (ValueError, OSError):  # the shards have been moved since; the model has not
         data = [{"name": name, "source": stream.shards} for name, stream in recipe.streams.items()]
         data = [{**row, "source": Path(str(row["source"])).name} for row in data]
-    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), folder)
+    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from data.batch import Batch
 from models.dual_encoder import DualEncoder, Projection, check_projection
-from models.text_encoder import TextEncoder, has_dropout
+from models.text_encoder import TextEncoder
+from models.text_folders import has_dropout
 from models.towers import AnyTower, ViTTower
 from trainers import losses
 from trainers.gather import gather, offset, world_size

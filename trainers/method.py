@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 from data.batch import Batch
 from data.streams.text import TextStream
+from models.sentence_encoder import SentenceEncoder
 
 if TYPE_CHECKING:
     from trainers.recipe import Recipe
@@ -70,23 +71,6 @@ class StepOutput(NamedTuple):
 
     losses: dict[str, Tensor]
     metrics: dict[str, Tensor] = {}
-
-
-@runtime_checkable
-class SentenceEncoder(Protocol):
-    """What is evaluated and exported."""
-
-    def tokenize(self, texts: list[str]) -> dict[str, Tensor]:
-        """Token ids and mask, each (B, L), padded to the longest text and cut at the model's limit."""
-        ...
-
-    def __call__(self, batch: dict[str, Tensor]) -> Tensor:
-        """Sentence vectors (B, d) of tokenised texts."""
-        ...
-
-    def save(self, folder: str) -> None:
-        """Write a folder that `SentenceTransformer(folder)` loads."""
-        ...
 
 
 class Method(nn.Module):

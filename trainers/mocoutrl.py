@@ -13,7 +13,9 @@ from torch import Tensor, nn
 
 from data.batch import Batch
 from models.heads import Head
-from models.text_encoder import TextEncoder, by_length, positions
+from models.pooling import by_length
+from models.text_encoder import TextEncoder
+from models.text_folders import positions
 from trainers import losses
 from trainers.gather import gather, offset, world_size
 from trainers.method import Method, MethodConfig, StepOutput

@@ -26,7 +26,8 @@ from transformers import (
 )
 
 from models.frozen import frozen
-from models.text_encoder import STACKS, Pooling, TextEncoder, by_length
+from models.pooling import Pooling, by_length
+from models.text_encoder import STACKS, TextEncoder
 from tests.models import tiny_encoder
 
 TEXTS = ["the dog runs", "a happy woman plays the guitar in the park", "cat"]
@@ -258,9 +259,9 @@ def test_bad_folders_are_refused_with_the_fix(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"encoder.hidden_dropout: a 'modernbert' model has no such setting"):
         from transformers import ModernBertConfig
 
-        from models.text_encoder import _set_dropouts
+        from models.text_folders import set_dropouts
 
-        _set_dropouts(ModernBertConfig(), 0.1, None)
+        set_dropouts(ModernBertConfig(), 0.1, None)
 
 
 def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:

@@ -40,7 +40,8 @@ from transformers import (
 from transformers.masking_utils import create_causal_mask
 
 from data.streams.inputs import AudioInput, ImageInput
-from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, Tower, ViTTower, last_clip_layer, spec_augment
+from models.clip_layers import last_clip_layer
+from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, Tower, ViTTower, spec_augment
 from tests.models import tiny_encoder
 from trainers.engine.batchnorm import synchronised
 

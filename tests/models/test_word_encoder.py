@@ -20,9 +20,8 @@ from data.word_vectors import write_vectors
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.load import load_model
 from evaluation.task import EvaluationError
-from models.carried_code import carries_code
+from models.carried_code import ExportError, carries_code
 from models.config import WordEncoderConfig
-from models.dual_export import ExportError
 from models.word_encoder import WordEncoder
 from models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
 from trainers.engine.export import verify
@@ -292,5 +291,5 @@ def test_an_export_has_no_pooling_to_replace(tmp_path: Path) -> None:
 
 def test_the_mean_of_a_folder_of_vectors_is_a_model_too(tmp_path: Path) -> None:
     encoder(tmp_path)
-    mean = load_model(str(tmp_path / "vectors") + "@gclsr")
+    mean = load_model(str(tmp_path / "vectors") + "@letters")
     assert isinstance(mean, WordVectors) and mean.encode(["a dog"]).shape == (1, 6)

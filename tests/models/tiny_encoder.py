@@ -9,7 +9,8 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from transformers import BertConfig, PretrainedConfig, PreTrainedTokenizerFast
 
 from data.batch import Batch
-from models.text_encoder import Pooling, TextEncoder
+from models.pooling import Pooling
+from models.text_encoder import TextEncoder
 from models.word_encoder import WordEncoder
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]

@@ -29,8 +29,8 @@ from transformers import (
 )
 
 from data.batch import Batch
-from models import text_encoder as encoders
-from models.text_encoder import Pooling, pool, pooled_layers
+from models import pooling as encoders
+from models.pooling import Pooling, pool, pooled_layers
 from tests.models import tiny_encoder
 from tests.models.test_text_encoder import CONFIGS
 from tests.trainers import test_gather

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from models.sentence_encoder import CardText, hub_names
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
 SHOWN = (
@@ -25,8 +26,6 @@ SHOWN = (
     "uniformity",
 )
 """Metrics of the before/after table, in this order; smaller is better for the last three."""
-CODE, WORD_CODE = "multicse_dual.py", "multicse_words.py"
-"""The file of a folder whose architecture transformers does not have (see `models.carried_code`)."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
@@ -48,26 +47,28 @@ def model_card(
     data: Sequence[Mapping[str, Any]],
     numbers: Mapping[str, Any],
     versions: Mapping[str, str],
-    folder: Path | None = None,
+    text: CardText,
 ) -> str:
     """README.md of an exported sentence-transformers folder, with the metadata that the Hugging Face hub reads.
 
     recipe: the content of recipe.json. data: one mapping per stream with ``name``, ``licence``, ``source``, ``samples``; an
     empty licence or source is said to be unknown. numbers: ``before`` and ``after``, each task -> metric -> value
-    (correlations in points), and ``best_step``; all may be absent. versions: library -> version. folder: where the model
-    is, which says how one of texts and pictures or sounds is loaded; without it the card says how to tell.
+    (correlations in points), and ``best_step``; all may be absent. versions: library -> version. text: what the encoder
+    says of itself, `SentenceEncoder.card`.
 
     Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
     """
     name = str(recipe.get("name", "model"))
     method = recipe.get("method", {}).get("name", name.split("/")[0])
-    content = _publishable(recipe)
     licences = sorted({str(row.get("licence") or "unknown") for row in data})
-    task = "sentence-similarity" if _modality(recipe) is None else "feature-extraction"
     parts = [
-        _front_matter(name, _bases(recipe), method, task, licences, numbers.get("after") or {}),
+        _front_matter(name, hub_names(text.bases), method, text.pipeline_tag, licences, numbers.get("after") or {}),
         f"# {name}",
-        *_introduction(f"{_start(content)} with {method} by [MultiCSE](#recipe)", _modality(recipe), folder, recipe),
+        f"{text.what} {text.began} with {method} by [MultiCSE](#recipe). It is a "
+        "[sentence-transformers](https://sbert.net) model.",
+        "## Use",
+        _python(*text.usage),
+        text.notes,
         "## Numbers",
         _number_table(numbers),
         "## Data",
@@ -75,136 +76,11 @@ def model_card(
         "The licence of a model that was trained on data of several licences is for whoever publishes it to decide; "
         "the metadata above lists those of the data.",
         "## Recipe",
-        "```json\n" + json.dumps(content, indent=2, ensure_ascii=False) + "\n```",
+        "```json\n" + json.dumps(_publishable(recipe), indent=2, ensure_ascii=False) + "\n```",
         "## Versions",
         ", ".join(f"{library} {version}" for library, version in versions.items()),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _modality(recipe: Mapping[str, Any]) -> str | None:
-    """What the model takes beside texts: ``image``, ``audio``, or nothing."""
-    method = recipe.get("method", {})
-    if method.get("name") != "clip":
-        return None
-    return "image" if method.get("tower", {}).get("kind") in ("vit", "resnet") else "audio"
-
-
-def _is_words(recipe: Mapping[str, Any]) -> bool:
-    """Whether the encoder is word vectors with filters over them."""
-    return "regions" in recipe.get("encoder", {})
-
-
-def _paths(recipe: Mapping[str, Any]) -> tuple[str | None, str | None]:
-    """Where the weights of the text encoder and of the tower beside it came from; None for random ones."""
-    encoder, tower = recipe.get("encoder", {}), recipe.get("method", {}).get("tower") or {}
-    if _is_words(recipe):
-        return None, None
-    return None if encoder.get("scratch") else encoder.get("path", "unknown"), tower.get("path")
-
-
-def _bases(recipe: Mapping[str, Any]) -> list[str]:
-    """Names on the Hugging Face hub of the models whose weights this one began with."""
-    names = [name for name in dict.fromkeys(_paths(recipe)) if name and name != "unknown"]
-    return [name for name in names if re.fullmatch(r"[\w\-.]+(/[\w\-.]+)?", name) and not Path(name).exists()]
-
-
-def _start(recipe: Mapping[str, Any]) -> str:
-    """What training began with: "Trained from ...", or "From random weights ..., trained"."""
-    if _is_words(recipe):
-        vectors = recipe["encoder"]["vectors"]
-        source = f"the word vectors `{Path(vectors).name}`" if vectors else "word vectors of its own training sentences"
-        return f"On {source}, which stay as they are, filters were trained from random weights"
-    text, tower = _paths(recipe)
-    things = {"image": "pictures", "audio": "sounds"}.get(_modality(recipe) or "")
-    if text is None:
-        other = f" and, for {things}, the weights of `{tower}`" if tower else ""
-        return f"From random weights, with the tokenizer of `{recipe['encoder'].get('path', 'unknown')}`{other}, trained"
-    if things is None or tower == text:
-        return f"Trained from `{text}`"
-    return f"Trained from `{text}` and, for {things}, " + (f"`{tower}`" if tower else "random weights")
-
-
-def _introduction(trained: str, modality: str | None, folder: Path | None, recipe: Mapping[str, Any]) -> list[str]:
-    """What it is, and how to use it."""
-    if modality is not None:
-        return _dual_introduction(trained, modality, folder, recipe)
-    if _is_words(recipe):
-        return _word_introduction(trained)
-    return [
-        f"A sentence encoder: texts to vectors whose cosine says how close their meanings are. {trained}, and an ordinary "
-        "[sentence-transformers](https://sbert.net) model.",
-        "## Use",
-        _python(
-            "from sentence_transformers import SentenceTransformer",
-            "",
-            'model = SentenceTransformer("path/to/this/folder")',
-            'vectors = model.encode(["A dog runs through the park.", "The stock market fell today."])',
-            "print(model.similarity(vectors, vectors))",
-        ),
-        "`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in `modules.json`. "
-        "A further run starts from it with `--encoder.path`.",
-    ]
-
-
-def _word_introduction(trained: str) -> list[str]:
-    """The same of a model of word vectors."""
-    return [
-        f"A sentence encoder: texts to vectors whose cosine says how close their meanings are. {trained}. It is a "
-        "[sentence-transformers](https://sbert.net) model that brings its vectors and its Python.",
-        "## Use",
-        _python(
-            "from sentence_transformers import SentenceTransformer",
-            "",
-            'model = SentenceTransformer("path/to/this/folder", trust_remote_code=True)',
-            'vectors = model.encode(["A dog runs through the park.", "The stock market fell today."])',
-            "print(model.similarity(vectors, vectors))",
-        ),
-        f"`trust_remote_code=True` runs `{WORD_CODE}`: read it first if the folder has come from somewhere else.",
-    ]
-
-
-def _dual_introduction(trained: str, modality: str, folder: Path | None, recipe: Mapping[str, Any]) -> list[str]:
-    """The same of a model of texts and pictures or sounds."""
-    things, hf = {"image": ("pictures", "CLIPModel"), "audio": ("sounds", "ClapModel")}[modality]
-    code = None if folder is None else (folder / CODE).is_file()
-    flag = "" if code is False else ", trust_remote_code=True"
-    open_item = {
-        "image": ["from PIL import Image", 'item = Image.open("dog.jpg")'],
-        "audio": ["import soundfile", 'samples, rate = soundfile.read("dog.wav")  # mono: samples (T,)'],
-    }[modality]
-    item = "item" if modality == "image" else '{"array": samples, "sampling_rate": rate}'
-    rate = recipe.get("method", {}).get("tower", {}).get("input", {}).get("rate", 48000)
-    native = (
-        f"`{hf}.from_pretrained` and `AutoProcessor.from_pretrained` load the same folder."
-        + (f" Sounds must have {rate:,} samples per second." if modality == "audio" else "")
-        + " A further run takes its text half with `--encoder.path` and the other one with `--method.tower.path`."
-    )
-    own = (
-        f"The folder brings Python of its own (`{CODE}` and `resnet.py`), which `trust_remote_code=True` runs: read it "
-        "first if the folder has come from somewhere else. The text half alone needs none of it: "
-        '`SentenceTransformer("path/to/this/folder/text")` gives the same vectors of texts. '
-        "A further run takes the halves with `--encoder.path .../text` and `--method.tower.path .../tower` (a ResNet begins "
-        "anew)."
-    )
-    if code is None:
-        own = f"If there is a file `{CODE}`: {own} If there is none, leave `trust_remote_code` out: {native}"
-    return [
-        f"An encoder of texts and {things}: vectors of one space, whose cosine says how well a text describes one of the "
-        f"{things}, or how close two texts are. {trained}, a [sentence-transformers](https://sbert.net) model.",
-        "## Use",
-        _python(
-            open_item[0],
-            "from sentence_transformers import SentenceTransformer",
-            "",
-            f'model = SentenceTransformer("path/to/this/folder"{flag})',
-            open_item[1],
-            f"items = model.encode([{item}])",
-            'texts = model.encode(["a dog", "a cat"])',
-            "print(model.similarity(items, texts))",
-        ),
-        native if code is False else own,
-    ]
 
 
 def _python(*lines: str) -> str:

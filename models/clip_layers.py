@@ -1,0 +1,91 @@
+"""What CLIP's training needs of transformers' CLIP layers: OpenAI's initialisation, dropout, one position of the last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+@torch.no_grad()
+def init_clip_text(model: Any) -> None:
+    """OpenAI's initialisation of a CLIPTextModel (Radford et al. 2021), from which that of transformers differs."""
+    width, depth = model.config.hidden_size, model.config.num_hidden_layers
+    nn.init.normal_(model.embeddings.token_embedding.weight, std=0.02)
+    nn.init.normal_(model.embeddings.position_embedding.weight, std=0.01)
+    for layer in model.encoder.layers:
+        _init_layer(layer, width, depth)
+
+
+@torch.no_grad()
+def init_clip_vision(model: Any) -> None:
+    """Likewise of a CLIPVisionModel. Hugging Face draws q, k and v with the deviation that OpenAI has for the output, and
+    vice versa."""
+    width, depth = model.config.hidden_size, model.config.num_hidden_layers
+    model.embeddings.patch_embedding.reset_parameters()
+    nn.init.normal_(model.embeddings.class_embedding, std=width**-0.5)
+    nn.init.normal_(model.embeddings.position_embedding.weight, std=width**-0.5)
+    for layer in model.encoder.layers:
+        _init_layer(layer, width, depth)
+
+
+def _init_layer(layer: Any, width: int, depth: int) -> None:
+    attention, mlp = layer.self_attn, layer.mlp
+    for linear in (attention.q_proj, attention.k_proj, attention.v_proj):
+        nn.init.normal_(linear.weight, std=width**-0.5)
+    nn.init.normal_(mlp.fc1.weight, std=(2 * width) ** -0.5)
+    for linear in (attention.out_proj, mlp.fc2):
+        nn.init.normal_(linear.weight, std=width**-0.5 * (2 * depth) ** -0.5)
+
+
+def add_dropout(model: Any, p: float) -> None:
+    """Dropout in CLIP's text transformer, which has none: behind the embeddings and, as in BERT, behind what attention and
+    feed-forward add. (Zhao et al. has 0.1 in the language encoder and does not say where.) State dicts stay as they are.
+    """
+
+    def drop(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return F.dropout(output, p, module.training)
+
+    layers = [part for layer in model.encoder.layers for part in (layer.self_attn.out_proj, layer.mlp)]
+    for module in (model.embeddings, *layers):
+        module.register_forward_hook(drop)
+
+
+def last_clip_layer(layer: nn.Module, states: Tensor, index: Tensor, causal: bool = False) -> Tensor:
+    """What a transformers CLIPEncoderLayer makes of one position of every row, and no more.
+
+    Of a last layer nothing else is read. The same as ``layer(states)[arange(B), index]``, gradients too; attention dropout
+    is honoured, with other draws.
+
+    Args:
+        layer: the CLIPEncoderLayer.
+        states: (B, L, d), what enters it.
+        index: (B,) position per row.
+        causal: the position sees those up to itself, as in CLIP's text transformer; otherwise it sees all.
+
+    Returns:
+        (B, d).
+    """
+    parts: Any = layer
+    attention = parts.self_attn
+    rows = torch.arange(len(states), device=states.device)
+    own = states[rows, index]
+    normed = parts.layer_norm1(states)
+    query, key, value = (
+        linear(tokens).unflatten(-1, (attention.num_heads, -1)).transpose(1, 2)
+        for linear, tokens in (
+            (attention.q_proj, normed[rows, index][:, None]),
+            (attention.k_proj, normed),
+            (attention.v_proj, normed),
+        )
+    )
+    seen = None
+    if causal:
+        seen = (torch.arange(states.shape[1], device=states.device) <= index[:, None])[:, None, None]
+    answer = F.scaled_dot_product_attention(
+        query, key, value, seen, attention.dropout if layer.training else 0.0, scale=attention.scale
+    )
+    own = own + attention.out_proj(answer.flatten(1))
+    return own + parts.mlp(parts.layer_norm2(own))

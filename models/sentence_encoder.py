@@ -1,0 +1,101 @@
+"""What a sentence encoder says of itself, so that training, evaluation and export need not know its kind."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import Tensor, nn
+
+SENTENCES = "A sentence encoder: texts to vectors whose cosine says how close their meanings are."
+
+
+class CardText(NamedTuple):
+    """What a model card says of the encoder; the card adds method, numbers, data and recipe."""
+
+    what: str
+    """One sentence: what the model does."""
+    began: str
+    """What training began with, up to the verb: "Trained from `x`"."""
+    usage: tuple[str, ...]
+    """Lines of Python."""
+    notes: str
+    """What else a user should know, behind the usage."""
+    bases: tuple[str | None, ...] = ()
+    """Where the weights came from; the card lists those that are names on the Hugging Face hub."""
+    pipeline_tag: str = "sentence-similarity"
+    """What the hub lists it under."""
+
+
+class SentenceEncoder(nn.Module):
+    """Texts to vectors, perhaps pictures or sounds as well: what a method trains, and what is evaluated and exported.
+
+    The defaults are those of an encoder of texts alone.
+    """
+
+    modalities: tuple[str, ...] = ("text",)
+    """What it encodes: ``text``, and ``image`` or ``audio``."""
+    layered: bool = False
+    """Its folder is a Hugging Face text model, whose layers can be scored one by one."""
+    groups_by_length: bool = False
+    """Whether a batch is computed in groups of rows of one length, so that larger batches cost nothing."""
+    logit_factor: Callable[[], float] | None = None
+    """The factor on cosines that the encoder has learned, where it has one."""
+
+    def tokenize(self, texts: list[str], max_length: int | None = None) -> dict[str, Tensor]:
+        """``input_ids`` and ``attention_mask`` (B, L), padded to the longest text and cut at `max_length` or the limit."""
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def lengths(self, texts: list[str]) -> list[int]:
+        """Tokens of each text uncut."""
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def forward(self, batch: dict[str, Tensor]) -> Tensor:
+        """Sentence vectors (B, d) of tokenised texts."""
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def save(self, folder: str) -> None:
+        """Write a folder that `SentenceTransformer(folder)` loads."""
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def card(self, folder: Path) -> CardText:
+        """What the card of the model that was saved to `folder` says of it."""
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def encode_items(self, items: Sequence[Any]) -> Tensor:
+        """Vectors (B, d) of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``."""
+        raise ValueError(f"this encoder takes {' and '.join(self.modalities)} only")
+
+    def probe_items(self) -> tuple[list[Any], list[Any]]:
+        """Some items of the other modality, to compare an export by: as `encode_items` takes them and as
+        sentence-transformers does."""
+        return [], []
+
+    def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
+        """The words of a text and what each weighs (L,), where the encoder weighs words."""
+        return None
+
+
+def usage(options: str = "") -> tuple[str, ...]:
+    """Python that encodes two texts with a model that is loaded with `options`."""
+    return (
+        "from sentence_transformers import SentenceTransformer",
+        "",
+        f'model = SentenceTransformer("path/to/this/folder"{options})',
+        'vectors = model.encode(["A dog runs through the park.", "The stock market fell today."])',
+        "print(model.similarity(vectors, vectors))",
+    )
+
+
+def shown(path: str) -> str:
+    """A path as it may be published: a name on the hub as it is, a folder of this machine by its last name."""
+    return Path(path).name if Path(path).is_absolute() else path
+
+
+def hub_names(paths: Sequence[str | None]) -> list[str]:
+    """Those that are names on the Hugging Face hub."""
+    names = [path for path in dict.fromkeys(paths) if path]
+    return [name for name in names if re.fullmatch(r"[\w\-.]+(/[\w\-.]+)?", name) and not Path(name).exists()]

@@ -1,0 +1,223 @@
+"""Text models on disk: what their configuration says, how they are loaded, sentence-transformers' modules behind them."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from sentence_transformers.sentence_transformer import modules as st
+from torch import nn
+from transformers import (
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    ClapTextModel,
+    CLIPTextModel,
+    PretrainedConfig,
+)
+
+from models.clip_layers import init_clip_text
+from models.heads import Head
+from models.pooling import AVERAGED, MODES, Pooling
+
+# Models of texts and something else, of which a text encoder is one half.
+TEXT_HALVES: dict[str, Any] = {"clip": CLIPTextModel, "clap": ClapTextModel}
+
+# What the same dropout is called in different configurations.
+HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
+ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
+
+
+# ---- configuration ---------------------------------------------------------------------------------------------------
+
+
+def text_half(folder: Path) -> Path:
+    """The sentence-transformers folder inside an export of a `DualEncoder` that brings its code; else `folder` itself."""
+    return folder / "text" if (folder / "dual_config.json").is_file() else folder
+
+
+def text_config(path: str) -> PretrainedConfig:
+    """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
+    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
+    return config.text_config if config.model_type in TEXT_HALVES else config
+
+
+def positions(config: PretrainedConfig) -> int:
+    """Most tokens of a text that a model of this configuration has positions for; 10^9 where nothing limits them.
+
+    RoBERTa and its kin count positions from behind the padding index, so they have 512 of their 514.
+    """
+    kind = _model_class(config)
+    if kind is None:
+        return getattr(config, "max_position_embeddings", None) or 10**9
+    with torch.device("meta"):  # nothing but shapes
+        return positions_of(kind(config))
+
+
+def positions_of(model: Any) -> int:
+    """The same of a model that is there: a table of positions with a padding index is counted from behind it."""
+    most = getattr(model.config, "max_position_embeddings", None) or 10**9
+    table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
+    padding = getattr(table, "padding_idx", None)
+    return most if padding is None else most - padding - 1
+
+
+def has_pooler(config: PretrainedConfig) -> bool:
+    """Whether the model type comes with an optional pooler, as BERT does and DistilBERT does not."""
+    kind = _model_class(config)
+    return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+
+
+def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:
+    """Write the dropouts that are given to `config`. Raises ValueError for a type of model that has none."""
+    settings = {"hidden_dropout": (hidden, HIDDEN_DROPOUTS), "attention_dropout": (attention, ATTENTION_DROPOUTS)}
+    for setting, (value, names) in settings.items():
+        if value is None:
+            continue
+        name = next((name for name in names if hasattr(config, name)), None)
+        if name is not None:
+            setattr(config, name, value)
+        elif config.model_type != "clip_text_model":  # see `clip_layers.add_dropout`
+            raise ValueError(f"encoder.{setting}: a {config.model_type!r} model has no such setting; leave it out")
+
+
+def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float | None) -> bool:
+    """Whether two passes of a text in training differ: the rates of the recipe, or where they are none the model's own."""
+
+    def rate(given: float | None, names: tuple[str, ...]) -> float | None:
+        own = [float(getattr(config, name)) for name in names if hasattr(config, name)]
+        return given if given is not None else own[0] if own else None
+
+    # CLIP's configuration may name a rate, but the model has no such dropout.
+    first = (hidden or 0.0) if config.model_type == "clip_text_model" else rate(hidden, HIDDEN_DROPOUTS)
+    return not first == rate(attention, ATTENTION_DROPOUTS) == 0
+
+
+def _half(config: PretrainedConfig) -> Any:
+    return TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
+
+
+def _model_class(config: PretrainedConfig) -> Any:
+    """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
+    return _half(config) or MODEL_MAPPING.get(type(config), None)
+
+
+# ---- the transformer -------------------------------------------------------------------------------------------------
+
+
+def new_model(config: PretrainedConfig) -> Any:
+    """A model without pooler, its weights drawn from torch's random numbers; CLIP's as OpenAI draws them."""
+    options = {"add_pooling_layer": False} if has_pooler(config) else {}
+    half = _half(config)
+    model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
+    if isinstance(model, CLIPTextModel):
+        init_clip_text(model)
+    return model
+
+
+def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) -> tuple[Any, Head | None]:
+    """The model of a folder in float32, from safetensors, and with `pooler` its pooler as a head, if there is one.
+
+    Raises ValueError, about `path`, when weights are missing, and OSError for a folder that is no model.
+    """
+    pooler = pooler and has_pooler(config)
+    options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
+    half = _half(config)
+    model, report = (half or AutoModel).from_pretrained(
+        folder,
+        key_mapping={r"^text_model\.": ""} if half else None,
+        config=config,
+        use_safetensors=True,
+        dtype=torch.float32,
+        output_loading_info=True,
+        **options,
+    )
+    absent = sorted(report["missing_keys"])
+    if other := [name for name in absent if not name.startswith("pooler.")]:
+        raise ValueError(
+            f"encoder.path: {path!r} lacks {len(other)} weights of a {config.model_type!r} model, such as {other[0]!r}; "
+            "they would be random. Is config.json that of these weights?"
+        )
+    head = None
+    if pooler:
+        if not absent:
+            head = Head(config.hidden_size)
+            head.linear.load_state_dict(model.pooler.dense.state_dict())
+        model.pooler = None
+    return model, head
+
+
+# ---- sentence-transformers' modules ----------------------------------------------------------------------------------
+
+
+class Saved(NamedTuple):
+    """What a sentence-transformers folder says; of any other folder only where the model is."""
+
+    folder: Path
+    """Of the transformer."""
+    limit: int | None = None
+    """Most tokens of a text."""
+    pooling: Pooling | None = None
+    head: Head | None = None
+    normalise: bool = False
+    projected: bool = False
+    """It goes on to a projection into the space of another modality, which `DualEncoder` reads where it is wanted."""
+
+
+def read_modules(folder: Path) -> Saved:
+    """What modules.json of `folder` says. Raises ValueError for modules that a `TextEncoder` is not made of."""
+    saved = Saved(folder)
+    if not (folder / "modules.json").is_file():
+        return saved
+    averaged: Pooling | None = None
+    for entry in json.loads((folder / "modules.json").read_text()):
+        kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
+        if kind == "Transformer":
+            saved = saved._replace(folder=place, limit=st.Transformer.load_config(str(place)).get("max_seq_length"))
+        elif kind == "WeightedLayerPooling":
+            layers = st.WeightedLayerPooling.load(str(place)).layer_weights.nonzero().flatten().tolist()
+            averaged = "avg_first_last" if layers[0] == 0 else "avg_top2"
+        elif kind == "Pooling":
+            saved = saved._replace(pooling=averaged or _pooling(st.Pooling.load(str(place)).pooling_mode, folder))
+        elif kind == "Dense" and entry["name"].startswith("projection"):
+            saved = saved._replace(projected=True)
+        elif kind == "Dense" and saved.head is None:
+            dense = st.Dense.load(str(place))
+            head = Head(dense.in_features, dense.out_features, dense.activation_function)
+            head.linear.load_state_dict(dense.linear.state_dict())
+            saved = saved._replace(head=head, pooling="cls" if saved.pooling == "cls_before_pooler" else saved.pooling)
+        elif kind == "Normalize":
+            saved = saved._replace(normalise=True)
+        else:
+            raise ValueError(
+                f"encoder.path: {str(folder)!r} has a module {entry['type']!r}; supported: Transformer, Pooling, "
+                "WeightedLayerPooling, one Dense, Normalize"
+            )
+    return saved
+
+
+def _pooling(mode: Any, folder: Path) -> Pooling:
+    names: dict[Any, Pooling] = {theirs: ours for ours, theirs in MODES.items() if ours != "cls" and ours not in AVERAGED}
+    if mode not in names:
+        raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
+    return names[mode]
+
+
+def make_modules(config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool) -> list[nn.Module]:
+    """What stands behind the transformer in a sentence-transformers folder; the reverse of `read_modules`."""
+    made: list[nn.Module] = []
+    if pooling in AVERAGED:
+        depth = config.num_hidden_layers
+        share = torch.zeros(depth + 1)
+        share[list(AVERAGED[pooling])] = 1
+        made.append(st.WeightedLayerPooling(config.hidden_size, depth, 0, nn.Parameter(share)))
+    made.append(st.Pooling(config.hidden_size, MODES[pooling]))
+    if head is not None:
+        weight, bias = (t.detach().cpu().clone() for t in (head.linear.weight, head.linear.bias))
+        made.append(st.Dense(weight.shape[1], weight.shape[0], True, head.activation, weight, bias))
+    if normalise:
+        made.append(st.Normalize())
+    return made

@@ -41,15 +41,12 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# What lacks its data says so and is skipped.
 bench: $(STAMP)
-	$(BIN)/python benchmarks/views.py
-	$(BIN)/python benchmarks/streams.py
-	$(BIN)/python benchmarks/retrieval.py
-	$(BIN)/python benchmarks/clip.py
-ifdef SENTEVAL
-	$(BIN)/python benchmarks/sts_speed.py --data $(SENTEVAL)
-	$(BIN)/python benchmarks/transfer.py --data $(SENTEVAL)
-endif
+	@for file in benchmarks/speed/[a-z]*.py; do \
+		grep -q __main__ $$file || continue; name=$$(basename $$file .py); \
+		echo "\n== $$name"; $(BIN)/python -m benchmarks.speed.$$name || exit 1; \
+	done
 
 clean:
 	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

@@ -1,10 +1,13 @@
-"""What goes wrong with the bytes that a stream reads."""
+"""What goes wrong with the bytes that a stream reads, and how a wrong name is answered."""
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Iterable
+
 
 class DataError(ValueError):
-    """Shards, samples or fields that cannot be used; the text names what was found and what is allowed."""
+    """Shards, samples, files or fields that cannot be used; the text names what was found and what is allowed."""
 
 
 class DecodeError(DataError):
@@ -18,3 +21,10 @@ class DecodeError(DataError):
     def __init__(self, message: str, reason: str = "undecodable") -> None:
         super().__init__(message)
         self.reason = reason
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return `` Did you mean 'sts12'?``, with a space before it, or nothing when no known name is near; case is ignored."""
+    by_lower = {item.lower(): item for item in known}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
+    return f" Did you mean {by_lower[near[0]]!r}?" if near else ""

@@ -1,93 +1,18 @@
-"""Texts, tables, pictures and sounds -> WebDataset shards: `NAME-SPLIT-000000.tar`, ... and a `dataset.json` beside them.
-
-Two passes, so that memory stays flat for millions of samples: the source is read once into a spool file, which only keeps a
-position per sample in memory; then the samples are written in a seeded order. Equal input, seed and names give equal bytes.
-"""
+"""Texts, tables, pictures and sounds -> the drafts of samples, which `data/shard_writer.py` packs into shards."""
 
 from __future__ import annotations
 
-import contextlib
-import csv
-import fcntl
-import gzip
-import hashlib
-import io
 import json
-import os
 import re
-import shutil
 import tarfile
-import zlib
-from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, Literal, Protocol
+from typing import Any, Literal
 
-from tqdm import tqdm
-
-from data.errors import DataError
-from data.order import permutation, seed_of
-from data.shards import MANIFEST, WIDS_KIND, read_manifest
-from data.streams.decode import IMAGES, SOUNDS
-
-_PARTIAL = ".partial"
-_UNREADABLE = (OSError, EOFError, zlib.error)  # the last two are gzip's: cut short, damaged
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A sample that is about to be packed."""
-
-    fields: dict[str, bytes] = field(default_factory=dict)
-    """Fields that are at hand."""
-    file: str | None = None
-    """A source file that is copied as it is; its extension names the field."""
-    label: str | None = None
-    """Name of its class; becomes the integer field `cls`."""
-    key: str = ""
-    """Replaces the position in the source as the sample's key."""
-
-
-Drafts = Iterable[Draft | None]
-"""Samples of a source in its order; None stands for one that is left out because it is empty, or its file missing."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """What the shards are called, and how they are cut."""
-
-    folder: Path
-    name: str
-    split: str = "train"
-    shard_size: int = 10_000
-    """At most this many samples in a shard; shards are filled evenly."""
-    shuffle: bool = True
-    seed: int = 0
-    licence: str = "unknown"
-    source: str = "unknown"
-    overwrite: bool = False
-
-
-@dataclass(frozen=True)
-class Packed:
-    """What was packed."""
-
-    folder: Path
-    samples: int
-    dropped: int
-    """Samples left out because they were empty, or their file missing."""
-    shards: int
-    bytes: int
-    classes: tuple[str, ...] = ()
-
-
-class Files(Protocol):
-    """Where the files that a manifest names lie."""
-
-    def has(self, name: str) -> bool: ...
-
-    def read(self, name: str) -> bytes: ...
+from data.errors import DataError, did_you_mean
+from data.shard_writer import Draft, Files
+from data.text_files import read_lines, read_rows
 
 
 class FolderFiles:
@@ -129,23 +54,30 @@ class TarFiles:
         return str(self.path)
 
 
-# ---------------------------------------------------------------------------------------------------------------- sources
+def files_of(source: Path, root: Path | None = None) -> FolderFiles | TarFiles:
+    """Where the files of a source lie: below it when it is a folder; else, as it is a manifest, in `root` (a folder or a
+    tar archive), or beside it.
+
+    Raises:
+        DataError: the source or `root` is not there, or `root` is a file of another kind.
+    """
+    if not source.exists():
+        raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
+    place = source if source.is_dir() else root or source.parent
+    if not place.exists():
+        raise DataError(f"--root {root} does not exist")
+    return FolderFiles(place) if place.is_dir() else TarFiles(place)
 
 
 def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
-        DataError: a file is missing or damaged, or a line is not UTF-8.
+        DataError: see `read_lines`.
     """
     for path in paths:
-        with _opened(path) as file:
-            for number, line in enumerate(_bytes_lines(file, path), 1):
-                try:
-                    text = line.decode("utf-8-sig" if number == 1 else "utf-8").strip()
-                except UnicodeDecodeError as error:
-                    raise DataError(f"{path}, line {number}: not UTF-8 ({error}); convert it, e.g. with iconv") from error
-                yield Draft({"txt": text.encode()}) if text else None
+        for _, line in read_lines(path, blank=True):
+            yield Draft({"txt": text.encode()}) if (text := line.strip()) else None
 
 
 def table_rows(
@@ -254,7 +186,7 @@ def manifest_files(
     entries: Iterable[_Entry] = _entries(path, file, captions, label, where, quoted)
     if group:
         entries = _grouped(entries, path)
-    as_text = len(captions) == 1 and _suffix(path) != ".jsonl" and not group
+    as_text = len(captions) == 1 and _kind(path) != ".jsonl" and not group
     for entry in entries:
         _check_extension(entry.file, extensions, f"{path}, row {entry.row}: {entry.file}")
         there = files.has(entry.file)
@@ -331,21 +263,8 @@ def _check_extension(name: str, extensions: Sequence[str], where: str) -> None:
         raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
 
 
-def _suffix(path: Path) -> str:
+def _kind(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
-
-
-def _opened(path: Path) -> IO[bytes]:
-    if not path.is_file():
-        raise DataError(f"{path} does not exist" if not path.exists() else f"{path} is a folder, not a file")
-    return gzip.open(path) if path.name.endswith(".gz") else path.open("rb")  # type: ignore[return-value]  # both read bytes
-
-
-def _bytes_lines(file: IO[bytes], path: Path) -> Iterator[bytes]:
-    try:
-        yield from file
-    except _UNREADABLE as error:
-        raise DataError(f"{path} cannot be read to its end: {error}") from error
 
 
 def _rows(
@@ -354,379 +273,30 @@ def _rows(
     """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`."""
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
-    rows = _json_rows(path, wanted) if _suffix(path) == ".jsonl" else _table_rows(path, wanted, quoted)
+    rows: Iterator[tuple[int, dict[str, Any]]]
+    if _kind(path) == ".jsonl":
+        rows = _json_rows(path, wanted)
+    elif _kind(path) == ".csv":
+        rows = read_rows(path, wanted, delimiter=",", quoted=quoted is not False)
+    elif _kind(path) == ".tsv":
+        rows = read_rows(path, wanted, quoted=quoted is True)
+    else:
+        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz)")
     for number, row in rows:
         if all(str(row[column]) == value for column, value in where.items()):
             yield number, row
 
 
-def _unknown_columns(path: Path, wanted: Sequence[str], have: Sequence[str], row: str = "") -> DataError:
-    missing = [name for name in wanted if name not in have]
-    return DataError(f"{path}{row} has no column {', '.join(map(repr, missing))}; it has {', '.join(have) or 'none'}")
-
-
-def _table_rows(path: Path, wanted: Sequence[str], quoted: bool | None) -> Iterator[tuple[int, dict[str, Any]]]:
-    if _suffix(path) not in (".csv", ".tsv"):
-        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz)")
-    comma = _suffix(path) == ".csv"
-    quoted = comma if quoted is None else quoted
-    with _opened(path) as raw:
-        csv.field_size_limit(2**24)  # a text may be longer than csv's 128 kB
-        text = io.TextIOWrapper(raw, "utf-8-sig", newline="")
-        reader = csv.reader(
-            text, delimiter="," if comma else "\t", quoting=csv.QUOTE_MINIMAL if quoted else csv.QUOTE_NONE, strict=quoted
-        )
-        try:
-            header = next(reader, [])
-            if not set(wanted) <= set(header):
-                raise _unknown_columns(path, wanted, header)
-            if twice := [name for name in wanted if header.count(name) > 1]:
-                raise DataError(f"{path} has two columns {twice[0]!r}; rename one")
-            for row in reader:
-                if not row:  # an empty line
-                    continue
-                if len(row) != len(header):
-                    raise DataError(
-                        f"{path}, line {reader.line_num}: {len(row)} cells under {len(header)} columns; "
-                        f"quotation marks are read as {'quoting' if quoted else 'text'}, see --quoted"
-                    )
-                yield reader.line_num, dict(zip(header, row, strict=True))
-        except UnicodeDecodeError as error:
-            raise DataError(
-                f"{path}, after line {reader.line_num}: not UTF-8 ({error}); convert it, e.g. with iconv"
-            ) from error
-        except csv.Error as error:
-            raise DataError(f"{path}, line {reader.line_num}: {error}; see --quoted") from error
-        except _UNREADABLE as error:
-            raise DataError(f"{path} cannot be read to its end: {error}") from error
-
-
 def _json_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    with _opened(path) as file:
-        for number, line in enumerate(_bytes_lines(file, path), 1):
-            if not line.strip():
-                continue
-            try:
-                row = json.loads(line)
-            except ValueError as error:
-                raise DataError(f"{path}, row {number}: no JSON ({error})") from error
-            if not isinstance(row, dict):
-                raise DataError(f'{path}, row {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')
-            if not set(wanted) <= set(row):
-                raise _unknown_columns(path, wanted, list(row), f", row {number}")
-            yield number, row
-
-
-# ---------------------------------------------------------------------------------------------------------------- writing
-
-
-class _Spool:
-    """Drafts on disk: appended once, then read in any order. Keeps eight bytes of memory per draft."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("w+b")
-        self._offsets = array("Q", [0])
-
-    def __len__(self) -> int:
-        return len(self._offsets) - 1
-
-    def append(self, draft: Draft) -> None:
-        sizes = {name: len(value) for name, value in draft.fields.items()}
-        head = json.dumps([sizes, draft.file, draft.label, draft.key]).encode()
-        record = head + b"\n" + b"".join(draft.fields.values())
-        self._file.write(record)
-        self._offsets.append(self._offsets[-1] + len(record))
-
-    def flush(self) -> None:
-        self._file.flush()
-
-    def __getitem__(self, i: int) -> Draft:
-        start, stop = self._offsets[i], self._offsets[i + 1]
-        head, _, rest = os.pread(self._file.fileno(), stop - start, start).partition(b"\n")
-        sizes, file, label, key = json.loads(head)
-        fields, place = {}, 0
-        for name, size in sizes.items():
-            fields[name] = rest[place : place + size]
-            place += size
-        return Draft(fields, file, label, key)
-
-    def close(self) -> None:
-        self._file.close()
-
-
-def pack(drafts: Drafts, output: Output, files: Files | None = None, classes: Sequence[str] | None = None) -> Packed:
-    """Write the samples of a source as shards with their `dataset.json`.
-
-    Nothing appears under its final name before all of it is written, `dataset.json` comes last, and what a killed run left
-    behind is removed by the next.
-
-    Args:
-        drafts: the samples.
-        output: where to and how.
-        files: where the files lie that drafts name.
-        classes: names of the classes 0, 1, ... (of an earlier packed split); none: those that occur, sorted (as numbers when
-            all are whole numbers).
-
-    Raises:
-        DataError: nothing to pack, output that exists, a class that is not in `classes`, or whatever the source finds wrong.
-    """
-    _check_output(output)
-    output.folder.mkdir(parents=True, exist_ok=True)
-    with _locked(output.folder):
-        old = _existing(output)
-        partial = output.folder / _PARTIAL
-        shutil.rmtree(partial, ignore_errors=True)  # of a killed run: the lock is ours
-        partial.mkdir()
+    for number, line in read_lines(path):
         try:
-            packed, record = _write(drafts, output, partial, files, classes)
-            (output.folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are no longer described
-            for path in old:
-                path.unlink(missing_ok=True)
-            for entry in record["shardlist"]:
-                os.replace(partial / entry["url"], output.folder / entry["url"])
-            (partial / MANIFEST).write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-            os.replace(partial / MANIFEST, output.folder / MANIFEST)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-    return packed
-
-
-def _check_output(output: Output) -> None:
-    for what, name in (("name", output.name), ("split", output.split)):
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]*", name):
-            raise DataError(
-                f"--{what} {name!r}: letters, digits, '_', '-' and '.' only, since it becomes part of file names"
-            )
-    if output.shard_size < 1:
-        raise DataError(f"--shard-size {output.shard_size}; it must be at least 1 sample")
-    if output.folder.exists() and not output.folder.is_dir():
-        raise DataError(f"--out {output.folder} is a file; give a folder")
-
-
-@contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time packs into a folder; the lock ends with the process, however it ends."""
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DataError(f"--out {folder}: another process is packing into this folder; wait for it") from error
-        yield
-    finally:
-        os.close(handle)
-
-
-def _existing(output: Output) -> list[Path]:
-    """Shards that are to be replaced; DataError when there are some and that was not asked for."""
-    there = sorted(output.folder.glob("*.tar"))
-    if not there and not (output.folder / MANIFEST).exists():
-        return []
-    if not output.overwrite:
-        raise DataError(
-            f"--out {output.folder} already holds {len(there)} shards and is not overwritten; "
-            "choose another folder (each split has its own), or say --overwrite"
-        )
-    try:
-        manifest = read_manifest(str(output.folder))
-    except DataError:
-        manifest = None
-    ours = set(manifest.shards) if manifest else set()
-    pattern = re.compile(re.escape(f"{output.name}-{output.split}-") + r"\d{6,}\.tar")
-    strange = [path.name for path in there if path.name not in ours and not pattern.fullmatch(path.name)]
-    if strange:
-        raise DataError(f"--out {output.folder} holds {strange[0]}, which is no shard of this set; choose another folder")
-    return there
-
-
-def _write(
-    drafts: Drafts, output: Output, partial: Path, files: Files | None, classes: Sequence[str] | None
-) -> tuple[Packed, dict[str, Any]]:
-    spool = _Spool(partial / "spool")
-    try:
-        dropped, names = 0, set()
-        positions = array("Q")  # a key is the position in the source, so that a bad sample can be found there
-        for position, draft in enumerate(tqdm(drafts, "reading", unit=" samples", **_CALM)):
-            if draft is None:
-                dropped += 1
-                continue
-            spool.append(draft)
-            positions.append(position)
-            if draft.label is not None:
-                names.add(draft.label)
-        spool.flush()
-        if not len(spool):
-            raise DataError(f"nothing to pack: the source has no sample that is not empty ({dropped} empty or missing ones)")
-        numbers = _class_numbers(names, classes)
-        order = permutation(len(spool), seed_of(output.seed, "pack")) if output.shuffle else range(len(spool))
-        count = -(-len(spool) // output.shard_size)
-        entries = []
-        with tqdm(total=len(spool), desc="writing", unit=" samples", **_CALM) as bar:
-            for number in range(count):
-                part = order[len(spool) * number // count : len(spool) * (number + 1) // count]
-                samples = (_sample(spool[int(i)], positions[int(i)], files, numbers) for i in part)
-                url = f"{output.name}-{output.split}-{number:06d}.tar"
-                entries.append(_write_shard(partial / url, samples, bar.update))
-        total = sum(entry["filesize"] for entry in entries)
-        record = {
-            "__kind__": WIDS_KIND,
-            "wids_version": 1,
-            "name": output.name,
-            "split": output.split,
-            "licence": output.licence,
-            "source": output.source,
-            "nsamples": len(spool),
-            "filesize": total,
-            "fields": sorted({name for entry in entries for name in entry["fields"]}),
-            "classes": list(numbers),
-            "order": f"shuffled with seed {output.seed}" if output.shuffle else "as in the source",
-            "dropped": dropped,
-            "shardlist": entries,
-        }
-        return Packed(output.folder, len(spool), dropped, count, total, tuple(numbers)), record
-    finally:
-        spool.close()
-
-
-_CALM: dict[str, Any] = {
-    "mininterval": 1.0,
-    "disable": None,
-    "leave": False,
-    "unit_scale": True,
-}  # None: off without a terminal
-
-
-def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:
-    if classes is not None and names:
-        if unknown := sorted(names - set(classes)):
-            raise DataError(
-                f"class {unknown[0]!r} is not among the given {len(classes)} classes: {', '.join(classes[:10])} ..."
-            )
-        ordered = list(classes)
-    elif all(name.isdecimal() for name in names):
-        ordered = sorted(names, key=lambda name: (int(name), name))
-    else:
-        ordered = sorted(names)
-    return {name: number for number, name in enumerate(ordered)}
-
-
-def _sample(draft: Draft, position: int, files: Files | None, numbers: Mapping[str, int]) -> tuple[str, dict[str, bytes]]:
-    fields = dict(draft.fields)
-    if draft.file is not None:
-        assert files is not None  # who names files says where they are
-        extension = draft.file.rpartition(".")[2].lower()
-        try:
-            fields = {"jpg" if extension == "jpeg" else extension: files.read(draft.file)} | fields
-        except OSError as error:
-            raise DataError(f"{draft.file} in {files} cannot be read: {error}") from error
-    if draft.label is not None:
-        fields["cls"] = str(numbers[draft.label]).encode()
-    return draft.key or f"{position:08d}", fields
-
-
-def _write_shard(
-    path: Path, samples: Iterator[tuple[str, dict[str, bytes]]], advance: Callable[[int], Any]
-) -> dict[str, Any]:
-    names: set[str] = set()
-    count = 0
-    with tarfile.open(path, "w", format=tarfile.USTAR_FORMAT) as tar:
-        for key, fields in samples:
-            for name, value in fields.items():
-                member = tarfile.TarInfo(f"{key}.{name}")  # time, owner and rights are constants
-                member.size = len(value)
-                tar.addfile(member, io.BytesIO(value))
-            tar.members.clear()  # type: ignore[attr-defined]  # it would keep every header
-            names |= set(fields)
-            count += 1
-            advance(1)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
-    return {
-        "url": path.name,
-        "nsamples": count,
-        "filesize": path.stat().st_size,
-        "sha256": digest,
-        "fields": sorted(names),
-    }
-
-
-# ------------------------------------------------------------------------------------------------------------- whole sources
-
-
-def pack_text(paths: Sequence[Path], output: Output) -> Packed:
-    """Pack sentences, one a line: see `text_lines` and `pack`."""
-    return pack(text_lines(paths), output)
-
-
-def pack_table(
-    path: Path,
-    columns: Sequence[str],
-    output: Output,
-    *,
-    label: str | None = None,
-    where: Mapping[str, str] | None = None,
-    quoted: bool | None = None,
-    classes: Sequence[str] | None = None,
-) -> Packed:
-    """Pack pairs, triples or labelled texts: see `table_rows` and `pack`."""
-    return pack(table_rows(path, columns, label=label, where=where, quoted=quoted), output, classes=classes)
-
-
-def pack_files(
-    source: Path,
-    extensions: Sequence[str],
-    output: Output,
-    *,
-    root: Path | None = None,
-    file: str = "file",
-    captions: Sequence[str] = (),
-    label: str | None = None,
-    where: Mapping[str, str] | None = None,
-    quoted: bool | None = None,
-    group: bool = False,
-    missing: Literal["raise", "skip"] = "raise",
-    classes: Sequence[str] | None = None,
-) -> Packed:
-    """Pack pictures (`decode.IMAGES`) or sounds (`decode.SOUNDS`): a folder of class folders, or a manifest.
-
-    Args:
-        source: see `folder_files` and `manifest_files`.
-        extensions: kinds of files that are allowed.
-        output: where to and how.
-        root: folder or tar archive in which the manifest's files lie; none: the manifest's folder.
-        file, captions, label, where, quoted, group, missing: see `manifest_files`.
-        classes: see `pack`.
-    """
-    if source.is_dir():
-        if captions or label or where or root or group:
-            raise DataError(f"{source} is a folder: --captions, --label, --where, --root and --group belong to a manifest")
-        return pack(folder_files(source, extensions), output, FolderFiles(source), classes)
-    if not source.exists():
-        raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
-    if root is not None and not root.exists():
-        raise DataError(f"--root {root} does not exist")
-    place = root or source.parent
-    files: Files = FolderFiles(place) if place.is_dir() else TarFiles(place)
-    drafts = manifest_files(
-        source,
-        extensions,
-        files,
-        file=file,
-        captions=captions,
-        label=label,
-        where=where,
-        quoted=quoted,
-        group=group,
-        missing=missing,
-    )
-    return pack(drafts, output, files, classes)
-
-
-def pack_images(source: Path, output: Output, **options: Any) -> Packed:
-    """Pack pictures: see `pack_files`."""
-    return pack_files(source, IMAGES, output, **options)
-
-
-def pack_audio(source: Path, output: Output, **options: Any) -> Packed:
-    """Pack sounds: see `pack_files`."""
-    return pack_files(source, SOUNDS, output, **options)
+            row = json.loads(line)
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: no JSON ({error})") from error
+        if not isinstance(row, dict):
+            raise DataError(f'{path}, line {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')
+        for name in wanted:
+            if name not in row:
+                near = did_you_mean(name, row)
+                raise DataError(f"{path}, line {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
+        yield number, row

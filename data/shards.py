@@ -1,8 +1,8 @@
 """Tar files of samples (WebDataset shards): which there are, what is in them, and any sample of them by its position.
 
 A sample is the consecutive members that share a name up to the first dot: `cat/01.jpg` and `cat/01.cls` are the fields `jpg`
-and `cls` of the sample `cat/01`. A `dataset.json` beside the shards (`data/pack.py` writes it; it is also an index of the
-`wids` library) says how many samples each has, so that nothing needs to be opened to plan a run.
+and `cls` of the sample `cat/01`. A `dataset.json` beside the shards (`data/shard_writer.py` writes it; it is also
+an index of the `wids` library) says how many samples each has, so that nothing needs to be opened to plan a run.
 """
 
 from __future__ import annotations

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from data.errors import did_you_mean
 from data.word_vectors import is_word_vectors
 from evaluation.encoders.folders import model_type, own_module
 from evaluation.encoders.word_vectors import WordVectors
-from evaluation.task import EvaluationError, did_you_mean
+from evaluation.task import EvaluationError
 
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-WORDS = "multicse_words.WordModule"  # that of a model of word vectors and trained filters
 POST = ("whitening", "flow")
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
@@ -63,7 +63,7 @@ def parse(spec: str) -> Spec:
         path = _path(spec[: min((cut for cut in cuts if cut > name_at), default=len(spec))])
         there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
         raise EvaluationError(
-            f"no model {path}{did_you_mean(path.name, there)} A model is a folder on disk (of the Hub: `hf download NAME "
+            f"no model {path}.{did_you_mean(path.name, there)} A model is a folder on disk (of the Hub: `hf download NAME "
             "--local-dir DIR` first) or a word-vector file; @POOLING and +whitening or +flow may follow it"
         )
     place, rest = spec[: ends[0]], spec[ends[0] :]
@@ -73,7 +73,7 @@ def parse(spec: str) -> Spec:
     pooling, post = parts.groups()
     if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
         raise EvaluationError(
-            f"unknown post-processing {post!r} in {spec!r}{did_you_mean(post, POST)} It is one of +whitening, "
+            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
             "+whitening<K> (to K dimensions) and +flow"
         )
     return Spec(_path(place), pooling, post)
@@ -92,7 +92,7 @@ def load_model(
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean and gclsr). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the
+    have mean and letters). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the
     protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
     sound.
 
@@ -123,30 +123,17 @@ def load_model(
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
         return WordVectors(place, pooling)
-    kind = model_type(place)
-    if own_module(place) == WORDS:
-        from evaluation.encoders.word_models import load_word_model
-
-        if pooling is not None:
-            raise EvaluationError(
-                f"{place} holds word vectors with trained filters, which have no pooling; leave @{pooling} out (the mean of "
-                "word vectors is FILE@gclsr of their file or folder)"
-            )
-
-        return load_word_model(place, device, batch_size)
-    if kind in MULTIMODAL or own_module(place) is not None:
-        from evaluation.encoders.multimodal import load_multimodal
-
-        if pooling is not None:
-            raise EvaluationError(
-                f"{place} holds a {kind or 'dual encoder'} model, which has its own projection; leave @{pooling} out"
-            )
-        return load_multimodal(place, device=device, batch_size=batch_size, seed=seed)
-    from evaluation.encoders.encoder import load_encoder
-
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
-    return load_encoder(place, pooling, device, batch_size)
+    if own_module(place) is None and model_type(place) not in MULTIMODAL:
+        from evaluation.encoders.encoder import load_encoder
+
+        return load_encoder(place, pooling, device, batch_size)
+    from evaluation.encoders.multimodal import load_whole
+
+    if pooling is not None:
+        raise EvaluationError(f"{place} has its own way from tokens to a vector, so it has no pooling; leave @{pooling} out")
+    return load_whole(place, device=device, batch_size=batch_size, seed=seed)
 
 
 def _path(text: str) -> Path:

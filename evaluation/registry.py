@@ -6,18 +6,23 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
 from data import shards
+from data.errors import DataError, did_you_mean
 from evaluation.tables import SEVEN, TRANSFER
-from evaluation.task import EvaluationError, Task, did_you_mean
-from evaluation.tasks import lee, sts
-from evaluation.tasks.geometry import GeometryTask
+from evaluation.task import EvaluationError, Task
+from evaluation.tasks import finetune, lee, probe, sts, transfer, zero_shot
+from evaluation.tasks.classification import ClassificationTask
+from evaluation.tasks.contrastive import BATCH, ContrastiveTask
+from evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
+from evaluation.tasks.hub import hub_pairs
+from evaluation.tasks.labelled_texts import read_labelled
+from evaluation.tasks.paired_items import Samples
+from evaluation.tasks.relatedness import RelatednessTask
+from evaluation.tasks.retrieval import RetrievalTask
 from evaluation.tasks.sts import PairTask
-
-if TYPE_CHECKING:
-    from evaluation.tasks.probe import Protocol
 
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
 REGRESSION = {  # SentEval's trained mode: train, dev and test part
@@ -32,27 +37,6 @@ GEOMETRY = "-geometry"
 # high, the middle of the scale.
 THRESHOLDS = {"lee": 0.5}
 
-# Tasks on data of the user's own: KIND:PLACE, with options as in a URL (zero-shot:shards/cifar?classes=names.json).
-KINDS = {
-    "pairs": "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
-    "hub": "rated sentence pairs of a Hugging Face dataset, NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, or of its folder",
-    "classify": "labelled texts in a TSV with the columns label text: a probe on frozen vectors",
-    "finetune": "the same texts: the encoder itself is trained",
-    "retrieval": "shards of images or sounds with captions, both directions; options primary, shared",
-    "contrastive": "the same shards: the loss over batches of pairs at the model's logit scale; option batch",
-    "zero-shot": "shards of labelled images or sounds; options classes, set, templates",
-    "geometry": "a labelled TSV, or shards with captions or classes",
-}
-
-
-OPTIONS = {
-    "retrieval": ("primary", "shared"),
-    "contrastive": ("batch",),
-    "zero-shot": ("classes", "set", "templates"),
-    "classify": ("head",),
-    "finetune": ("head", "epochs", "lr", "batch"),
-}
-
 
 @dataclass(frozen=True)
 class Probing:
@@ -64,10 +48,8 @@ class Probing:
     seed: int = 1111
 
     @property
-    def protocol(self) -> Protocol:
+    def protocol(self) -> probe.Protocol:
         """The classifiers' protocol."""
-        from evaluation.tasks import probe
-
         return probe.PRESETS[self.preset].replace(nhid=self.hidden, seed=self.seed)
 
 
@@ -87,9 +69,7 @@ def is_development(name: str) -> bool:
     if not colon:
         return name.removesuffix(GEOMETRY) in DEVELOPMENT
     words = re.split(r"[^a-z0-9]+", place.partition("?")[0].rstrip("/").split("/")[-1].lower())
-    if kind not in ("pairs", "hub", "retrieval", "contrastive", "zero-shot", "geometry") or "test" in words:
-        return False
-    if any(re.fullmatch(r"sts1[2-6]", word) for word in words):
+    if kind not in KINDS or KINDS[kind].trains or any(re.fullmatch(r"test|sts1[2-6]", word) for word in words):
         return False
     return kind != "hub" or place in DEVELOPMENT or ":" in place
 
@@ -106,11 +86,8 @@ def available(data: str | Path | None = None) -> list[str]:
 
 def found(data: str | Path) -> list[str]:
     """Names of all sets that the folder `data` has files for, geometry left out."""
-    from evaluation.tasks import transfer
-
     folder, layout = locate(data)
-    files = sts.RAW_FILES if layout == "raw" else sts.SENTEVAL_FILES
-    names = [name for name in STS if (folder / files[name]).exists()]
+    names = [name for name in STS if (folder / sts.FILES[layout][name]).exists()]
     names += [name for name, parts in REGRESSION.items() if all(part in names for part in parts)]
     return names + (transfer.available(folder) if layout == "senteval" else [])
 
@@ -142,7 +119,7 @@ def locate(data: str | Path) -> tuple[Path, str]:
     if any((folder / file).is_file() for file in sts.RAW_FILES.values()):
         return folder, "raw"
     for candidate in (folder, folder / "downstream"):
-        if any((candidate / name).is_dir() for name in ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")):
+        if any((candidate / name).is_dir() for name in ("STS", "SICK", *(place for place, _ in transfer.SETS.values()))):
             return candidate, "senteval"
     raise EvaluationError(
         f"the data folder {folder} is neither a SentEval downstream folder (no STS/, SICK/, MR/, ... in it) nor a folder of "
@@ -155,8 +132,8 @@ def absolute(name: str) -> str:
     kind, colon, place = name.partition(":")
     if not colon or kind not in KINDS or kind == "hub":
         return name
-    place, _, query = (place, "", "") if Path(place).exists() else place.partition("?")
-    options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in parse_qsl(query)}
+    place, options = _options(place)
+    options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in options.items()}
     return f"{kind}:{shards.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
 
 
@@ -170,11 +147,15 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
 
     def pairs(name: str) -> PairTask:
         if name not in loaded:
-            loaded[name] = lee.lee(name) if name in lee.PARTS else _sts(name, data)
+            loaded[name] = lee.lee(name) if name in lee.PARTS else PairTask(name, sts.read(name, *_located(name, data)))
         return loaded[name]
 
-    probing = probing or Probing()
-    tasks = [_make(name, data, pairs, probing) for name in dict.fromkeys(names)]
+    tasks = []
+    for name in dict.fromkeys(names):
+        try:
+            tasks.append(_make(name, data, pairs, probing or Probing()))
+        except DataError as error:
+            raise EvaluationError(f"task {name}: {error}") from error
     titles = [task.name for task in tasks]
     for title in titles:
         if titles.count(title) > 1:
@@ -189,31 +170,18 @@ def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], 
     if colon and kind in KINDS:
         return _own(kind, place, probing)
     if name not in known():
-        shown = ", ".join((*STS, *lee.PARTS, *TRANSFER, *REGRESSION))
         raise EvaluationError(
-            f"unknown task {name!r}{did_you_mean(name, (*known(), *GROUPS, *KINDS))} Tasks are {shown}; a pair set "
-            f"with {GEOMETRY} at the end is alignment and uniformity on it; sets of your own are "
-            f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
+            f"unknown task {name!r}.{did_you_mean(name, known())} Tasks are {', '.join((*STS, *lee.PARTS, *TRANSFER))}, "
+            f"{', '.join(REGRESSION)}; with {GEOMETRY} at the end of a set of pairs its alignment and uniformity; sets of "
+            f"your own are {', '.join(f'{kind}:PLACE' for kind in KINDS)}"
         )
     if name in TRANSFER:
-        return _transfer(name, data, probing)
+        return transfer.make(name, _located(name, data)[0], probing.protocol)
     if name in REGRESSION:
-        from evaluation.tasks.relatedness import RelatednessTask
-
         train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
         return RelatednessTask(name, train, dev, test, seed=probing.seed)
     base = name.removesuffix(GEOMETRY)
-    if name == base:
-        return pairs(base)
-    return GeometryTask(pairs(base), THRESHOLDS.get(base.split("-")[0], 4.0))
-
-
-def _sts(name: str, data: str | Path | None) -> PairTask:
-    folder, layout = _located(name, data)
-    try:
-        return PairTask(name, sts.read(name, folder, layout))
-    except EvaluationError as error:
-        raise EvaluationError(f"task {name}: {error}") from error
+    return pairs(base) if name == base else GeometryTask(pairs(base), THRESHOLDS.get(base.split("-")[0], 4.0))
 
 
 def _located(name: str, data: str | Path | None) -> tuple[Path, str]:
@@ -225,62 +193,53 @@ def _located(name: str, data: str | Path | None) -> tuple[Path, str]:
     return locate(data)
 
 
-def _transfer(name: str, data: str | Path | None, probing: Probing) -> Task:
-    from evaluation.tasks import transfer
-
-    folder, layout = _located(name, data)
-    if layout != "senteval":
-        raise EvaluationError(
-            f"task {name}: {folder} is a folder of raw TSVs; give a SentEval downstream folder (--data DIR)"
-        )
-    return transfer.make(name, folder, probing.protocol)
-
-
-def _own(kind: str, place: str, probing: Probing) -> Task:
-    """A task on the user's own data; `place` may end in options as a URL has them."""
-    if not place:
-        raise EvaluationError(f"task {kind}: names no place; {kind}:PLACE is for {KINDS[kind]}")
-    place, _, query = place.partition("?") if not Path(place).exists() else (place, "", "")
-    options = dict(parse_qsl(query))
-    allowed = OPTIONS.get(kind, ())
-    for option in options:
-        if option not in allowed:
-            near = did_you_mean(option, allowed)
-            raise EvaluationError(
-                f"task {kind}:{place}: unknown option {option!r}{near} Options: {', '.join(allowed) or 'none'}"
-            )
-    return MAKERS[kind](place, options, probing)
-
+# ------------------------------------------------------------------------------------------------- data of the user's own
 
 Options = dict[str, str]
 
 
-def _pairs(place: str, options: Options, probing: Probing) -> Task:
-    return sts.pair_task(Path(place).expanduser())
+class Kind(NamedTuple):
+    """Tasks called KIND:PLACE, with options as a URL has them (zero-shot:shards/cifar?classes=names.json).
+
+    `make` takes title, place, options and the classifiers' settings. On a kind that `trains` no checkpoint may be chosen.
+    """
+
+    about: str
+    make: Callable[[str, str, Options, Probing], Task]
+    options: tuple[str, ...] = ()
+    trains: bool = False
 
 
-def _hub(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks.hub import hub_pairs
+def _own(kind: str, place: str, probing: Probing) -> Task:
+    about, make, allowed, _ = KINDS[kind]
+    if not place:
+        raise EvaluationError(f"task {kind}: names no place; {kind}:PLACE is for {about}")
+    place, options = _options(place)
+    for option in options:
+        if option not in allowed:
+            raise EvaluationError(
+                f"task {kind}:{place}: unknown option {option!r}.{did_you_mean(option, allowed)} Options: "
+                f"{', '.join(allowed) or 'none'}"
+            )
+    name = Path(place.split("::")[0]).name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".tar")
+    return make(f"{kind}:{_metric_name(name)}", place, options, probing)
 
-    return hub_pairs(place)
+
+def _options(place: str) -> tuple[str, Options]:
+    """A place and its options; a file that exists may have a question mark in its name."""
+    place, _, query = (place, "", "") if Path(place).exists() else place.partition("?")
+    return place, dict(parse_qsl(query))
 
 
-def _classify(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks.classification import ClassificationTask
-    from evaluation.tasks.labelled_texts import read_labelled
-
-    labelled = read_labelled(place, probing.seed)
-    return ClassificationTask(_title("classify", place), labelled, probing.protocol, **options)
+def _metric_name(text: str) -> str:
+    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
-def _finetune(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks import finetune
-    from evaluation.tasks.labelled_texts import read_labelled
-
-    head = {"head": options["head"]} if "head" in options else {}
-    numbers = {name: _number(name, options[name]) for name in ("epochs", "lr", "batch") if name in options}
+def _finetune(title: str, place: str, options: Options, probing: Probing) -> Task:
+    head = options.pop("head", "linear")
+    numbers = {name: _number(name, value) for name, value in options.items()}
     settings = finetune.Training(**numbers, seed=probing.seed)  # type: ignore[arg-type]  # _number gave each its kind
-    return finetune.FinetuneTask(_title("finetune", place), read_labelled(place, probing.seed), settings, **head)
+    return finetune.FinetuneTask(title, read_labelled(place, probing.seed), settings, head)
 
 
 def _number(option: str, text: str) -> int | float:
@@ -290,48 +249,32 @@ def _number(option: str, text: str) -> int | float:
         raise EvaluationError(f"option {option}={text}: that is no number") from None
 
 
-def _retrieval(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks.retrieval import RetrievalTask
-
+def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Task:
     shared = options.pop("shared", "false")
     if shared not in ("true", "false"):
-        raise EvaluationError(f"task retrieval:{place}: option shared={shared}; it is true or false")
-    title = _title("retrieval", place) + ("-shared" if shared == "true" else "")
-    return RetrievalTask(title, place, shared=shared == "true", **options)
+        raise EvaluationError(f"task {title}: option shared={shared}; it is true or false")
+    return RetrievalTask(title + "-shared" * (shared == "true"), place, shared=shared == "true", **options)
 
 
-def _contrastive(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks.contrastive import BATCH, ContrastiveTask
-
+def _contrastive(title: str, place: str, options: Options, probing: Probing) -> Task:
     batch = int(_number("batch", options.get("batch", str(BATCH))))
-    title = _title("contrastive", place) + (f"-batch{batch}" if batch != BATCH else "")
-    return ContrastiveTask(title, place, batch)
+    return ContrastiveTask(title + (f"-batch{batch}" if batch != BATCH else ""), place, batch)
 
 
-def _zero_shot(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks.zero_shot import CLAP_TEMPLATES, ZeroShotTask, read_prompts
-
-    prompts = read_prompts(options["classes"], options.get("set")) if "classes" in options else None
-    templates: Sequence[str] | None = prompts.templates if prompts else None
-    if "templates" in options:
-        file = options["templates"]
-        templates = CLAP_TEMPLATES if file == "clap29" else read_prompts(file).templates
+def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Task:
+    prompts = zero_shot.Prompts(())
+    if "classes" in options:
+        prompts = zero_shot.read_prompts(options["classes"], options.get("set"))
+    templates = prompts.templates
+    if file := options.get("templates"):
+        templates = zero_shot.CLAP_TEMPLATES if file == "clap29" else zero_shot.read_prompts(file).templates
         if not templates:
-            raise EvaluationError(
-                f"task zero-shot:{place}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}"
-            )
-    title = _title("zero-shot", place)
-    if "templates" in options:  # a set measured with several lists of templates has a number for each
-        title += f"-{re.sub(r'[^a-zA-Z0-9_.-]+', '-', Path(options['templates']).stem)}"
-    return ZeroShotTask(title, place, prompts.classes if prompts else None, templates or None)
+            raise EvaluationError(f"task {title}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}")
+        title += f"-{_metric_name(Path(file).stem)}"  # a set measured with several lists has a number for each
+    return zero_shot.ZeroShotTask(title, place, prompts.classes, templates)
 
 
-def _geometry(place: str, options: Options, probing: Probing) -> Task:
-    from evaluation.tasks.geometry import ClassGeometryTask, PairedGeometryTask
-    from evaluation.tasks.labelled_texts import read_labelled
-    from evaluation.tasks.paired_items import Samples
-
-    title = _title("geometry", place)
+def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
     if not place.removesuffix(".gz").endswith(".tsv"):
         fields = Samples(title, place).shards.fields
         classes = "cls" in fields and "json" not in fields and "txt" not in fields
@@ -340,19 +283,28 @@ def _geometry(place: str, options: Options, probing: Probing) -> Task:
     return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
 
 
-MAKERS: dict[str, Callable[[str, Options, Probing], Task]] = {
-    "pairs": _pairs,
-    "hub": _hub,
-    "classify": _classify,
-    "finetune": _finetune,
-    "retrieval": _retrieval,
-    "contrastive": _contrastive,
-    "zero-shot": _zero_shot,
-    "geometry": _geometry,
+KINDS = {
+    "pairs": Kind(
+        "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
+        lambda title, place, options, probing: sts.pair_task(Path(place).expanduser()),
+    ),
+    "hub": Kind(
+        "rated sentence pairs of a Hugging Face dataset, NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, or of its folder",
+        lambda title, place, options, probing: hub_pairs(place),
+    ),
+    "classify": Kind(
+        "labelled texts in a TSV with the columns label text: a probe on frozen vectors",
+        lambda title, place, options, probing: ClassificationTask(
+            title, read_labelled(place, probing.seed), probing.protocol, **options
+        ),
+        ("head",),
+        trains=True,
+    ),
+    "finetune": Kind(
+        "the same texts: the encoder itself is trained", _finetune, ("head", "epochs", "lr", "batch"), trains=True
+    ),
+    "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
+    "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
+    "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "set", "templates")),
+    "geometry": Kind("a labelled TSV, or shards with captions or classes", _geometry),
 }
-
-
-def _title(kind: str, place: str) -> str:
-    """``retrieval:coco`` of ``retrieval:shards/coco``: a name that a metric may have."""
-    name = Path(place.split("::")[0]).name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".tar")
-    return f"{kind}:{re.sub(r'[^a-zA-Z0-9_.-]+', '-', name)}"

@@ -72,13 +72,11 @@ def provenance(model: Model, tasks: Sequence[Task]) -> dict[str, Any]:
 def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
     """Raises EvaluationError when two reports were measured on other data, or by other protocols of a classifier."""
     first: dict[tuple[str, str], tuple[Any, str]] = {}
-    for label, several in reports.items():
-        for report in several:
-            hashes = report.get("provenance", {}).get("data_sha256", {})
-            for task, scores in report["results"].items():
-                for what, value in (("data", hashes.get(task)), ("protocol", scores.get("protocol"))):
-                    if value is None:
-                        continue
+    for label, report in ((label, report) for label, several in reports.items() for report in several):
+        hashes = report.get("provenance", {}).get("data_sha256", {})
+        for task, scores in report["results"].items():
+            for what, value in (("data", hashes.get(task)), ("protocol", scores.get("protocol"))):
+                if value is not None:
                     known, other = first.setdefault((task, what), (value, label))
                     if known != value:
                         raise EvaluationError(

@@ -10,15 +10,14 @@ import numpy as np
 
 from evaluation import statistics
 from evaluation.statistics import Summary
-from evaluation.task import EvaluationError, did_you_mean
+from evaluation.task import EvaluationError
 
 Results = Mapping[str, Mapping[str, Any]]  # task -> metric -> value
 
 SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
 TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
 # Columns of the seven: SimCSE's (NonLing-CSE, GCLSR, ...) and SG-BERT's.
-ORDERS = {"simcse": SEVEN, "sgbert": (*SEVEN[5:], *SEVEN[:5])}
-STYLES = ("text", "markdown", "latex")
+ORDERS = {"sts12-first": SEVEN, "stsb-first": (*SEVEN[5:], *SEVEN[:5])}
 AVERAGE = "average"
 TRANSFER_AVERAGE = "transfer-average"
 LABELS = {
@@ -29,16 +28,8 @@ LABELS = {
 }
 HEADLINES = (("spearman",), ("accuracy",), ("alignment", "uniformity"))  # what stands for a task, the first that it has
 REGRESSION = "-regression"  # SentEval's trained mode, whose headline is Pearson; never a column of the cosine's Spearman
-LOWER = {
-    "alignment",
-    "intra_class_distance",
-    "distance_ratio",
-    "mean_cosine",
-    "top3_variance",
-    "mse",
-    "loss",
-}  # and all uniformities
-NEITHER = {"modality_gap", "inter_class_distance"}  # no best
+LOWER = {"alignment", "intra_class_distance", "distance_ratio", "mean_cosine", "top3_variance", "mse", "loss"}
+NEITHER = {"modality_gap", "inter_class_distance"}  # no best; of LOWER and all uniformities the lowest, else the highest
 
 
 @dataclass(frozen=True)
@@ -61,6 +52,17 @@ class Column(NamedTuple):
     label: str
     tasks: tuple[str, ...]
     metric: str
+
+    def values(self, row: Row) -> list[float]:
+        """The column's number of every run; none if a run lacks it."""
+        one = len(self.tasks) == 1
+        values = [_value(r, self.tasks[0], self.metric) if one else average(r, self.tasks, self.metric) for r in row.runs]
+        return [] if None in values else [value for value in values if value is not None]
+
+    def summary(self, row: Row) -> Summary | None:
+        """Mean and standard deviation over the runs."""
+        values = self.values(row)
+        return statistics.summary(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -88,27 +90,25 @@ def task_table(results: Results) -> str:
     return "\n\n".join(layout([["task", *metrics], *rows]) for metrics, rows in blocks.items())
 
 
-def comparison_table(models: Mapping[str, Results], metric: str = "spearman") -> str:
-    """Single runs side by side in one metric: ``{"before": results, "after": results}``."""
-    return comparison([Row(label, [results]) for label, results in models.items()], metric=metric)
-
-
 def comparison(
-    rows: Sequence[Row], order: str = "simcse", metric: str | None = None, marks: Marks | None = None, style: str = "text"
+    rows: Sequence[Row],
+    order: str = "sts12-first",
+    metric: str | None = None,
+    marks: Marks | None = None,
+    style: str = "text",
 ) -> str:
     """Models side by side, one row each: mean ± sample sd where a model is several runs, the best in bold.
 
-    order: of the seven STS columns, "simcse" or "sgbert"; transfer and whatever else there is follow. metric: one for all
-    tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
+    order: of the seven STS columns, "sts12-first" or "stsb-first"; transfer and whatever else there is follow. metric: one
+    for all tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
     (lines ``a & b \\\\`` of a tabular, needs no package). marks: from `significance`; ``*`` p < .05, ``**`` p < .01.
 
     An average is that of the already rounded numbers, and only where all of them are there. "-": a run lacks the number.
-    Raises EvaluationError for no rows, labels that repeat, an unknown order or style, and a metric that nothing has.
+    Raises EvaluationError for no rows, labels that repeat, and a metric that nothing has.
     """
-    _known("style", style, STYLES)
     columns = _columns(rows, order, metric)
     head = [metric or "", *(column.label for column in columns)]
-    cells = [[mean_sd(_summary(row, column), _digits(column.metric)) for column in columns] for row in rows]
+    cells = [[mean_sd(column.summary(row), _digits(column.metric)) for column in columns] for row in rows]
     stars = [[_stars(marks, row.label, column.key) for column in columns] for row in rows]
     legend = _legend(rows, marks)
     if style == "text":
@@ -136,7 +136,7 @@ def comparison(
 def significance(
     rows: Sequence[Row],
     gold: Mapping[str, np.ndarray] | None = None,
-    order: str = "simcse",
+    order: str = "sts12-first",
     metric: str | None = None,
     samples: int = 10_000,
 ) -> Marks:
@@ -162,8 +162,8 @@ def significance(
 
 
 def _seeds_p(reference: Row, row: Row, column: Column) -> float | None:
-    first, second = _numbers(reference, column), _numbers(row, column)
-    if first is None or second is None or len(second) < 2:
+    first, second = column.values(reference), column.values(row)
+    if not first or len(second) < 2:
         return None
     try:
         return statistics.student_t(first, second).p
@@ -190,7 +190,6 @@ def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.
 
 def _columns(rows: Sequence[Row], order: str, metric: str | None) -> list[Column]:
     """The columns that at least one run fills, in the papers' order."""
-    _known("order", order, ORDERS)
     labels = [row.label for row in rows]
     if not rows or not all(row.runs for row in rows):
         raise EvaluationError("a comparison needs at least one row, and every row at least one run")
@@ -231,21 +230,6 @@ def _of_task(task: str, every: Sequence[Results], metric: str | None) -> Iterato
 def _value(results: Results, task: str, metric: str) -> float | None:
     value = results.get(task, {}).get(metric)
     return value if isinstance(value, float) else None
-
-
-def _numbers(row: Row, column: Column) -> list[float] | None:
-    """The column's number of every run; None if one lacks."""
-    if len(column.tasks) > 1:
-        values = [average(results, column.tasks, column.metric) for results in row.runs]
-    else:
-        values = [_value(results, column.tasks[0], column.metric) for results in row.runs]
-    found = [value for value in values if value is not None]
-    return found if len(found) == len(values) else None
-
-
-def _summary(row: Row, column: Column) -> Summary | None:
-    values = _numbers(row, column)
-    return None if values is None else statistics.summary(values)
 
 
 # ------------------------------------------------------------------------------------------------------------------ cells
@@ -299,8 +283,7 @@ def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
         lines.append(f"* p < .05, ** p < .01 for a difference from {marks.reference}: {marks.test}")
     elif marks:
         lines.append(
-            "no marks: a test needs several runs of both models (one label), or single runs whose values per example are at "
-            "hand (a model, or a report with its .npz beside it)"
+            "no marks: a test needs several runs of both (one label), or single runs with their .npz beside the report"
         )
     return lines
 
@@ -322,8 +305,3 @@ def _escape(text: str, style: str) -> str:
     if style == "latex":
         return "".join(_LATEX.get(c, c) for c in text)
     return "".join("\\" + c if c in r"\|*_`<" else c for c in text)
-
-
-def _known(setting: str, name: str, known: Sequence[str] | Mapping[str, Any]) -> None:
-    if name not in known:
-        raise EvaluationError(f"unknown {setting} {name!r}{did_you_mean(name, known)} There are: {', '.join(known)}")

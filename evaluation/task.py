@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -85,6 +84,22 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
     return vectors
 
 
+def look_up(encoder: Encoder, *sides: Sequence[str]) -> list[np.ndarray]:
+    """Vectors (N, d) of each list of texts; of all lists together each distinct text is encoded once."""
+    row = {text: i for i, text in enumerate(dict.fromkeys(text for side in sides for text in side))}
+    vectors = embed(encoder, list(row))
+    return [vectors[[row[text] for text in side]] for side in sides]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    """Rows (N, d) at unit length in float64; a zero row stays zero, its cosine is 0 with everything."""
+    rows = np.asarray(vectors, dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    if not np.isfinite(lengths).all():
+        raise EvaluationError("an embedding holds NaN or infinity; the model has diverged or overflows")
+    return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
+
+
 def logit_scale_of(encoder: Encoder) -> float | None:
     """The factor before cosines in the encoder's contrastive loss (CLIP's exp of its parameter); None: it has none."""
     return getattr(encoder, "logit_scale", None)
@@ -123,13 +138,6 @@ def evaluate(tasks: Sequence[Task], encoder: Encoder) -> dict[str, dict[str, flo
     """Metrics by task name: ``{"stsb-dev": {"spearman": 79.1, ...}, ...}``."""
     encoded = encode_once(tasks, encoder)
     return {task.name: task.score(encoded).metrics for task in tasks}
-
-
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'sts12'?``, or a full stop when nothing known is near."""
-    by_lower = {item.lower(): item for item in known}
-    close = difflib.get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[close[0]]!r}?" if close else "."
 
 
 def shorten(text: str, limit: int = 80) -> str:

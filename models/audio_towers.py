@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 from transformers import ASTConfig, ClapAudioConfig
 
+from data.streams.device import spec_augment
 from data.streams.inputs import AudioInput
 from models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
 
@@ -85,9 +85,9 @@ class HTSATTower(AudioTower):
         last, strips = self.spec_size / unit, max(1, self.spec_size // self.input.bins)
         if last < self.window or last % strips:
             raise ValueError(
-                f"method.tower.spec_size: {self.spec_size} makes a last stage of {last:g} patches a side (patch_size "
-                f"{self.patch_size}, doubled in every stage but the last), which must hold a window of {self.window} and be a "
-                f"multiple of the {strips} strips of {self.input.bins} bins; change patch_size, window or the stages"
+                f"method.tower.spec_size: {self.spec_size} makes a last stage of {last:g} patches a side (patch_size"
+                f" {self.patch_size}, doubled in each stage but the last), which must hold a window of {self.window} and be a"
+                f" multiple of the {strips} strips of {self.input.bins} bins; change patch_size, window or stages"
             )
         return ClapAudioConfig(
             spec_size=self.spec_size,
@@ -213,7 +213,7 @@ class HTSAT(Tower):
         """normed: (B, bins, frames, 1)."""
         if not self.training:
             return normed
-        return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks).transpose(1, 2)[..., None]
+        return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks, stripes=2).transpose(1, 2)[..., None]
 
     def vectors(self, x: Tensor) -> Tensor:
         return self.model(input_features=x[:, None]).pooler_output
@@ -235,27 +235,8 @@ class AST(Tower):
         x = F.pad(x, (0, 0, 0, self.frames - x.shape[1]))
         x = (x - self.mean) / (2 * self.std)
         if self.training:
-            x = spec_augment(x, *self.masks)
+            x = spec_augment(x, *self.masks, stripes=2)
         return self.model(input_values=x).pooler_output
-
-
-def spec_augment(x: Tensor, frames: int, bins: int) -> Tensor:
-    """Two bands of bins and two stretches of frames of every spectrogram (B, frames, bins) set to 0 (Park et al. 2019).
-
-    Each has a width uniform in 0 ... `bins` - 1 or `frames` - 1, and a start uniform where it fits; all from torch's random
-    numbers of the device. Unlike `device.spec_augment` it passes gradients on, since it comes behind the BatchNorm.
-    """
-    time, band = _stripes(x, frames, x.shape[1]), _stripes(x, bins, x.shape[2])
-    return x.masked_fill(time[:, :, None] | band[:, None, :], 0)
-
-
-def _stripes(x: Tensor, most: int, size: int) -> Tensor:
-    """(B, size), true within either of two stripes of fewer than `most` places."""
-    draws = torch.rand(2, 2, len(x), 1, device=x.device)  # width and start, stripe, row
-    width = (draws[0] * most).long()
-    start = (draws[1] * (size - width + 1)).long()
-    place = torch.arange(size, device=x.device)
-    return ((place >= start) & (place < start + width)).any(0)
 
 
 def _features_of(path: str) -> str:

@@ -126,11 +126,11 @@ class DualEncoder(SentenceEncoder):
     def prepare(self, items: list[Any]) -> Tensor:
         """What the tower takes of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``: the middle
         of what is too large, and nothing is drawn at random."""
-        from data.streams.pairs import prepare_images, prepare_sounds
+        from data.streams.preprocess import prepare_images, prepare_sounds
 
         if isinstance(self.input, ImageInput):
-            return prepare_images(items, self.input)
-        return prepare_sounds([(sound.samples, sound.rate) for sound in items], self.input)
+            return prepare_images(items, **self.input.model_dump())
+        return prepare_sounds([(sound.samples, sound.rate) for sound in items], **self.input.model_dump())
 
     @torch.no_grad()
     def encode_items(self, items: Sequence[Any]) -> Tensor:

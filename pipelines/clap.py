@@ -10,19 +10,23 @@ from typing import Any, NamedTuple
 from data.streams.pairs import AudioTextStream
 from models.towers import ASTTower, HTSATTower
 from pipelines import parts
-from pipelines.cli import OFFLINE, main
+from pipelines.cli import main
 from trainers.clip import CLIPConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
-MODELS: dict[str, dict[str, float]] = {"clap": {}, "clap-s": {"captions": 0.1}, "cyclap": parts.CYCLIC}
-MODELS["cyclap-s"] = parts.CYCLIC | {"captions": 0.1}
+MODELS: dict[str, dict[str, float]] = {
+    "clap": {},
+    "clap-s": {"captions": 0.1},
+    "cyclap": parts.CYCLIC,
+    "cyclap-s": parts.CYCLIC | {"captions": 0.1},
+}
 """A model of the paper is these weights of losses. Its winners of the grid {0.1, 0.25, 0.5} for sounds are not published;
 these are its winners for pictures. `tune_spaces/clap.py` holds the grid."""
 
 TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
 """With a pooler that begins at random: the checkpoint has none. Its dropout is 0.1, as in the paper."""
 AUDIO = HTSATTower(path="models/clap-htsat-unfused")
-"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/clip.md has the line. The paper
+"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/papers/clip.md has the line. The paper
 starts from an AudioSet checkpoint; this one has gone on to learn captions, Clotho's and AudioCaps' among them, so its
 numbers are above the paper's."""
 
@@ -50,10 +54,10 @@ AUDIOCAPS = DataSet("audiocaps", 49_838, PRINTED_WARMUP, ("retrieval:shards/audi
 MUSICCAPS = DataSet("musiccaps", 2_858, WARMUP, ())
 
 
-def model(weights: str, data: DataSet, row: str, changes: dict[str, Any] | None = None) -> Recipe:
-    """One of `MODELS` on a data set with the paper's settings, under the name `row`, with `changes`."""
+def model(weights: str, data: DataSet, row: str) -> Recipe:
+    """One of `MODELS` on a data set with the paper's settings, under the name `row`."""
     select = f"retrieval:shards/{data.name}-val?primary=mean_map10"
-    recipe = Recipe(
+    return Recipe(
         name=f"clap/{row}",
         method=CLIPConfig(tower=AUDIO, embed_dim=512, projection="mlp", **MODELS[weights]),
         encoder=TEXT,
@@ -63,63 +67,31 @@ def model(weights: str, data: DataSet, row: str, changes: dict[str, Any] | None 
         evaluation=EvaluationConfig(select=select, final=(select, *data.final), every=math.ceil(data.clips / 80)),
         run=RunConfig(output=f"runs/clap/{row}", epochs=90, gpus_per_worker=1),
     )
-    return parts.changed(recipe, changes)
-
-
-SCRATCH: dict[str, Any] = {"method.tower": HTSATTower().model_dump(), "encoder.scratch": True}
-PAPER: dict[str, Any] = {"method.variant": "paper", "optim.pairs.warmup": PRINTED_WARMUP}
-
-
-def released() -> Recipe:
-    """LAION's script for Clotho: batch 96 at 1e-4, 45 epochs, a warm-up of 3,200 steps that never ends [DISAGREE 4.5]."""
-    changes = {  # not the variant `released`, under which long captions lose their end: that is CyCLIP's code alone
-        "streams.pairs.batch_size": 96,
-        "optim.pairs.lr": 1e-4,
-        "optim.pairs.warmup": 3200,
-        "run.epochs": 45,
-        "run.seed": 3407,
-        "evaluation.every": 40,
-    }
-    return model("clap", CLOTHO, "released", changes)
 
 
 def demo() -> Recipe:
     """Minutes on a laptop, offline: CyCLAPs on computed sounds, a small AST, the small encoder of this project."""
-    return Recipe(
-        name="clap/demo",
-        method=CLIPConfig(
-            tower=ASTTower(
-                input=parts.OFFLINE_SOUND,
-                patch_size=8,
-                stride=8,
-                width=128,
-                layers=3,
-                heads=4,
-                mask_bins=4,
-                mask_frames=8,
-            ),
-            embed_dim=128,
-            projection="mlp",
-            **MODELS["cyclap-s"],
-        ),
-        encoder=parts.SMALL,
-        streams={"pairs": parts.offline_captioned_sounds(64)},
-        optim={"pairs": OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)},
-        lead="pairs",
-        evaluation=EvaluationConfig(
-            select=f"retrieval:{OFFLINE}/sounds-val?primary=mean_map10",
-            final=(f"retrieval:{OFFLINE}/sounds-test", f"geometry:{OFFLINE}/sounds-test"),
-            every=50,
-        ),
-        run=parts.small_run("runs/clap/demo", max_steps=300),
-    )
+    masks = {"mask_bins": 4, "mask_frames": 8}
+    tower = ASTTower(input=parts.OFFLINE_SOUND, patch_size=8, stride=8, width=128, layers=3, heads=4, **masks)
+    method = CLIPConfig(tower=tower, embed_dim=128, projection="mlp", **MODELS["cyclap-s"])
+    return parts.demo_of_pairs("clap", method, parts.offline_captioned_sounds(64), "sounds")
 
 
 def smoke() -> Recipe:
     """Eight steps: what tests run."""
-    return parts.smoke(demo(), "clap")
+    return parts.smoke(demo())
 
 
+SCRATCH: dict[str, Any] = {"method.tower": HTSATTower(), "encoder.scratch": True}
+PAPER: dict[str, Any] = {"method.variant": "paper", "optim.pairs.warmup": PRINTED_WARMUP}
+RELEASED = {  # not the variant `released`, under which long captions lose their end: that is CyCLIP's code alone
+    "streams.pairs.batch_size": 96,
+    "optim.pairs.lr": 1e-4,
+    "optim.pairs.warmup": 3200,
+    "run.epochs": 45,
+    "run.seed": 3407,
+    "evaluation.every": 40,
+}
 GROUPS: tuple[tuple[str, DataSet, dict[str, Any], str], ...] = (
     ("", CLOTHO, {}, "Tables 4, 5, 7, 11: HTSAT-tiny and RoBERTa-base on Clotho, the warm-up repaired"),
     ("audiocaps-", AUDIOCAPS, {}, "Tables 4, 5, 7, 11: the same on AudioCaps"),
@@ -130,20 +102,25 @@ GROUPS: tuple[tuple[str, DataSet, dict[str, Any], str], ...] = (
 )
 
 
-def _rows(prefix: str, data: DataSet, changes: dict[str, Any], text: str) -> dict[str, Callable[[], Recipe]]:
-    rows: dict[str, Callable[[], Recipe]] = {}
-    for name, weights in MODELS.items():
-        make = partial(model, name, data, prefix + name, changes)
-        make.__doc__ = f"{text}; losses {parts.losses(weights)}."
-        rows[prefix + name] = make
-    return rows
+def _row(weights: str, data: DataSet, name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
+    return parts.row(partial(model, weights, data, name), name, changes, about)
 
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
-    **{name: make for group in GROUPS for name, make in _rows(*group).items()},
-    "released": released,
+    **{
+        prefix + name: _row(name, data, prefix + name, changes, f"{text}; losses {parts.losses(weights)}.")
+        for prefix, data, changes, text in GROUPS
+        for name, weights in MODELS.items()
+    },
+    "released": _row(
+        "clap",
+        CLOTHO,
+        "released",
+        RELEASED,
+        "LAION's script for Clotho: batch 96 at 1e-4, 45 epochs, a warm-up of 3,200 steps that never ends [DISAGREE 4.5].",
+    ),
 }
 
 if __name__ == "__main__":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import logging
 import os
@@ -14,7 +13,7 @@ from typing import Any
 
 import tyro
 
-from data.errors import DataError
+from data.errors import DataError, did_you_mean
 from trainers.engine.loop import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
 
@@ -32,10 +31,11 @@ SHOWN = (
 Recipes = Mapping[str, Callable[[], Recipe]]
 
 
-def parse(recipes: Recipes, description: str, arguments: list[str], default: str = "demo") -> Recipe:
+def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
     """The recipe named by the first argument (or ``--recipe FILE.json``) with the fields that the rest change.
 
-    Raises RecipeError for a name that is none, with the nearest ones. Unknown options end the program (tyro says how).
+    Without a name it is ``demo``, or where there is none the first. Raises RecipeError for a name that is none, with the
+    nearest one. Unknown options end the program (tyro says how).
     """
     arguments = [part for item in arguments for part in (item.split("=", 1) if item.startswith("--recipe=") else [item])]
     if "--recipe" in arguments:
@@ -46,23 +46,25 @@ def parse(recipes: Recipes, description: str, arguments: list[str], default: str
         del arguments[place : place + 2]
         base = recipes[given[0]]() if given[0] in recipes else Recipe.from_json(Path(given[0]).read_text())
     else:
-        name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else default
+        name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else _default(recipes)
         if name not in recipes:
-            near = difflib.get_close_matches(name, recipes, n=1)
-            hint = f"did you mean {near[0]!r}? " if near else ""
-            raise RecipeError(f"no recipe {name!r}; {hint}There are: {', '.join(recipes)}")
+            raise RecipeError(f"no recipe {name!r}.{did_you_mean(name, recipes)} There are: {', '.join(recipes)}")
         base = recipes[name]()
     return tyro.cli(
         Recipe,
         default=base,
         args=arguments,
-        description=_help(recipes, description, default, base),
+        description=_help(recipes, description, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
     )
 
 
-def _help(recipes: Recipes, description: str, default: str, base: Recipe) -> str:
+def _default(recipes: Recipes) -> str:
+    return "demo" if "demo" in recipes else next(iter(recipes))
+
+
+def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
     script = f"python {sys.argv[0]}"
     changed = f"--optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2"
@@ -70,8 +72,8 @@ def _help(recipes: Recipes, description: str, default: str, base: Recipe) -> str
         [
             description,
             "",
-            f"Recipes: the first argument; without one: {default}",
-            *(f"  {name:<{width}}{(make.__doc__ or '').strip().splitlines()[0]}" for name, make in recipes.items()),
+            f"Recipes: the first argument; without one: {_default(recipes)}",
+            *(f"  {name:<{width}}{(make.__doc__ or '-').strip().splitlines()[0]}" for name, make in recipes.items()),
             "",
             "Examples",
             f"  {script} {next(iter(recipes))} {changed}",
@@ -94,7 +96,7 @@ def prepare(recipe: Recipe) -> None:
 
 
 def main(
-    recipes: Recipes, description: str | None, default: str = "demo", before: Callable[[Recipe], None] = lambda recipe: None
+    recipes: Recipes, description: str | None, before: Callable[[Recipe], None] = lambda recipe: None
 ) -> dict[str, Any]:
     """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1.
 
@@ -104,7 +106,7 @@ def main(
 
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     try:
-        recipe = parse(recipes, description or "", sys.argv[1:], default)
+        recipe = parse(recipes, description or "", sys.argv[1:])
         prepare(recipe)
         before(recipe)
         summary = fit(recipe)

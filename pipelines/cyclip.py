@@ -13,7 +13,7 @@ from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
 from models.towers import ResNetTower, ViTTower
 from pipelines import parts
-from pipelines.cli import OFFLINE, main
+from pipelines.cli import main
 from trainers.clip import CLIPConfig
 from trainers.method import turn_name
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
@@ -47,13 +47,12 @@ ZERO_SHOT = (  # shards whose classes are ImageNet's in their order, and shards 
 COCO, FLICKR = "retrieval:shards/coco", "retrieval:shards/flickr30k"
 
 
-def model(weights: str, row: str | None = None, changes: dict[str, Any] | None = None) -> Recipe:
-    """One of `MODELS` with the paper's settings (section 4, Tables 9 and 10), under the name `row`, with `changes`.
+def model(weights: str) -> Recipe:
+    """One of `MODELS` with the paper's settings (section 4, Tables 9 and 10).
 
     The papers do not say how large a batch of NLI is; here it is that of the pairs.
     """
-    row, losses = row or weights, MODELS[weights]
-    method = CLIPConfig(tower=ResNetTower(), embed_dim=1024, **losses)
+    method = CLIPConfig(tower=ResNetTower(), embed_dim=1024, **MODELS[weights])
     streams: dict[str, AnyStream] = {"pairs": ImageTextStream(shards="shards/cc3m", batch_size=BATCH)}
     if method.nli:
         streams["nli"] = parts.nli(BATCH)
@@ -61,8 +60,8 @@ def model(weights: str, row: str | None = None, changes: dict[str, Any] | None =
         streams["nli_sentences"] = TextStream(shards="shards/nli-sentences", batch_size=BATCH)
     (turn,) = map(turn_name, method.streams())
     seen = {FLICKR} if method.nli else set()  # SNLI's premises are Flickr30K's captions
-    recipe = Recipe(
-        name=f"cyclip/{row}",
+    return Recipe(
+        name=f"cyclip/{weights}",
         method=method,
         encoder=TEXT,
         streams=streams,
@@ -74,90 +73,72 @@ def model(weights: str, row: str | None = None, changes: dict[str, Any] | None =
             final=tuple(task for task in (COCO, FLICKR, *ZERO_SHOT, *parts.STS.final) if task not in seen),
             every=math.ceil(CC3M / BATCH),
         ),
-        run=RunConfig(output=f"runs/cyclip/{row}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
+        run=RunConfig(output=f"runs/cyclip/{weights}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
     )
-    return parts.changed(recipe, changes)
-
-
-def released() -> Recipe:
-    """CyCLIP as its code runs: no text dropout, no warm-up, long captions lose their end [DISAGREE 4.4]."""
-    changes = {
-        "method.variant": "released",
-        "encoder.hidden_dropout": 0.0,
-        "encoder.attention_dropout": 0.0,
-        # Its epochs, of whole batches only, count from 1, so step 0 is taken for the second epoch's.
-        "optim.pairs.ahead": CC3M // BATCH,
-    }
-    return model("cyclip", "released", changes)
-
-
-def paper() -> Recipe:
-    """CyCLIPs as printed: losses are sums over the batch, the contrastive one over both directions [DISAGREE 4.1, 4.2]."""
-    return model("cyclip-s", "paper", {"method.variant": "paper"})
-
-
-def fine_tuned() -> Recipe:
-    """CyCLIPs from an existing CLIP (ViT-B/32) on pairs of your own; not in the paper, rate and length are not tuned."""
-    changes = {
-        "method.tower": ViTTower(path=TRAINED).model_dump(),
-        "method.embed_dim": 512,
-        "encoder.path": TRAINED,
-        "encoder.scratch": False,
-        "streams.pairs.shards": "shards/my-pairs",
-        "evaluation.data": None,
-        "evaluation.select": "contrastive:shards/my-pairs-val?batch=80",
-        "evaluation.final": ("retrieval:shards/my-pairs-val",),
-        "evaluation.every": 200,
-        "run.checkpoint_every": None,
-        "optim.pairs.lr": 5e-6,
-        "optim.pairs.warmup": 0.05,
-        "run.epochs": 3,
-    }
-    return model("cyclip-s", "cyclip-s-vit", changes)
 
 
 def demo() -> Recipe:
     """Minutes on a laptop, offline: CyCLIPs on named icons, a small ViT, the small encoder of this project."""
-    return Recipe(
-        name="cyclip/demo",
-        method=CLIPConfig(
-            tower=ViTTower(input=ImageInput(size=64), patch_size=8, width=128, layers=4, heads=4, dropout=0.1),
-            embed_dim=128,
-            **MODELS["cyclip-s"],
-        ),
-        encoder=parts.SMALL,
-        streams={"pairs": parts.offline_emoji(64).model_copy(update={"augment": "crop"})},
-        optim={"pairs": OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)},
-        lead="pairs",
-        evaluation=EvaluationConfig(
-            select=f"retrieval:{OFFLINE}/emoji-val?primary=mean_map10",
-            final=(f"retrieval:{OFFLINE}/emoji-test", f"geometry:{OFFLINE}/emoji-test"),
-            every=50,
-        ),
-        run=parts.small_run("runs/cyclip/demo", max_steps=300),
-    )
+    tower = ViTTower(input=ImageInput(size=64), patch_size=8, width=128, layers=4, heads=4, dropout=0.1)
+    method = CLIPConfig(tower=tower, embed_dim=128, **MODELS["cyclip-s"])
+    return parts.demo_of_pairs("cyclip", method, parts.offline_emoji(64).model_copy(update={"augment": "crop"}), "emoji")
 
 
 def smoke() -> Recipe:
     """Eight steps: what tests run."""
-    return parts.smoke(demo(), "cyclip")
+    return parts.smoke(demo())
 
 
-def _described(name: str) -> Callable[[], Recipe]:
-    make = partial(model, name)
-    make.__doc__ = (
-        f"Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses {parts.losses(MODELS[name])}."
-    )
-    return make
+def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
+    return parts.row(partial(model, weights), name, changes, about)
 
+
+RELEASED = {
+    "method.variant": "released",
+    "encoder.hidden_dropout": 0.0,
+    "encoder.attention_dropout": 0.0,
+    # Its epochs, of whole batches only, count from 1, so step 0 is taken for the second epoch's.
+    "optim.pairs.ahead": CC3M // BATCH,
+}
+FINE_TUNED = {
+    "method.tower": ViTTower(path=TRAINED),
+    "method.embed_dim": 512,
+    "encoder.path": TRAINED,
+    "encoder.scratch": False,
+    "streams.pairs.shards": "shards/my-pairs",
+    "evaluation.data": None,
+    "evaluation.select": "contrastive:shards/my-pairs-val?batch=80",
+    "evaluation.final": ("retrieval:shards/my-pairs-val",),
+    "evaluation.every": 200,
+    "run.checkpoint_every": None,
+    "optim.pairs.lr": 5e-6,
+    "optim.pairs.warmup": 0.05,
+    "run.epochs": 3,
+}
+ABOUT = "Tables 3, 6, 8, 14, 16, 17: RN50 and CLIP's text transformer on CC3M; losses"
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
-    **{name: _described(name) for name in MODELS},
-    "paper": paper,
-    "released": released,
-    "cyclip-s-vit": fine_tuned,
+    **{name: _row(name, name, {}, f"{ABOUT} {parts.losses(weights)}.") for name, weights in MODELS.items()},
+    "paper": _row(
+        "cyclip-s",
+        "paper",
+        {"method.variant": "paper"},
+        "CyCLIPs as printed: losses are sums over the batch, the contrastive one over both directions [DISAGREE 4.1, 4.2].",
+    ),
+    "released": _row(
+        "cyclip",
+        "released",
+        RELEASED,
+        "CyCLIP as its code runs: no text dropout, no warm-up, long captions lose their end [DISAGREE 4.4].",
+    ),
+    "cyclip-s-vit": _row(
+        "cyclip-s",
+        "cyclip-s-vit",
+        FINE_TUNED,
+        "CyCLIPs from an existing CLIP (ViT-B/32) on pairs of your own; not in the paper, rate and length are not tuned.",
+    ),
 }
 
 if __name__ == "__main__":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import io
+import itertools
 import math
 import re
 import sys
-from collections import Counter
+import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.shards import BadSample, RawSample, Shard, ShardSet, expand_folders, index_of, read, read_manifest
+from data.shards import Shard, ShardSet, expand_folders, read_manifest
 from data.streams.decode import IMAGES, SOUNDS
 
 
@@ -53,8 +54,7 @@ def describe_shards(urls: str, samples: int = 3) -> str:
     if shards.classes:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(shards.classes[:12]))
         lines.append(f"  classes  {len(shards.classes)}: {shown}{', ...' if len(shards.classes) > 12 else ''}")
-    lines += ["", *_table(shards.shards), ""]
-    lines += [line for sample in _first(shards, samples) for line in render(sample, shards.classes)]
+    lines += ["", *_table(shards.shards), "", *_first(shards, samples)]
     return "\n".join(lines).rstrip()
 
 
@@ -67,22 +67,34 @@ def _table(shards: Sequence[Shard], limit: int = 8) -> list[str]:
     return rows + ([f"  ... and {len(shards) - limit} more"] if len(shards) > limit else [])
 
 
-def _first(shards: ShardSet, count: int) -> Iterator[RawSample | BadSample]:
+def _samples(url: str) -> Iterator[tuple[str, dict[str, bytes]]]:
+    """Key and fields of the samples of a shard, in its order, as the library webdataset reads them.
+
+    The file is opened here: the library would run what a URL like `pipe:` says.
+    """
+    from webdataset.tariterators import group_by_keys, tar_file_iterator
+
+    with fsspec.open(url, "rb") as file:
+        for sample in group_by_keys({**member, "__url__": url} for member in tar_file_iterator(file)):
+            yield sample["__key__"], {name: data for name, data in sample.items() if not name.startswith("__")}
+
+
+_UNREADABLE = (OSError, tarfile.TarError, ValueError)  # ValueError: a field that occurs twice
+
+
+def _first(shards: ShardSet, count: int) -> Iterator[str]:
+    """The first samples for the eye: texts shortened, pictures and sounds by size and length."""
     for shard in shards.shards:
-        found = list(read(shard, range(min(count, shard.samples))))
-        yield from found
-        count -= len(found)
+        try:
+            for key, fields in itertools.islice(_samples(shard.url), count):
+                yield f"  {shard.name}/{key}"
+                for name, data in fields.items():
+                    yield f"    {name:5} {_render_field(name, data, shards.classes)}"
+                count -= 1
+        except _UNREADABLE as error:
+            yield f"  {shard.name} cannot be read on: {error}"
         if not count:
             return
-
-
-def render(sample: RawSample | BadSample, classes: Sequence[str] = ()) -> list[str]:
-    """A sample for the eye: texts shortened, pictures and sounds by size and length."""
-    if isinstance(sample, BadSample):
-        return [f"  {sample.shard}/{sample.key}", f"    cannot be read: {sample.reason}"]
-    return [f"  {sample.shard}/{sample.key}"] + [
-        f"    {name:5} {_render_field(name, data, classes)}" for name, data in sample.fields.items()
-    ]
 
 
 def _render_field(name: str, data: bytes, classes: Sequence[str]) -> str:
@@ -144,28 +156,31 @@ def verify(urls: str) -> list[str]:
 
 
 def _differences(shard: Shard) -> Iterator[str]:
-    index = index_of(shard.url)
-    if shard.bytes not in (-1, index.bytes):
-        yield f"{index.bytes:,} bytes, dataset.json says {shard.bytes:,}"
-    if len(index.keys) != shard.samples:
-        yield f"{len(index.keys):,} samples, dataset.json says {shard.samples:,}"
-    if index.tail:
-        yield index.tail
-    for reason, count in Counter(index.faults.values()).items():
-        yield f"{count} samples: {reason}"
-    fields = tuple(sorted({name for members in index.members for name, _, _ in members}))
-    if shard.fields and fields != tuple(sorted(shard.fields)):
-        yield f"fields {', '.join(fields)}, dataset.json says {', '.join(shard.fields)}"
-    if shard.sha256 is not None and (digest := _sha256(shard.url)) != shard.sha256:
-        yield f"sha256 {digest[:12]}..., dataset.json says {shard.sha256[:12]}..."
+    size, digest = _size_and_sha256(shard.url)
+    if shard.bytes not in (-1, size):
+        yield f"{size:,} bytes, dataset.json says {shard.bytes:,}"
+    count, names = 0, set[str]()
+    try:
+        for _, fields in _samples(shard.url):
+            count += 1
+            names |= set(fields)
+    except _UNREADABLE as error:
+        yield f"cannot be read after {count:,} samples: {error}"
+    if count != shard.samples:
+        yield f"{count:,} samples, dataset.json says {shard.samples:,}"
+    if shard.fields and names != set(shard.fields):
+        yield f"fields {', '.join(sorted(names))}, dataset.json says {', '.join(shard.fields)}"
+    if shard.sha256 not in (None, digest):
+        yield f"sha256 {digest[:12]}..., dataset.json says {str(shard.sha256)[:12]}..."
 
 
-def _sha256(url: str) -> str:
-    digest = hashlib.sha256()
+def _size_and_sha256(url: str) -> tuple[int, str]:
+    size, digest = 0, hashlib.sha256()
     with fsspec.open(url, "rb") as file:
         while block := file.read(2**20):
             digest.update(block)
-    return digest.hexdigest()
+            size += len(block)
+    return size, digest.hexdigest()
 
 
 def describe_recipe(paper: str, name: str) -> str:
@@ -173,8 +188,8 @@ def describe_recipe(paper: str, name: str) -> str:
     import importlib
 
     from pipelines.cli import parse, prepare
+    from trainers.engine.checkpoint import build_method
     from trainers.engine.launch import quiet
-    from trainers.engine.loop import build_method
 
     try:
         recipes = importlib.import_module(f"pipelines.{paper}").RECIPES

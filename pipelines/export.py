@@ -46,8 +46,8 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
+    from trainers.engine.checkpoint import load_method
     from trainers.engine.export import verify
-    from trainers.engine.loop import load_method
 
     _check_target(out, overwrite)
     encoder = load_method(checkpoint).sentence_encoder

@@ -15,8 +15,10 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError
-from data.pack import Output, Packed, pack_audio, pack_images, pack_table, pack_text
+from data.pack import files_of, folder_files, manifest_files, table_rows, text_lines
+from data.shard_writer import Output, Packed, pack
 from data.shards import read_manifest
+from data.streams.decode import IMAGES, SOUNDS
 from data.upload import Uploaded, upload
 
 
@@ -80,7 +82,7 @@ class Text(Common):
     def run(self) -> Packed:
         if not self.files:
             raise DataError("name at least one text file, e.g. wiki.txt.gz")
-        return pack_text(self.files, self.output(10_000))
+        return pack(text_lines(self.files), self.output(10_000))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,15 +94,8 @@ class Table(Columns):
     """The texts, by name and in order: sent0 sent1 hard_neg."""
 
     def run(self) -> Packed:
-        return pack_table(
-            self.file,
-            self.columns,
-            self.output(10_000),
-            label=self.label,
-            where=self.conditions(),
-            quoted=self.quoted,
-            classes=self.classes(),
-        )
+        rows = table_rows(self.file, self.columns, label=self.label, where=self.conditions(), quoted=self.quoted)
+        return pack(rows, self.output(10_000), classes=self.classes())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +112,28 @@ class _Files(Columns):
     missing: Literal["raise", "skip"] = "raise"
     """What a row does whose file is not there: stop, or be left out and counted."""
 
-    def options(self) -> dict[str, object]:
-        return {
-            "root": self.root,
-            "file": self.file_column,
-            "captions": self.captions,
-            "label": self.label,
-            "where": self.conditions(),
-            "quoted": self.quoted,
-            "group": self.group,
-            "missing": self.missing,
-            "classes": self.classes(),
-        }
+    def pack(self, extensions: tuple[str, ...]) -> Packed:
+        output, classes, where = self.output(1_000), self.classes(), self.conditions()
+        files = files_of(self.path, self.root)
+        if self.path.is_dir():
+            if self.captions or self.label or where or self.root or self.group:
+                raise DataError(
+                    f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
+                )
+            return pack(folder_files(self.path, extensions), output, files, classes)
+        drafts = manifest_files(
+            self.path,
+            extensions,
+            files,
+            file=self.file_column,
+            captions=self.captions,
+            label=self.label,
+            where=where,
+            quoted=self.quoted,
+            group=self.group,
+            missing=self.missing,
+        )
+        return pack(drafts, output, files, classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -136,7 +141,7 @@ class Images(_Files):
     """Pictures (jpg jpeg png webp): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
 
     def run(self) -> Packed:
-        return pack_images(self.path, self.output(1_000), **self.options())
+        return self.pack(IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +149,7 @@ class Audio(_Files):
     """Sounds (wav flac ogg mp3): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
 
     def run(self) -> Packed:
-        return pack_audio(self.path, self.output(1_000), **self.options())
+        return self.pack(SOUNDS)
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from data.streams.audio import AudioStream
 from data.streams.image import ImageStream
 from data.streams.inputs import AudioInput, ImageInput
+from data.streams.kinds import AnyStream
 from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
+from models.config import AnyEncoder
 from pipelines.cli import OFFLINE
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from trainers.method import MethodConfig
+from trainers.recipe import AnyOptim, EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig
 
 SMALL_ENCODER = str(Path(__file__).resolve().parents[1] / "models" / "small-bert-en")
@@ -55,9 +58,9 @@ def librispeech50(batch_size: int) -> AudioStream:
     return AudioStream(shards="shards/librispeech50", batch_size=batch_size)
 
 
-def paper_run(name: str) -> RunConfig:
+def paper_run(name: str, epochs: float = 1) -> RunConfig:
     """One GPU, mixed precision; checkpoints every 1,000 steps."""
-    return RunConfig(output=f"runs/{name}", precision="fp16", gpus_per_worker=1, checkpoint_every=1000)
+    return RunConfig(output=f"runs/{name}", epochs=epochs, precision="fp16", gpus_per_worker=1, checkpoint_every=1000)
 
 
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
@@ -69,46 +72,23 @@ def losses(weights: Mapping[str, float]) -> str:
     return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
 
 
-def changed(recipe: Recipe, changes: Mapping[str, Any] | None) -> Recipe:
+def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     """The recipe with the fields at dotted paths changed, in their order. Raises RecipeError as `Recipe.replace` does."""
-    for path, value in (changes or {}).items():
+    for path, value in changes.items():
         recipe = recipe.replace(path, value)
     return recipe
 
 
-def with_encoder(
-    recipe: Recipe, row: str, encoder: EncoderConfig, text: tuple[int, float], other: float, weight: float
-) -> Recipe:
-    """The recipe's row for another encoder: text (batch, rate), rate and weight of the images or sounds."""
-    (stream,) = (name for name in recipe.streams if name != "text")
-    batch, lr = text
-    changes = {
-        "name": f"{recipe.paper}/{row}",
-        "encoder": encoder.model_dump(),
-        "streams.text.batch_size": batch,
-        "optim.text.lr": lr,
-        f"optim.{stream}.lr": other,
-        f"method.{stream}.weight": weight,
-        "run.output": f"runs/{recipe.paper}/{row}",
-    }
-    return changed(recipe, changes)
+def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about: str) -> Callable[[], Recipe]:
+    """A row of a paper's table: the recipe `base` named ``PAPER/name`` with `changes`; --help says what it is `about`."""
 
+    def make() -> Recipe:
+        recipe = base()
+        named = {"name": f"{recipe.paper}/{name}", "run.output": f"runs/{recipe.paper}/{name}"}
+        return changed(recipe, {**named, **changes})
 
-def supervised(recipe: Recipe, stream: str) -> Recipe:
-    """The released script of the supervised row: text 128 at 3e-5, the other at 1e-7 with weight 100 and temperature .05."""
-    changes = {
-        "name": f"{recipe.paper}/supervised-bert-base",
-        "encoder.pooling": "cls",
-        "method.text.supervised": True,
-        "streams.text": nli(128).model_dump(),
-        "optim.text.lr": 3e-5,
-        f"optim.{stream}.lr": 1e-7,
-        f"method.{stream}.weight": 100.0,
-        f"method.{stream}.temperature": 0.05,
-        "run.epochs": 3,
-        "run.output": f"runs/{recipe.paper}/supervised-bert-base",
-    }
-    return changed(recipe, changes)
+    make.__doc__ = about
+    return make
 
 
 # ---------------------------------------------------------------- offline: demo and smoke
@@ -150,24 +130,49 @@ def offline_captioned_sounds(batch_size: int) -> AudioTextStream:
     return AudioTextStream(shards=f"{OFFLINE}/sounds-train", batch_size=batch_size, input=OFFLINE_SOUND)
 
 
-def offline_evaluation(every: int) -> EvaluationConfig:
-    """Chosen on 20 documents of the Lee corpus, reported on the other 30."""
-    return EvaluationConfig(select="lee-dev", watch=("lee-dev-geometry",), final=("lee", "lee-all"), every=every)
+def demo(
+    paper: str,
+    method: MethodConfig,
+    streams: dict[str, AnyStream],
+    optim: dict[str, AnyOptim],
+    *,
+    steps: int,
+    every: int,
+    encoder: AnyEncoder = SMALL,
+) -> Recipe:
+    """Minutes of one CPU worker on what the installed packages bring along, evaluated `every` so many steps.
+
+    Chosen on 20 documents of the Lee corpus, reported on the other 30.
+    """
+    return Recipe(
+        name=f"{paper}/demo",
+        method=method,
+        encoder=encoder,
+        streams=streams,
+        optim=optim,
+        evaluation=EvaluationConfig(select="lee-dev", watch=("lee-dev-geometry",), final=("lee", "lee-all"), every=every),
+        run=RunConfig(output=f"runs/{paper}/demo", max_steps=steps, epochs=100, seed=1),
+    )
 
 
-def small_run(output: str, max_steps: int) -> RunConfig:
-    """One CPU worker."""
-    return RunConfig(output=output, max_steps=max_steps, epochs=100, seed=1)
+def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: str) -> Recipe:
+    """The demo on items with captions, ``emoji`` or ``sounds``: chosen and reported by how well each finds the other."""
+    optim = OptimConfig(lr=1e-3, weight_decay=0.1, schedule="cosine", warmup=0.1)
+    recipe = demo(paper, method, {"pairs": stream}, {"pairs": optim}, steps=300, every=50)
+    evaluation = EvaluationConfig(
+        select=f"retrieval:{OFFLINE}/{items}-val?primary=mean_map10",
+        final=(f"retrieval:{OFFLINE}/{items}-test", f"geometry:{OFFLINE}/{items}-test"),
+        every=50,
+    )
+    return recipe.model_copy(update={"lead": "pairs", "evaluation": evaluation})
 
 
-def smoke(recipe: Recipe, paper: str) -> Recipe:
+def smoke(demo: Recipe) -> Recipe:
     """Eight steps of the demo with small batches."""
-    changes = {
-        "name": f"{paper}/smoke",
-        "run.output": f"runs/{paper}/smoke",
+    eight = {
         "run.max_steps": 8,
         "run.log_every": 2,
         "evaluation.every": 4,
-        **{f"streams.{name}.batch_size": 16 for name in recipe.streams},
+        **{f"streams.{name}.batch_size": 16 for name in demo.streams},
     }
-    return changed(recipe, changes)
+    return row(lambda: demo, "smoke", eight, "")()

@@ -30,19 +30,10 @@ def small() -> Recipe:
 def smoke() -> Recipe:
     """Eight steps of a tiny one: what tests run."""
     changes = {
-        "name": "pretrain/smoke",
         "method.fresh": FreshEncoder(vocab_size=500, width=32, layers=1, heads=2, intermediate=64, positions=64),
         "encoder.path": "runs/pretrain/smoke-start",
-        "run.output": "runs/pretrain/smoke",
-        "run.max_steps": 8,
-        "run.log_every": 2,
-        "evaluation.every": 4,
-        "streams.text.batch_size": 16,
     }
-    recipe = small()
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return parts.smoke(parts.changed(small(), changes))
 
 
 RECIPES = {"small": small, "smoke": smoke}
@@ -66,4 +57,4 @@ def make_start(recipe: Recipe) -> None:
 
 
 if __name__ == "__main__":
-    main(RECIPES, __doc__, default="small", before=make_start)
+    main(RECIPES, __doc__, before=make_start)

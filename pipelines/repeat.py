@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import tyro
@@ -21,6 +20,7 @@ if __name__ == "__main__":
 from data.errors import DataError
 from evaluation import statistics, tables
 from evaluation.task import EvaluationError
+from pipelines import registry
 from pipelines.cli import parse, prepare
 from trainers.engine.launch import fit, resolve
 from trainers.engine.loop import NonFiniteLoss
@@ -35,10 +35,8 @@ class Arguments:
     folder holds the summary of the same recipe is not run again: what was stopped goes on, and seeds can be added.
     """
 
-    pipeline: tyro.conf.Positional[
-        Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "mocoutrl", "pretrain"]
-    ]
-    """What is trained."""
+    pipeline: tyro.conf.Positional[str]
+    """What is trained: a script of this folder, a pipeline of an installed package, or a Python file."""
     recipe: tyro.conf.Positional[str]
     """demo, bert-base, ...: a recipe of that pipeline."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
@@ -68,7 +66,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     seeds = arguments.seeds
     if not seeds or len(set(seeds)) < len(seeds):
         raise RecipeError(f"--seeds takes at least one seed, each once, got {list(seeds)}")
-    module = importlib.import_module(f"pipelines.{arguments.pipeline}")
+    module = registry.load(arguments.pipeline)
     recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
     plain = module.RECIPES[arguments.recipe]().run
     if (recipe.run.seed, recipe.run.output) != (plain.seed, plain.output):
@@ -77,7 +75,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     folder = arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}"
     prepare(recipe)
     getattr(module, "make_start", lambda recipe: None)(recipe)
-    summaries = [_run(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
+    summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
     values = {when: _values([summary[when] for summary in summaries]) for when in ("before", "after")}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
     report["best_steps"] = [summary["best_step"] for summary in summaries]
@@ -86,7 +84,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     return report, file
 
 
-def _run(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
+def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
     """The summary of one seed, from its folder if it is there."""
     recipe = resolve(recipe.replace("run.seed", seed).replace("run.output", str(output)))
     if (output / "summary.json").is_file():

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 from data.streams.text import TextStream
+from evaluation.tables import TRANSFER
 from pipelines import parts
 from pipelines.cli import main
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe
@@ -55,101 +55,79 @@ def bert_base() -> Recipe:
     )
 
 
-def released() -> Recipe:
-    """SG-OPT as the released code runs: mean pooling, teacher dropout, weight decay, its stopping, the last weights."""
-    recipe = _with("released", {"method.variant": "released", "optim.text.weight_decay": 0.01})
-    recipe = recipe.replace("evaluation.patience_counts", "decreases")
-    return recipe.replace("evaluation.keep", "last")
-
-
-def back_translation() -> Recipe:
-    """BT: the back-translation is the positive, no teacher. Columns original, translation."""
-    changes = {"method.positive": "translation", "method.loss": "sg", "streams.text": _translated()}
-    return _with("bt", changes)
-
-
-def back_translation_sg() -> Recipe:
-    """BT + SG-OPT (Table 7): the original through the student, its back-translation through the teacher."""
-    return _with("bt-sg-opt", {"method.positive": "both", "streams.text": _translated()})
-
-
-def domain_shift() -> Recipe:
-    """SG-OPT on sentences of SNLI and MultiNLI instead of STS-B (Figure 4)."""
-    return _with("nli", {"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079})
-
-
-def transfer() -> Recipe:
-    """SG-OPT for the transfer tasks (Table 4): NLI sentences, mean pooling of the teacher's layers from the fourth on."""
-    recipe = domain_shift().replace("name", "sgbert/transfer").replace("run.output", "runs/sgbert/transfer")
-    recipe = recipe.replace("method.pooling", "mean").replace("method.layers", tuple(range(4, 13)))
-    return recipe.replace("evaluation.final", ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc"))
-
-
-def multilingual() -> Recipe:
-    """MBERT trained on English STS-B, measured on Arabic, Spanish and English (Tables 2 and 3)."""
-    recipe = _row("mbert", "sg-opt").replace("evaluation.final", (*TRACKS, SPANISH))
-    return recipe.replace("name", "sgbert/multilingual").replace("run.output", "runs/sgbert/multilingual")
-
-
 def demo() -> Recipe:
     """Minutes on a laptop, offline: sentences of Wikipedia and the small encoder of this project."""
-    return Recipe(
-        name="sgbert/demo",
-        method=SGBERTConfig(head_width=768),
+    return parts.demo(
+        "sgbert",
+        SGBERTConfig(head_width=768),
+        {"text": parts.offline_text(16)},
+        {"text": OptimConfig(lr=3e-4, betas=(0.9, 0.9), eps=1e-6, warmup=0.1)},
+        steps=300,
+        every=75,
         encoder=EncoderConfig(path=parts.SMALL_ENCODER, pooling=CLS),
-        streams={"text": parts.offline_text(16)},
-        optim={"text": OptimConfig(lr=3e-4, betas=(0.9, 0.9), eps=1e-6, warmup=0.1)},
-        evaluation=parts.offline_evaluation(every=75),
-        run=parts.small_run("runs/sgbert/demo", max_steps=300),
     )
 
 
 def smoke() -> Recipe:
     """Eight steps: what tests run."""
-    return parts.smoke(demo(), "sgbert")
+    return parts.smoke(demo())
 
 
-def _with(name: str, changes: dict[str, Any]) -> Recipe:
-    recipe = bert_base().replace("name", f"sgbert/{name}").replace("run.output", f"runs/sgbert/{name}")
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+def _row(name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
+    return parts.row(bert_base, name, changes, about)
 
 
-def _row(encoder: str, loss: str) -> Recipe:
-    return _with(
-        f"{encoder}-{loss}", {"encoder.path": ENCODERS[encoder], "method.loss": {"sg": "sg", "sg-opt": "opt3"}[loss]}
-    )
-
-
-def _translated() -> dict[str, Any]:
-    stream = TextStream(shards="shards/stsb-translated", batch_size=16, max_length=128, columns=("original", "translation"))
-    return stream.model_dump()
-
-
-def _described(make: partial[Recipe], text: str) -> Callable[[], Recipe]:
-    make.__doc__ = text
-    return make
-
+TRANSLATED = TextStream(shards="shards/stsb-translated", batch_size=16, max_length=128, columns=("original", "translation"))
+NLI = {"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079}
+RELEASED = {
+    "method.variant": "released",
+    "optim.text.weight_decay": 0.01,
+    "evaluation.patience_counts": "decreases",
+    "evaluation.keep": "last",
+}
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
     **{
-        f"{encoder}-{loss}": _described(partial(_row, encoder, loss), f"Tables 1 and 11: {loss.upper()} from {path}.")
+        f"{encoder}-{name}": _row(
+            f"{encoder}-{name}",
+            {"encoder.path": path, "method.loss": loss},
+            f"Tables 1 and 11: {name.upper()} from {path}.",
+        )
         for encoder, path in ENCODERS.items()
-        for loss in ("sg", "sg-opt")
-        if (encoder, loss) != ("bert-base", "sg-opt")
+        for name, loss in (("sg", "sg"), ("sg-opt", "opt3"))
+        if (encoder, name) != ("bert-base", "sg-opt")
     },
-    "bert-base-bt": back_translation,
-    "bt-sg-opt": back_translation_sg,
-    "released": released,
-    "nli": domain_shift,
-    "transfer": transfer,
-    "multilingual": multilingual,
+    "bert-base-bt": _row(
+        "bt",
+        {"method.positive": "translation", "method.loss": "sg", "streams.text": TRANSLATED},
+        "BT: the back-translation is the positive, no teacher. Columns original, translation.",
+    ),
+    "bt-sg-opt": _row(
+        "bt-sg-opt",
+        {"method.positive": "both", "streams.text": TRANSLATED},
+        "BT + SG-OPT (Table 7): the original through the student, its back-translation through the teacher.",
+    ),
+    "released": _row(
+        "released",
+        RELEASED,
+        "SG-OPT as the released code runs: mean pooling, teacher dropout, weight decay, its stopping, the last weights.",
+    ),
+    "nli": _row("nli", NLI, "SG-OPT on sentences of SNLI and MultiNLI instead of STS-B (Figure 4)."),
+    "transfer": _row(
+        "transfer",
+        {**NLI, "method.pooling": "mean", "method.layers": tuple(range(4, 13)), "evaluation.final": TRANSFER},
+        "SG-OPT for the transfer tasks (Table 4): NLI sentences, mean pooling of the teacher's layers from the fourth on.",
+    ),
+    "multilingual": _row(
+        "multilingual",
+        {"encoder.path": ENCODERS["mbert"], "evaluation.final": (*TRACKS, SPANISH)},
+        "MBERT trained on English STS-B, measured on Arabic, Spanish and English (Tables 2 and 3).",
+    ),
     **{
-        f"ablation-{row}": _described(partial(_with, f"ablation-{row}", changes), f"Table 5: SG-OPT with {changes}.")
+        f"ablation-{row}": _row(f"ablation-{row}", changes, f"Table 5: SG-OPT with {changes}.")
         for row, changes in ABLATION.items()
     },
 }

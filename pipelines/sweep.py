@@ -8,12 +8,14 @@ import importlib
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
+from rich.console import Console
 
 if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
@@ -24,17 +26,20 @@ from evaluation.tables import layout, mean_sd
 from pipelines.cli import is_shown, parse, prepare
 from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.recipe import Recipe, RecipeError
-from trainers.tuning.figures import sweep_figures
 from trainers.tuning.trials import Trial, best_trial
 
 if TYPE_CHECKING:
+    from ray.tune import ExperimentAnalysis
+
+    from trainers.tuning.room import Room
     from trainers.tuning.space import SearchSpace
-    from trainers.tuning.sweep import Room, Sweep
+    from trainers.tuning.sweep import Sweep
     from trainers.tuning.trial import Plan
     from trainers.tuning.watch import Watch
 
-Pipeline = Literal["simcse", "visualcse", "audiocse", "nonlingcse", "sgbert", "cyclip", "clap", "gclsr", "mocoutrl"]
 TRIALS = 32
+WIDTH = 200
+"""Characters of a line in a file or a pipe, which has no width of its own."""
 ALIAS = "champion"
 """Of the registered model's version that the last sweep made: ``models:/NAME@champion``."""
 
@@ -43,12 +48,12 @@ ALIAS = "champion"
 class Arguments:
     """Train a recipe with many settings, stop the poor ones early, keep the best. Trial 0 is the recipe as it stands.
 
-    What varies is in tune_spaces/PIPELINE.py. Any setting of the recipe can follow and holds for all trials, as for the
-    pipeline itself (python pipelines/visualcse.py demo --help). Trials are compared by the recipe's development task;
+    What varies is in tune_spaces/. Any setting of the recipe can follow and holds for all trials, as for the
+    pipeline itself (python pipelines/PIPELINE.py demo --help). Trials are compared by the recipe's development task;
     held-out tasks are measured for the best one only.
     """
 
-    pipelines: tyro.conf.Positional[tuple[Pipeline, ...]]
+    pipelines: tyro.conf.Positional[tuple[str, ...]]
     """What is trained; of several, each trial draws one."""
     recipe: str = "demo"
     """A recipe that these pipelines have."""
@@ -59,7 +64,8 @@ class Arguments:
     searcher: Literal["optuna", "random", "grid"] | None = None
     """Optuna's TPE, independent draws, or every combination. Default: optuna, with PBT random."""
     scheduler: Literal["asha", "pbt", "none"] = "asha"
-    """ASHA goes on with the best quarter at each rung; PBT has poor trials go on from good ones with changed settings."""
+    """ASHA stops two thirds of the trials after 60 % of their steps; PBT has poor trials go on from good ones with changed
+    settings."""
     seeds: tuple[int, ...] | None = None
     """Seeds of every configuration, whose scores are averaged. Default: the recipe's."""
     concurrent: int | None = None
@@ -89,6 +95,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     from pipelines.sweep_table import SweepTable
     from trainers.engine.launch import quiet, start_ray
     from trainers.tuning import sweep as engine
+    from trainers.tuning.room import room_on_cluster
     from trainers.tuning.watch import Watch
 
     search = make_sweep(arguments, rest)
@@ -101,7 +108,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
         print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
         return 0
     start_ray(search.first)
-    room = engine.room_on_cluster(search)
+    room = room_on_cluster(search.recipes.values(), search.concurrent)
     parent = _open(search, folder, arguments.resume)
     print(describe(search, room, folder))
     plan = engine.plan_of(search, folder, parent)
@@ -109,9 +116,9 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     watch = Watch(plan, parent, table.update)
     status = "FAILED"
     try:
-        results = engine.run(search, plan, room.at_once, watch, arguments.resume)
+        analysis = engine.run(search, plan, room.at_once, watch, arguments.resume)
         table.close()
-        code = conclude(search, plan, results, parent, watch)
+        code = conclude(search, plan, analysis, parent, watch)
         status = {0: "FINISHED", 130: "KILLED"}.get(code, "FAILED")
         return code
     except KeyboardInterrupt:
@@ -136,7 +143,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     space = arguments.space or ("paper" if searcher == "grid" else "wide")
     recipes: dict[str, Recipe] = {}
     for name in names:
-        module = importlib.import_module(f"pipelines.{name}")
+        module = _pipeline(name)
         recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
         prepare(recipe)
         getattr(module, "make_start", lambda recipe: None)(recipe)
@@ -156,18 +163,29 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     )
 
 
+def _pipeline(name: str) -> ModuleType:
+    """The script of a pipeline that has spaces. Raises RecipeError for a name that is none, with the nearest one."""
+    from tune_spaces import every
+
+    _check_known(f"no pipeline {name!r} with a search space", name, every())
+    return importlib.import_module(f"pipelines.{name}")
+
+
+def _check_known(problem: str, name: str, known: Iterable[str]) -> None:
+    if name not in (names := list(known)):
+        near = difflib.get_close_matches(name, names, n=1)
+        hint = f"did you mean {near[0]!r}? " if near else ""
+        raise RecipeError(f"{problem}; {hint}There are: {', '.join(names)}")
+
+
 def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
     """A space by its name; for PBT what of it may change within a run."""
     from trainers.tuning.space import within_a_run
+    from tune_spaces import every
 
-    known = importlib.import_module(f"tune_spaces.{pipeline}").SPACES
-    if name not in known:
-        near = difflib.get_close_matches(name, known, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise RecipeError(
-            f"--space {name}: tune_spaces/{pipeline}.py has none of that name; {hint}It has: {', '.join(known)}"
-        )
-    found: SearchSpace = known[name]
+    known = every()[pipeline]
+    _check_known(f"--space {name}: {pipeline} has none of that name", name, known)
+    found = known[name]
     if scheduler != "pbt":
         return found
     moving = {path: domain for path, domain in found.items() if within_a_run(path, domain)}
@@ -213,13 +231,12 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
 
 def describe(search: Sweep, room: Room, folder: Path) -> str:
     """What is about to be done, in a few lines."""
-    from trainers.tuning.sweep import count, interval, rungs
+    from trainers.tuning.sweep import GRACE, KEPT, count, interval
     from trainers.tuning.trial import steps_of
 
     (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
-    stops = ", ".join(f"{share / 100 * steps:.0f}" for share in rungs(search))
     how = {
-        "asha": f"asha, which goes on with the best quarter after {stops} of {steps} steps",
+        "asha": f"asha, which goes on with the best one of {KEPT} after {GRACE / 100 * steps:.0f} of {steps} steps",
         "pbt": f"pbt, every {interval(search) / 100 * steps:.0f} of {steps} steps",
         "none": f"none: every trial makes its {steps} steps",
     }[search.scheduler]
@@ -239,26 +256,24 @@ def describe(search: Sweep, room: Room, folder: Path) -> str:
     return "\n".join(lines)
 
 
-def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: Watch) -> int:
+def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: RunHandle, watch: Watch) -> int:
     """Records, figures, the best trial's recipe and model, held-out scores; the exit code."""
     from pipelines.sweep_table import final_table
     from trainers.tuning.best import records
+    from trainers.tuning.figures import sweep_figures
     from trainers.tuning.sweep import count, own_values
 
     folder = Path(plan.folder)
-    trials, found = records(results, watch)
+    trials = records(analysis, watch)
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2, default=str) + "\n")
     parent.log_artifact(folder / "trials.json")
     watch.conclude(trials)
-    for trial in trials:
-        if trial.status == "failed":
-            print(f"{trial.label} failed, also when it was tried again: {trial.error}")
     best = best_trial(trials)
-    print(final_table(trials, search.metric))
+    Console(width=None if sys.stdout.isatty() else WIDTH).print(final_table(trials, search.metric))
     defaults = {name: own_values(search, name) for name in search.recipes}
-    figures, left_out = sweep_figures(trials, search.metric, defaults)
-    for name, figure in figures:
-        parent.log_figure(name, figure)
+    with sweep_figures(trials, search.metric, defaults) as (figures, left_out):
+        for name, figure in figures:
+            parent.log_figure(name, figure)
     for reason in left_out:
         print(f"figure left out: {reason}")
     ended = sum(trial.ended for trial in trials)
@@ -268,7 +283,7 @@ def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: 
     if best is None:
         print("no trial came to a score; see the errors above")
         return 3
-    summary = _keep_best(search, plan, found, parent, trials, best)
+    summary = _keep_best(search, plan, {trial.trial_id: trial for trial in analysis.trials}, parent, trials, best)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
     parent.log_artifact(folder / "summary.json")
     print(_last_words(summary))
@@ -276,7 +291,7 @@ def conclude(search: Sweep, plan: Plan, results: Any, parent: RunHandle, watch: 
 
 
 def _keep_best(
-    search: Sweep, plan: Plan, results: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
+    search: Sweep, plan: Plan, ended: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
     from trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
@@ -285,19 +300,18 @@ def _keep_best(
 
     folder = Path(plan.folder)
     storage = storage_of(search, folder)
-    result = results[best.trial_id]
-    recipe = plan.recipe(result.config)
+    recipe = plan.recipe(ended[best.trial_id].config)
     again = recipe.replace("run.output", f"runs/{recipe.name}-best")
     (folder / "best.json").write_text(again.to_json() + "\n")
     parent.log_artifact(folder / "best.json")
     model = recipe.run.register_as or recipe.name.replace("/", "-")
-    delivered, scores = deliver_best(plan, best, result, storage, parent, folder / "best", model, ALIAS)
+    delivered, scores = deliver_best(plan, best, ended[best.trial_id], storage, parent, folder / "best", model, ALIAS)
     plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
     after = {"best": mean_scores(scores)}
     if plain.scored:
-        base = plan.recipe(results[plain.trial_id].config)
+        base = plan.recipe(ended[plain.trial_id].config)
         base = base.replace("run.output", str(run_folder(plan, plain.trial_id, base.run.seed)))
-        with checkpoints(results[plain.trial_id], storage) as folders:
+        with checkpoints(ended[plain.trial_id], storage) as folders:
             after["as it stands"] = mean_scores(held_out(base, folders))
     metrics = {
         f"{name}/{task}/{metric}": value.mean

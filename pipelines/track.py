@@ -47,7 +47,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
     verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from trainers.engine.tracking import Journal, TrackingError, drain
+    from trainers.engine.journal import Journal
+    from trainers.engine.tracking import TrackingError, drain
 
     book = Journal(verb.journal)
     try:

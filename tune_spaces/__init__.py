@@ -1,0 +1,16 @@
+"""What sweeps vary: a file a paper, whose ``SPACES`` are the spaces of its pipelines, pipeline -> name -> space."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from trainers.tuning.space import SearchSpace
+
+
+def every() -> dict[str, dict[str, SearchSpace]]:
+    """The spaces of all papers: pipeline -> name -> space."""
+    found: dict[str, dict[str, SearchSpace]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        found |= importlib.import_module(f"{__name__}.{module.name}").SPACES
+    return found

@@ -46,4 +46,4 @@ wide: SearchSpace = {
     "method.group_size": tune.choice([None, 4, 16, 64]),
     "encoder.regions": tune.choice(REGIONS),
 }
-SPACES: dict[str, SearchSpace] = {**TABLES, "wide": wide}
+SPACES = {"gclsr": {**TABLES, "wide": wide}}

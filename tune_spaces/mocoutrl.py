@@ -20,4 +20,4 @@ wide: SearchSpace = {
     "method.projectors": tune.choice([True, False]),
     "method.dictionary_views": tune.choice([True, False]),
 }
-SPACES = {"paper": paper, "wide": wide}
+SPACES = {"mocoutrl": {"paper": paper, "wide": wide}}

@@ -19,4 +19,4 @@ wide: SearchSpace = {
     "method.pooling": tune.choice(["max", "mean"]),
     "method.head_width": tune.choice([0, 768, 4096]),
 }
-SPACES = {"paper": ablation, "wide": wide}
+SPACES = {"sgbert": {"paper": ablation, "wide": wide}}

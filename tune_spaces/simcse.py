@@ -19,4 +19,4 @@ wide: SearchSpace = {
     # What makes the two views; none: as the encoder was pretrained.
     "encoder.hidden_dropout": tune.choice([None, 0.02, 0.05, 0.1, 0.15, 0.2, 0.3]),
 }
-SPACES = {"paper": paper, "text": nonling.spaces("image")["text"], "temperature": temperature, "wide": wide}
+SPACES = {"simcse": {"paper": paper, "text": nonling.text, "temperature": temperature, "wide": wide}}

@@ -16,7 +16,7 @@ import numpy as np
 
 from data.offline.sounds import SOUND_CLASSES, fade, noise_band, tremolo
 from data.order import permutation, seed_of
-from data.pack import Draft
+from data.shard_writer import Draft
 
 RATE = 8000
 """Samples per second; every sound takes a second."""

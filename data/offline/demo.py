@@ -23,7 +23,7 @@ from data.offline import captioned_sounds
 from data.offline import emoji as emojis
 from data.offline.sentences import wiki_sentences
 from data.offline.sounds import SOUND_CLASSES, synth_sounds
-from data.pack import Draft, Output, pack
+from data.shard_writer import Draft, Output, pack
 from data.shards import read_manifest
 
 

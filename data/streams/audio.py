@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from data.shards import RawSample
-from data.streams import decode, views
+from data.streams import decode, preprocess
 from data.streams.base import LabelledStream, Row, Tokenize
 
 if TYPE_CHECKING:
@@ -40,16 +40,14 @@ class AudioStream(LabelledStream):
     @property
     def samples(self) -> int:
         """Waveform samples that `frames` frames of 25 ms at steps of 10 ms cover."""
-        return (self.frames - 1) * (self.rate // 100) + self.rate * 25 // 1000
+        return preprocess.samples_for(self.rate, self.frames)
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
         return [("kind", decode.SOUNDS), *super().needs()]
 
     def check_settings(self) -> None:
-        from data.streams.device import mel_filters
-
         try:
-            mel_filters(self.rate, self.bins)
+            preprocess.mel_filters(self.rate, self.bins)
         except ValueError as error:
             raise ValueError(f"bins={self.bins}, rate={self.rate}: {error}") from None
         for setting, value, most in (
@@ -63,7 +61,7 @@ class AudioStream(LabelledStream):
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
         wave = decode.audio(data, extension, rate=self.rate, key=sample.key)
         length = min(len(wave), self.samples)
-        return {"waveform": views.crop_or_pad(wave, self.samples, rng), "length": length, **self.label_of(sample)}
+        return {"waveform": preprocess.crop_or_pad(wave, self.samples), "length": length, **self.label_of(sample)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
@@ -78,8 +76,8 @@ class AudioStream(LabelledStream):
         wave, lengths, label = batch["waveform"], batch["length"], batch.tensors.get("label")
         if self.mixup_probability:
             wave, label = device.mixup(wave, label, generator, probability=self.mixup_probability, lengths=lengths)
-        spectrogram = device.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)
+        spectrogram = preprocess.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)
         if self.mask_bins or self.mask_frames:
-            spectrogram = device.spec_augment(spectrogram, generator, freq=self.mask_bins, time=self.mask_frames)
+            spectrogram = device.spec_augment(spectrogram, self.mask_frames, self.mask_bins, generator=generator)
         tensors = {"spectrogram": spectrogram} | ({} if label is None else {"label": label})
         return Batch(tensors, batch.keys)

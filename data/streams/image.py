@@ -56,7 +56,7 @@ class ImageStream(LabelledStream):
         return {"image": torch.from_numpy(np.stack(list(rows["image"]))), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from data.streams import device
+        from data.streams import device, preprocess
 
         image = batch["image"].flatten(0, 1).float() / 255
         brightness, contrast, saturation, hue = self.jitter
@@ -70,5 +70,5 @@ class ImageStream(LabelledStream):
             probability=self.jitter_probability,
         )
         image = device.random_grayscale(image, generator, probability=self.grayscale_probability)
-        image = device.normalise(image, self.mean, self.std)
+        image = preprocess.normalise(image, self.mean, self.std)
         return batch.replace(image=image.view(batch["image"].shape))

@@ -1,7 +1,6 @@
 """Streams of pictures or sounds with one caption each (Zhao et al. 2023): CLIP, CyCLIP, CLAP, CyCLAP.
 
-The same preprocessing serves training, evaluation and the exported model: `prepare_images` and `prepare_sounds` are its
-deterministic form.
+The same preprocessing serves training, evaluation and the exported model: `data/streams/preprocess.py`.
 """
 
 from __future__ import annotations
@@ -11,13 +10,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
-import soxr
 from PIL import Image
 from pydantic import Field, model_validator
 
 from data.errors import DecodeError
 from data.shards import RawSample, ShardSet
-from data.streams import decode, views
+from data.streams import decode, preprocess, views
 from data.streams.base import Row, StreamConfig, Tokenize
 from data.streams.inputs import AudioInput, ImageInput
 
@@ -158,9 +156,12 @@ class ImageTextStream(CaptionedStream):
 
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
         picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
+        size = self.input.size
         if self.augment == "crop":
-            return {"image": views.crop_view(picture, self.input.size, rng)}
-        return {"image": views.center_view(picture, self.input.size)}
+            picture = views.random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
+        else:
+            picture = preprocess.resize_center_crop(picture, size)
+        return {"image": np.ascontiguousarray(preprocess.planes(picture))[None]}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
@@ -168,9 +169,7 @@ class ImageTextStream(CaptionedStream):
         return {"image": torch.from_numpy(np.stack(list(rows["image"]))), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from data.streams import device
-
-        return batch.replace(image=device.normalise(batch["image"], self.input.mean, self.input.std))
+        return batch.replace(image=preprocess.normalise(batch["image"], self.input.mean, self.input.std))
 
 
 class AudioTextStream(CaptionedStream):
@@ -191,17 +190,15 @@ class AudioTextStream(CaptionedStream):
         """One silent clip shows whether there is a spectrogram: filters are not empty, the clip is long enough."""
         import torch
 
-        from data.streams import device
-
         try:
-            device.audio_features(torch.zeros(1, 1, self.input.samples), self.input)
+            self._features(torch.zeros(1, 1, self.input.samples))
         except ValueError as error:
             raise ValueError(f"input: {error}") from None
 
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
         wave = decode.audio(data, extension, rate=self.input.rate, key=sample.key)
-        return {"waveform": views.crop_or_pad(wave, self.input.samples, rng, "random", pad="repeat")}
+        return {"waveform": preprocess.crop_or_pad(wave, self.input.samples, rng, "repeat")}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
@@ -210,50 +207,9 @@ class AudioTextStream(CaptionedStream):
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         from data.batch import Batch
-        from data.streams import device
 
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name != "waveform"}
-        return Batch({"spectrogram": device.audio_features(batch["waveform"], self.input), **tensors}, batch.keys)
+        return Batch({"spectrogram": self._features(batch["waveform"]), **tensors}, batch.keys)
 
-
-# ---- without randomness: evaluation and export -------------------------------------------------------------------------
-
-
-def prepare_images(items: Sequence[np.ndarray], input: ImageInput) -> Tensor:
-    """What a picture tower takes: float32 (N, 3, size, size) on the CPU, of N pictures uint8 (H, W, 3).
-
-    Resized and centre-cropped as in training without augmentation. Raises ValueError for an array of another kind.
-    """
-    import torch
-
-    from data.streams import device
-
-    square = np.empty((len(items), 3, input.size, input.size), np.uint8)
-    for number, item in enumerate(items):
-        if item.ndim != 3 or item.shape[-1] != 3 or item.dtype != np.uint8:
-            raise ValueError(f"picture {number} is {item.dtype} {item.shape}; it must be uint8 RGB (H, W, 3)")
-        square[number] = views.center_view(Image.fromarray(item), input.size)[0]
-    return device.normalise(torch.from_numpy(square), input.mean, input.std)
-
-
-def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], input: AudioInput) -> Tensor:
-    """What a sound tower takes: float32 (N, frames, bins) on the CPU, of N sounds (samples float (T,), samples per second).
-
-    Resampled as in training, with 16 bits in between as there; the middle part of a longer sound, a shorter one repeated
-    and padded. Raises ValueError for an empty sound, one that is not (T,), and samples that are infinite or no number.
-    """
-    import torch
-
-    from data.streams import device
-
-    waves = np.empty((len(items), 1, input.samples), np.int16)
-    for number, (samples, rate) in enumerate(items):
-        if samples.ndim != 1 or not len(samples) or rate <= 0:
-            raise ValueError(f"sound {number} is {samples.shape} at rate {rate}; it must be (T,) with T and rate above 0")
-        if bad := int((~np.isfinite(samples)).sum()):
-            raise ValueError(f"sound {number}: {bad} of {len(samples)} samples are infinite or NaN; leave the sound out")
-        wave = samples if rate == input.rate else soxr.resample(samples, rate, input.rate)
-        if not len(wave):
-            raise ValueError(f"sound {number} of {len(samples)} samples is empty at rate {input.rate}")
-        waves[number] = views.crop_or_pad(wave, input.samples, mode="center", pad="repeat")
-    return device.audio_features(torch.from_numpy(waves), input)[:, 0]
+    def _features(self, waveform: Tensor) -> Tensor:
+        return preprocess.audio_features(waveform, **self.input.model_dump(exclude={"seconds"}))

@@ -6,57 +6,41 @@ import hashlib
 import logging
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.task import Encoded, Encoder, EvaluationError, did_you_mean
+from evaluation.task import Encoded, Encoder, EvaluationError
+from models.pooling import pool
 
 logger = logging.getLogger(__name__)
 
-SINGLE = ("cls", "mean", "max")  # how the tokens of one layer become one vector
+Single = Literal["cls", "mean", "max"]  # how the tokens of one layer become one vector
+SINGLE: tuple[Single, ...] = get_args(Single)
 NAMES = ("last2", "first-last", "first1-last", "wk", "wk-released")
 WINDOW, START = 2, 4  # SBERT-WK: layers on either side, and the first layer that is used
-_LAYER = re.compile(r"layer(\d+)-(\w+)")
+_LAYER = re.compile(r"layer(\d+)-(cls|mean|max)")
 _WK = re.compile(r"wk(\d+)?(-released)?")
 
 States = Sequence[Tensor]  # of l layers: l + 1 tensors (B, T, d), the first of them the embedding output
 Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
 
 
-# ------------------------------------------------------------------------------------------------------------- poolings
-
-
-def cls_pool(state: Tensor, mask: Tensor) -> Tensor:
-    """The first token (B, d) of state (B, T, d) that the mask (B, T) keeps, on whichever side the padding is."""
-    return state[torch.arange(len(state), device=state.device), mask.bool().int().argmax(1)]
-
-
-def mean_pool(state: Tensor, mask: Tensor) -> Tensor:
-    """Mean (B, d) of the tokens that the mask (B, T) keeps, [CLS] and [SEP] among them."""
-    weights = mask.to(state.dtype).unsqueeze(-1)
-    return (state * weights).sum(1) / weights.sum(1).clamp(min=1)
-
-
-def max_pool(state: Tensor, mask: Tensor) -> Tensor:
-    """Maximum (B, d), component by component, over the tokens that the mask (B, T) keeps."""
-    return state.masked_fill(~mask.bool().unsqueeze(-1), torch.finfo(state.dtype).min).amax(1)
-
-
-_POOLS = {"cls": cls_pool, "mean": mean_pool, "max": max_pool}
+def single(state: Tensor, mask: Tensor, how: Single) -> Tensor:
+    """One layer (B, T, d) by cls, mean or max over the tokens that the mask (B, T) keeps, [CLS] and [SEP] among them."""
+    return pool(state, (), mask, how)
 
 
 def every_layer(states: States, mask: Tensor) -> Tensor:
     """All single layers, each by cls, mean and max: (B, (l + 1) * 3 * d), to be reshaped to (B, l + 1, 3, d)."""
-    return torch.cat([_POOLS[pool](state, mask) for state in states for pool in SINGLE], dim=1)
+    return torch.cat([single(state, mask, how) for state in states for how in SINGLE], dim=1)
 
 
 def is_layer_pooling(name: str) -> bool:
     """Whether `name` is one of the poolings of this file: ``layer<k>-cls|mean|max``, ``last2``, ``wk``, ..."""
-    single = _LAYER.fullmatch(name)
-    return name in NAMES or (single[2] in SINGLE if single else _WK.fullmatch(name) is not None)
+    return name in NAMES or _LAYER.fullmatch(name) is not None or _WK.fullmatch(name) is not None
 
 
 def layer_pooling(name: str, depth: int) -> Pool:
@@ -68,30 +52,24 @@ def layer_pooling(name: str, depth: int) -> Pool:
     ``first1-last``            ... of the first transformer layer and the last (what SimCSE's code computes today)
     ``wk``, ``wk<k>``          SBERT-WK on the layers from 4, or from k, on; ``-released`` after it: the authors' code
 
-    Raises EvaluationError for a layer that the model does not have.
+    `is_layer_pooling` knows the names. Raises EvaluationError for a layer that the model does not have.
     """
-    if (single := _LAYER.fullmatch(name)) and single[2] in SINGLE:
-        return _one_layer(int(single[1]), single[2], depth)
+    if found := _LAYER.fullmatch(name):
+        layer, how = int(found[1]), next(how for how in SINGLE if how == found[2])
+        if layer > depth:
+            raise EvaluationError(f"there is no layer {layer}; the model has layers 0 (embedding output) to {depth}")
+        return lambda states, mask: single(states[layer], mask, how)
     if wk_name := _WK.fullmatch(name):
         start, released = int(wk_name[1] or START), wk_name[2] is not None
         if start > depth - 2:
-            least = f"; wk0 would use them all (a start of at most {depth - 2} will do)" if depth > 1 else ""
             raise EvaluationError(
-                f"pooling {name!r} uses the layers from {start} on and needs three of them, but the model's last is "
-                f"layer {depth}{least}"
+                f"pooling {name!r} uses the layers from {start} on and needs three of them, but the model's last is layer "
+                f"{depth}; wk0 uses them all"
             )
         return lambda states, mask: wk(states, mask, start, WINDOW, released)
     pairs = {"last2": (depth - 1, depth), "first-last": (0, depth), "first1-last": (1, depth)}
-    if name not in pairs:
-        raise EvaluationError(f"unknown pooling {name!r}{did_you_mean(name, NAMES)}")
     first, last = pairs[name]
-    return lambda states, mask: (mean_pool(states[first], mask) + mean_pool(states[last], mask)) / 2
-
-
-def _one_layer(layer: int, pool: str, depth: int) -> Pool:
-    if layer > depth:
-        raise EvaluationError(f"there is no layer {layer}; the model has layers 0 (embedding output) to {depth}")
-    return lambda states, mask: _POOLS[pool](states[layer], mask)
+    return lambda states, mask: single((states[first] + states[last]) / 2, mask, "mean")
 
 
 # ------------------------------------------------------------------------------------------------------------- SBERT-WK
@@ -206,24 +184,24 @@ class Whitened(PostProcessed):
     def __init__(
         self, encoder: Encoder, sentences: Sequence[str], dimensions: int | None = None, *, source: str = "given"
     ) -> None:
+        from sklearn.decomposition import PCA
+
         super().__init__(encoder, sentences, f"whitening{'' if dimensions is None else dimensions}", source)
         if dimensions is not None and dimensions < 1:
             raise EvaluationError(f"whitening to {dimensions} dimensions; at least 1 is needed")
-        vectors = self.encoded.vectors.astype(np.float64)
-        self.mean = vectors.mean(axis=0)
-        values, axes = np.linalg.eigh(np.atleast_2d(np.cov(vectors, rowvar=False)))
-        values, axes = values[::-1], axes[:, ::-1]
+        fitted = PCA(svd_solver="covariance_eigh").fit(self.encoded.vectors.astype(np.float64))
+        self.mean, values = fitted.mean_, fitted.explained_variance_
         rank = int((values > 1e-10 * values[0]).sum()) if values[0] > 0 else 0
         if rank < (dimensions or 1):
             raise EvaluationError(
-                f"{self.label}: the {len(vectors):,} sentences vary along {rank} of the model's {len(values)} dimensions; "
+                f"{self.label}: {len(self.encoded.vectors):,} sentences vary along {rank} of {len(values)} dimensions; "
                 "ask for fewer dimensions, or fit on more sentences"
             )
         if dimensions is None and rank < len(values):
             logger.info("whitening keeps %d of %d dimensions; the sentences do not vary along the rest", rank, len(values))
         kept = dimensions or rank
         self.fitted_on["dimensions"] = kept
-        self.matrix = axes[:, :kept] / np.sqrt(values[:kept])
+        self.matrix = fitted.components_[:kept].T / np.sqrt(values[:kept])
 
     def transform(self, vectors: np.ndarray) -> np.ndarray:
         """(x - mean) W, (N, k), of vectors x (N, d)."""

@@ -17,8 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from data.errors import did_you_mean
 from evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
-from evaluation.task import EvaluationError, did_you_mean
+from evaluation.task import EvaluationError
+from models.text_folders import positions_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +28,7 @@ TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CPU_WORDS = 2**15  # the same of a model that takes rows of equal length together, by itself
 CHUNK = 4096  # texts tokenised in one call
+NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
 ITEMS = 64  # pictures or sounds encoded in one call
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
@@ -234,7 +237,8 @@ class FolderEncoder(ModuleEncoder):
             return model(features)["sentence_embedding"][:, :width]
 
         tokenizer = getattr(model[0], "tokenizer", None)
-        count = token_counter(tokenizer) if callable(tokenizer) else None
+        words = getattr(getattr(model[0], "model", None), "lengths", None)  # of a model of word vectors
+        count = token_counter(tokenizer) if callable(tokenizer) else words
         super().__init__(
             lambda texts: dict(model.preprocess(texts, prompt=prompt)),
             forward,
@@ -242,13 +246,14 @@ class FolderEncoder(ModuleEncoder):
             batch_size=batch_size,
             module=model,
             full_length=(lambda texts: count([(prompt or "") + text for text in texts])) if count else None,
+            cpu_tokens=CPU_WORDS if words else None,
         )
         self.model = model
         self.path = path
         self.name = label(path)
         self.pooling = pooling
         limit = model.max_seq_length
-        self.limit: int | None = limit if limit is not None and limit < 10**6 else None
+        self.limit: int | None = limit if limit is not None and limit < NO_LIMIT else None
 
     @property
     def protocol(self) -> dict[str, Any]:
@@ -319,11 +324,10 @@ def load_encoder(
 def _check_pooling(pooling: str) -> None:
     from sentence_transformers.sentence_transformer.modules import Pooling
 
+    known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
     if pooling not in Pooling.POOLING_MODES:
-        known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
         raise EvaluationError(
-            f"unknown pooling {pooling!r}{did_you_mean(pooling, known)} Poolings are "
-            f"{', '.join((*Pooling.POOLING_MODES, *NAMES))}, layer<k>-cls, layer<k>-mean and layer<k>-max"
+            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
         )
 
 
@@ -399,11 +403,7 @@ def usable_device(device: str | None) -> str:
 
 
 def _keep_positions(model: Any) -> None:
-    """RoBERTa counts positions from padding_idx + 1, so its 514 positions take 512 tokens; a tokenizer that does not
-    say so would run past the table."""
+    """A tokenizer that states no limit, or a wrong one, would run past the table of positions."""
     network = getattr(model[0], "auto_model", None)
-    embeddings = getattr(network, "embeddings", None)
-    table = getattr(embeddings, "position_embeddings", None)
-    if isinstance(table, nn.Embedding) and table.padding_idx is not None:
-        usable = table.num_embeddings - table.padding_idx - 1
-        model.max_seq_length = min(model.max_seq_length or usable, usable)
+    if hasattr(network, "config") and (most := positions_of(network)) < min(model.max_seq_length or NO_LIMIT, NO_LIMIT):
+        model.max_seq_length = most

@@ -20,7 +20,7 @@ BATCH, RATE = 32, 1e-3
 
 
 class FlowStep(nn.Module):
-    """One step of Glow with the simplifications of BERT-flow: actnorm, fixed permutation, additive coupling.
+    """One step of Glow with the simplifications of BERT-flow: actnorm, fixed permutation, additive coupling; invertible.
 
     The actnorm learns scale and bias of standardised components: as if it had no standardisation, but a step of the
     optimizer then means the same for components of any spread.
@@ -57,11 +57,6 @@ class FlowStep(nn.Module):
         y = ((x - self.mean) / self.std * self.log_scale.exp() + self.bias)[:, self.order]
         return torch.cat([y[:, : self.fixed], y[:, self.fixed :] + self.shift(y[:, : self.fixed])], dim=1)
 
-    def inverse(self, y: Tensor) -> Tensor:
-        """x (N, d) with forward(x) = y."""
-        x = torch.cat([y[:, : self.fixed], y[:, self.fixed :] - self.shift(y[:, : self.fixed])], dim=1)
-        return (x[:, self.order.argsort()] - self.bias) * (-self.log_scale).exp() * self.std + self.mean
-
 
 class Flow(nn.Module):
     """`steps` flow steps under a standard normal prior."""
@@ -83,12 +78,6 @@ class Flow(nn.Module):
         for step in self.steps:
             x = step(x)
         return x
-
-    def inverse(self, z: Tensor) -> Tensor:
-        """x (N, d) with forward(x) = z."""
-        for step in reversed(self.steps):
-            z = step.inverse(z)
-        return z
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log p(x) (N,) in nats: the prior's density of z plus the log-determinant."""

@@ -63,17 +63,14 @@ def _expected_ties() -> Iterator[None]:
 
 
 class OneLayer:
-    """Columns of an encoder's vectors, as an encoder; texts that were encoded already are looked up."""
+    """Columns of an encoder's vectors, as an encoder."""
 
     def __init__(self, encoded: Encoded, columns: slice) -> None:
         self.encoded, self.columns = encoded, columns
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
         """Vectors (N, d) of N texts."""
-        row = self.encoded.row
-        if any(item not in row for item in items):
-            return self.encoded.encoder.encode(items, modality)[:, self.columns]
-        return self.encoded.vectors[[row[item] for item in items], self.columns]
+        return self.encoded.encode(items, modality)[:, self.columns]
 
 
 def _encoder(folder: str | Path, device: str | None, batch_size: int) -> FolderEncoder:

@@ -15,12 +15,12 @@ from torch import Tensor
 from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, usable_device
 from evaluation.encoders.folders import own_module
 from evaluation.task import EvaluationError, Sound
-from models.carried_code import DUAL, load_saved
+from models.carried_code import CARRIED, load_saved
 from models.dual_module import DualEncoder
 
 
 class MultimodalEncoder(FolderEncoder):
-    """A folder whose model takes texts and pictures or sounds; made by `load_multimodal`.
+    """A folder whose model takes texts and pictures or sounds; made by `load_whole`.
 
     Vectors are the model's projected features, as its `get_text_features`, `get_image_features` and `get_audio_features`
     give them: CLAP's have unit length, CLIP's do not (those of this project's exports do). They depend neither on the batch
@@ -112,23 +112,23 @@ class MultimodalEncoder(FolderEncoder):
         return features
 
 
-def load_multimodal(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> MultimodalEncoder:
-    """An encoder of texts and pictures or sounds from a folder: CLIP, SigLIP, CLAP, this project's exports and whatever
-    else sentence-transformers recognises as multimodal. Only local files and only safetensors weights are read, and no
-    code of the folder is run: of an export that carries its own, this project's copy is taken.
+def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 64, seed: int = 0) -> FolderEncoder:
+    """An encoder from a folder that has its own way to a vector: CLIP, SigLIP, CLAP, this project's exports and whatever
+    else sentence-transformers recognises. Only local files and only safetensors weights are read, and no code of the folder
+    is run: of an export that carries its own, this project's copy is taken.
 
     `device` is the first CUDA device if there is one, else the CPU. `seed` is for models that take a random part of a
     sound longer than their window: vary it to see how much the result owes to it.
 
-    Raises EvaluationError when the folder is missing, does not load, or holds a model of texts only.
+    Raises EvaluationError when the folder is missing, does not load, or holds a model without texts.
     """
     path = Path(folder).expanduser()
     if not any((path / name).is_file() for name in ("config.json", "modules.json")):
         raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
     if batch_size < 1:
         raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
-    if (own := own_module(path)) not in (None, DUAL):
-        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {DUAL}")
+    if (own := own_module(path)) not in (None, *CARRIED):
+        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {', '.join(CARRIED)}")
     try:
         model = load_saved(path, usable_device(device))
         modalities = set(model.modalities)
@@ -136,11 +136,11 @@ def load_multimodal(folder: str | Path, device: str | None = None, batch_size: i
         raise
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {path} does not load: {error}") from error
-    if "text" not in modalities or not modalities & {"image", "audio"}:
-        raise EvaluationError(
-            f"{path} encodes {', '.join(map(str, model.modalities))}; a multimodal encoder takes text and image or audio"
-        )
-    return MultimodalEncoder(model, path, batch_size, seed)
+    if "text" not in modalities:
+        raise EvaluationError(f"{path} encodes {', '.join(map(str, modalities))}; a sentence encoder takes texts")
+    if modalities & {"image", "audio"}:
+        return MultimodalEncoder(model, path, batch_size, seed)
+    return FolderEncoder(model, path, "own", batch_size)
 
 
 def _scale(module: Any) -> float | None:

@@ -6,9 +6,7 @@ import zlib
 from typing import Any
 
 import numpy as np
-import torch
 import torch.distributed as dist
-from torch import Tensor
 
 from evaluation.task import Encoder, EvaluationError, Sound, logit_scale_of
 
@@ -35,8 +33,7 @@ class ShardedEncoder:
             return self.encoder.encode(items, modality)
         # Dealt by size, so that the ranks finish together.
         order = np.asarray(sorted(range(len(items)), key=lambda i: -_size(items[i])), dtype=np.int64)
-        shares = [order[r::world] for r in range(world)]
-        mine = [items[i] for i in shares[dist.get_rank()]]
+        mine = [items[i] for i in order[dist.get_rank() :: world]]
         failure: Exception | None = None
         vectors = np.zeros((0, 0), dtype=np.float32)
         try:
@@ -46,41 +43,24 @@ class ShardedEncoder:
                     raise EvaluationError(f"encode gave shape {vectors.shape} for {len(mine)} items")
         except Exception as error:
             failure = error
-        _raise_on_all(failure, len(items), _fingerprint(items))
-        if not items:
-            return vectors
-        device = _device()
-        width = int(torch.stack(_all_gather(torch.tensor([vectors.shape[1]], device=device))).max())
-        rows = len(shares[0])  # the first rank's share is never the smaller one
-        padded = torch.zeros(rows, width, device=device)
-        if mine:
-            padded[: len(mine)] = torch.from_numpy(vectors).to(device)
-        result = np.empty((len(items), width), dtype=np.float32)
-        for share, part in zip(shares, _all_gather(padded), strict=True):
-            result[share] = part[: len(share)].cpu().numpy()
-        return result
-
-
-def _raise_on_all(failure: Exception | None, count: int, seen: int) -> None:
-    """Raises on every rank when one has failed, or when the ranks were not called with the same list."""
-    device = _device()
-    text = "" if failure is None else f"{type(failure).__name__}: {failure}"
-    message = np.frombuffer(text.encode()[:4096] or (b"" if failure is None else b"error"), dtype=np.uint8)
-    status = torch.stack(_all_gather(torch.tensor([len(message), count, seen], device=device))).cpu()
-    sizes = status[:, 0]
-    if sizes.max() > 0:
-        buffer = torch.zeros(int(sizes.max()), dtype=torch.uint8, device=device)
-        buffer[: len(message)] = torch.from_numpy(message.copy()).to(device)
-        texts = [bytes(part.cpu().numpy())[:n] for part, n in zip(_all_gather(buffer), sizes.tolist(), strict=True)]
+        told = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        ranks: list[Any] = [None] * world
+        dist.all_gather_object(ranks, (told, len(items), _fingerprint(items), vectors))
         if failure is not None:
             raise failure
-        told = "; ".join(f"rank {r}: {t.decode(errors='replace')}" for r, t in enumerate(texts) if t)
-        raise EvaluationError(f"evaluation failed on another worker: {told}")
-    if len(status[:, 1:].unique(dim=0)) > 1:
-        raise EvaluationError(
-            f"the workers were asked to encode different lists ({status[:, 1].tolist()} items by rank); in training every "
-            "worker must call encode with the same list"
-        )
+        if failures := "; ".join(f"rank {rank}: {text}" for rank, (text, *_) in enumerate(ranks) if text):
+            raise EvaluationError(f"evaluation failed on another worker: {failures}")
+        if len({(count, seen) for _, count, seen, _ in ranks}) > 1:
+            counts = [count for _, count, _, _ in ranks]
+            raise EvaluationError(
+                f"the workers were asked to encode different lists ({counts} items by rank); in training every worker must "
+                "call encode with the same list"
+            )
+        result = np.empty((len(items), ranks[0][3].shape[1]), dtype=np.float32)  # the first rank's share is never empty
+        for rank, (*_, part) in enumerate(ranks):
+            if len(part):
+                result[order[rank::world]] = part
+        return result
 
 
 def _size(item: Any) -> int:
@@ -104,16 +84,3 @@ def _content(item: Any) -> bytes:
     if isinstance(item, np.ndarray):
         return f"{item.shape}\0".encode() + np.ascontiguousarray(item).tobytes()
     return f"{item}\0".encode()
-
-
-def _device() -> torch.device:
-    """Where collectives take their tensors: NCCL only from the GPU."""
-    if "nccl" in dist.get_backend():
-        return torch.device("cuda", torch.cuda.current_device())
-    return torch.device("cpu")
-
-
-def _all_gather(x: Tensor) -> list[Tensor]:
-    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
-    dist.all_gather(parts, x)
-    return parts

@@ -13,7 +13,8 @@ import numpy as np
 
 from data.errors import DataError
 from data.word_vectors import open_vectors
-from evaluation.task import EvaluationError, did_you_mean
+from evaluation.task import EvaluationError
+from models.word_module import split
 
 logger = logging.getLogger(__name__)
 
@@ -25,9 +26,9 @@ class WordVectors:
 
     `pooling`:
 
-    ``mean``   split at white space; a token that the vocabulary does not have, also not in lower case, is split at
-               punctuation (``"dog."``) and its pieces are looked up in the same way
-    ``gclsr``  the text is cleaned first as GCLSR does: apostrophes dropped, lower case, all but a to z blank
+    ``mean``     split at white space; a token that the vocabulary does not have, also not in lower case, is split at
+                 punctuation (``"dog."``) and its pieces are looked up in the same way
+    ``letters``  the text is cleaned first as GCLSR does: apostrophes dropped, lower case, all but a to z blank
 
     Words without a vector are left out of the mean, and a sentence without any word that has one gets the zero vector
     (cosine 0 with everything); both are counted over the distinct texts, in `protocol` and in the log. (GCLSR gave
@@ -39,10 +40,7 @@ class WordVectors:
     def __init__(self, path: str | Path, pooling: str | None = None) -> None:
         self.pooling = pooling or "mean"
         if self.pooling not in _SPLITS:
-            raise EvaluationError(
-                f"unknown pooling {pooling!r} of word vectors{did_you_mean(self.pooling, _SPLITS)} They are averaged: "
-                f"{', '.join(_SPLITS)}"
-            )
+            raise EvaluationError(f"unknown pooling {pooling!r} of word vectors; they are averaged, by {', '.join(_SPLITS)}")
         self.path = Path(path).expanduser()
         self.name = self.path.name.split(".")[0]
         try:
@@ -62,7 +60,7 @@ class WordVectors:
     def protocol(self) -> dict[str, Any]:
         """How texts become vectors, and what was left out of the texts seen so far."""
         return {
-            "pooling": "mean of word vectors" + (", text cleaned as GCLSR does" if self.pooling == "gclsr" else ""),
+            "pooling": "mean of word vectors" + (", letters a to z only" if self.pooling == "letters" else ""),
             "post_processing": None,
             "max_tokens": None,
             "texts_cut": 0,
@@ -78,7 +76,6 @@ class WordVectors:
         if modality != "text":
             raise EvaluationError(f"word vectors encode texts only; modality {modality!r} was asked for")
         vectors = np.zeros((len(items), self.vectors.shape[1]), dtype=np.float32)
-        before = self.words, self.unknown, self.empty
         for i, text in enumerate(items):
             rows, unknown = self._look_up(text)
             if rows:
@@ -88,13 +85,10 @@ class WordVectors:
                 self.words += len(rows) + unknown
                 self.unknown += unknown
                 self.empty += not rows
-        words, unknown, empty = (
-            now - then for now, then in zip((self.words, self.unknown, self.empty), before, strict=True)
-        )
-        if unknown:
+        if self.unknown:
             logger.info(
-                "%s: %d of %d words (%.1f %%) have no vector and were left out; %d texts have no known word and got the "
-                "zero vector", self.name, unknown, words, 100 * unknown / words, empty
+                "%s: %d of %d words so far (%.1f %%) have no vector and were left out; %d texts have no known word and got "
+                "the zero vector", self.name, self.unknown, self.words, 100 * self.unknown / self.words, self.empty
             )  # fmt: skip
         return vectors
 
@@ -120,9 +114,4 @@ class WordVectors:
         return self.row.get(word, self.row.get(word.lower()))
 
 
-def clean(text: str) -> str:
-    """GCLSR's cleaning: apostrophes dropped, lower case, everything but a to z blank."""
-    return re.sub(r"[^a-z]+", " ", re.sub("['’]", "", text.lower())).strip()
-
-
-_SPLITS: dict[str, Callable[[str], list[str]]] = {"mean": str.split, "gclsr": lambda text: clean(text).split()}
+_SPLITS: dict[str, Callable[[str], list[str]]] = {"mean": str.split, "letters": split}

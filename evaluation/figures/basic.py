@@ -1,13 +1,13 @@
 """Figures of scores, returned as Matplotlib objects; nothing is shown and no global state is touched.
 
-`figures_vectors` draws vectors, `figures_words` words by weight. Bad input is a ValueError.
+Bad input is a ValueError.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import matplotlib
 import numpy as np
@@ -48,8 +48,6 @@ def alignment_uniformity_scatter(
 ) -> Figure:
     """Several models, one point each: name -> (alignment, uniformity), coloured by name -> score. (SimCSE, Figure 3.)"""
     places = finite("models", list(models.values()), shape=(None, 2))
-    if scores is not None and set(scores) != set(models):
-        raise ValueError(f"scores must be given for the models drawn: {sorted(models)}, got {sorted(scores)}")
     figure = new_figure()
     axes = figure.add_subplot()
     if scores is None:
@@ -57,16 +55,17 @@ def alignment_uniformity_scatter(
     else:
         values = finite("scores", [scores[name] for name in models])
         figure.colorbar(axes.scatter(places[:, 1], places[:, 0], c=values, cmap="viridis"), label=label)
-    middle = (places[:, 1].min() + places[:, 1].max()) / 2
+    middle = places[:, 1].mean()
     for name, (align, uniform) in zip(models, places, strict=True):
-        side: Literal["left", "right"] = "right" if uniform > middle else "left"  # names stay inside
-        shift = -6 if side == "right" else 6
-        near = places[(places[:, 1] != uniform) & (abs(places[:, 1] - uniform) < 0.1 * np.ptp(places[:, 1]))]
-        below = any(align < other for other in near[:, 0])  # of two neighbours one name above, one below
-        text = axes.annotate(
-            name, (uniform, align), textcoords="offset points", xytext=(shift, -14 if below else 6), parse_math=False
+        left = uniform <= middle  # names stay inside
+        axes.annotate(
+            name,
+            (uniform, align),
+            textcoords="offset points",
+            xytext=(6 if left else -6, 6),
+            horizontalalignment="left" if left else "right",
+            parse_math=False,
         )
-        text.set_horizontalalignment(side)
     axes.set(xlabel=UNIFORMITY, ylabel=ALIGNMENT)
     axes.margins(0.2)
     return figure
@@ -83,9 +82,6 @@ def layer_curves(
     """
     references = references or {}
     curves = {name: finite(f"scores of {name!r}", values) for name, values in scores.items()}
-    if not curves or len({len(curve) for curve in curves.values()}) > 1:
-        lengths = ", ".join(f"{name}: {len(curve)}" for name, curve in curves.items())
-        raise ValueError(f"scores must hold at least one pooling, and all the same layers, got {lengths or 'none'}")
     if len(curves) + len(references) > len(COLOURS):
         raise ValueError(f"at most {len(COLOURS)} curves and lines can be told apart by colour")
     figure = new_figure()
@@ -102,10 +98,7 @@ def layer_curves(
 
 def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: int = 5) -> Figure:
     """Cosine (N,) against human rating (N,): every pair, and the quartiles within equal ranges of the rating."""
-    similarities, gold = np.asarray(similarities, dtype=float), np.asarray(gold, dtype=float)
-    if similarities.shape != gold.shape or similarities.ndim != 1 or not len(gold):
-        raise ValueError(f"similarities {similarities.shape} and gold {gold.shape} must be equally long, (N,), not empty")
-    finite("similarities", similarities), finite("gold", gold)
+    similarities, gold = finite("similarities", similarities), finite("gold", gold)
     figure = new_figure()
     axes = figure.add_subplot()
     axes.scatter(gold, similarities, s=6, alpha=0.25, linewidths=0, color=COLOURS[0])
@@ -133,8 +126,6 @@ def save(figure: Figure, folder: str | Path, name: str) -> tuple[Path, Path]:
 
     The same figure gives the same bytes: neither date nor random ids are written.
     """
-    if not name or Path(name).name != name:
-        raise ValueError(f"a figure's name is that of a file without its ending, got {name!r}")
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
     figure.draw_without_rendering()

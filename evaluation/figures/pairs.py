@@ -24,8 +24,7 @@ def alignment_text_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
     A run is the metrics of `geometry.PairedGeometryTask`. Runs of a model have one colour; of several the mean is marked
     large. Both are better when lower. Trap: a collapsed model is perfectly aligned.
 
-    Raises ValueError for no models, a model without runs, numbers that lack or are not finite, and more models than colours
-    and markers tell apart.
+    Raises ValueError for more models than colours and markers tell apart, and numbers that are not finite.
     """
     return _scatter(models, "text_uniformity", "alignment", "text uniformity", "cross-modal alignment")
 
@@ -33,7 +32,7 @@ def alignment_text_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
 def text_item_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
     """Uniformity of the pictures or sounds against that of the captions (Zhao et al. 2023, Figure 3); see
     `alignment_text_uniformity`. On the diagonal both kinds fill the sphere alike."""
-    metric = _items_metric([run for runs in models.values() for run in runs])
+    metric = _items_metric(next(iter(models.values()))[0])
     figure = _scatter(models, "text_uniformity", metric, "text uniformity", f"{ITEMS[metric]} uniformity")
     (axes,) = figure.axes
     axes.axline((-1, -1), slope=1, color="0.8", linewidth=1, zorder=0)
@@ -44,13 +43,13 @@ def pair_geometry_over_training(history: Sequence[tuple[int, Run]]) -> Figure:
     """Alignment, and below it the uniformities, over training: (step, metrics of `PairedGeometryTask`) an evaluation."""
     if not history:
         raise ValueError("no evaluation was recorded, so there is nothing to draw: history is empty")
-    steps = finite("steps", [step for step, _ in history])
-    items = _items_metric([run for _, run in history])
+    steps = [step for step, _ in history]
+    items = _items_metric(history[0][1])
     figure = new_figure(6, 6)
     above, below = figure.subplots(2, 1, sharex=True)
     curves = ((above, "alignment"), (below, "text_uniformity"), (below, items))
     for i, (axes, metric) in enumerate(curves):
-        values = [_number(run, metric, f"step {step}") for step, run in history]
+        values = finite(metric, [run[metric] for _, run in history])
         axes.plot(steps, values, color=COLOURS[i], marker=MARKERS[i], label=metric.replace("_", " "))
     above.set(ylabel="cross-modal alignment")
     below.set(xlabel="step", ylabel="uniformity")
@@ -64,14 +63,11 @@ def similarity_matrix(cosines: np.ndarray, items: Sequence[str], captions: Seque
     Where items and captions are pairs in one order, the diagonal is what retrieval should find. The first caption with the
     highest cosine of each row has a ring.
 
-    Raises ValueError for more than 40, names that do not fit the matrix, and cosines that are not finite.
+    Raises ValueError for more than 40, and cosines that are not finite.
     """
     matrix = finite("cosines", cosines, shape=(None, None))
-    if matrix.shape != (len(items), len(captions)) or max(matrix.shape) > MOST:
-        raise ValueError(
-            f"cosines {matrix.shape} with {len(items)} items and {len(captions)} captions; a name for each row and column, "
-            f"and at most {MOST} of each, can be drawn: leave some out"
-        )
+    if max(matrix.shape) > MOST:
+        raise ValueError(f"{matrix.shape} cosines; at most {MOST} items and captions can be drawn, leave some out")
     height = 2.5 + 0.18 * len(items)
     figure = new_figure(4.5 + 0.18 * len(captions), height)
     axes = figure.add_subplot()
@@ -93,15 +89,12 @@ def _names(axes: Axes, items: Sequence[str], captions: Sequence[str]) -> None:
 
 
 def _scatter(models: Mapping[str, Sequence[Run]], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
-    if not models or not all(models.values()):
-        lacking = [name for name, runs in models.items() if not runs]
-        raise ValueError(f"models must hold at least one, each with its runs, got {', '.join(lacking) or 'none'} without")
     if len(models) > len(COLOURS) * len(MARKERS):
         raise ValueError(f"{len(models)} models; at most {len(COLOURS) * len(MARKERS)} can be told apart, draw a choice")
     figure = new_figure()
     axes = figure.add_subplot()
     for i, (name, runs) in enumerate(models.items()):
-        places = np.array([[_number(run, metric, name) for metric in (x, y)] for run in runs])
+        places = finite(name, [[run[x], run[y]] for run in runs], shape=(None, 2))
         colour, marker = COLOURS[i % len(COLOURS)], MARKERS[(i + i // len(COLOURS)) % len(MARKERS)]
         if len(runs) > 1:
             axes.scatter(places[:, 0], places[:, 1], s=18, alpha=0.5, linewidths=0, color=colour, marker=marker)
@@ -113,17 +106,6 @@ def _scatter(models: Mapping[str, Sequence[Run]], x: str, y: str, xlabel: str, y
     return figure
 
 
-def _items_metric(runs: Sequence[Run]) -> str:
-    """Which uniformity of items all runs have."""
-    found = [metric for metric in ITEMS if runs and all(metric in run for run in runs)]
-    if not found:
-        raise ValueError(
-            f"every run must have {' or '.join(ITEMS)}, all the same; got {sorted({m for run in runs for m in run})}"
-        )
-    return found[0]
-
-
-def _number(run: Run, metric: str, where: str) -> float:
-    if metric not in run:
-        raise ValueError(f"{where}: no {metric!r}; it needs the metrics of a paired geometry task, got {sorted(run)}")
-    return float(finite(f"{metric} of {where}", [run[metric]])[0])
+def _items_metric(run: Run) -> str:
+    """The uniformity of its items that a run has."""
+    return next(metric for metric in ITEMS if metric in run)

@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from evaluation.figures.basic import finite, new_figure
+from evaluation.figures.basic import new_figure
 
 WIDTH, LINE, MARGIN, SPACE = 8.0, 0.4, 0.15, 0.08  # inches
 SIZE, PAD = 11, 0.2  # of the font in points; around a word, in font sizes
@@ -24,10 +24,6 @@ def attention_importance(vectors: np.ndarray, mask: np.ndarray | None = None) ->
     """
     x = np.asarray(vectors, dtype=float)
     keep = np.ones(x.shape[:-1], bool) if mask is None else np.asarray(mask, dtype=bool)
-    if x.ndim < 2 or not x.size or keep.shape != x.shape[:-1]:
-        raise ValueError(f"vectors must be (..., L, d) and mask (..., L), not empty; got {x.shape} and {keep.shape}")
-    if not np.isfinite(x[keep]).all():
-        raise ValueError("a word vector holds NaN or infinity")
     x = np.where(keep[..., None], x, 0.0)
     return np.einsum("...ld,...d->...l", x, x.sum(axis=-2)) / np.sqrt(x.shape[-1])
 
@@ -39,7 +35,7 @@ def word_importance(sentences: Sequence[tuple[Sequence[str], Sequence[float] | n
     """
     if not sentences:
         raise ValueError("there are no sentences to draw")
-    shares = [_shares(number, words, weights) for number, (words, weights) in enumerate(sentences, 1)]
+    shares = [_shares(np.asarray(weights, dtype=float)) for _, weights in sentences]
     lowest = min(0.0, *(float(share.min()) for share in shares))
     colour = ScalarMappable(Normalize(lowest, 1), "cividis")
     figure = new_figure(WIDTH, 1)
@@ -65,14 +61,9 @@ def word_importance(sentences: Sequence[tuple[Sequence[str], Sequence[float] | n
     return figure
 
 
-def _shares(number: int, words: Sequence[str], weights: Sequence[float] | np.ndarray) -> np.ndarray:
-    values = finite(f"weights of sentence {number}", weights)
-    if isinstance(words, str) or len(words) != len(values):
-        raise ValueError(
-            f"sentence {number} has {len(words)} words and {len(values)} weights; give a list of words, one weight each"
-        )
-    largest = np.abs(values).max()
-    return values / largest if largest else values
+def _shares(weights: np.ndarray) -> np.ndarray:
+    largest = np.abs(weights).max()
+    return weights / largest if largest else weights
 
 
 def _word(figure: Figure, word: str, rgba: np.ndarray) -> Text:

@@ -19,7 +19,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
+from data.errors import did_you_mean
+from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
 from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask, read_labelled
 from evaluation.tasks.probe import Protocol, Result
@@ -29,21 +30,21 @@ def _linear(width: int, classes: int) -> nn.Module:
     return nn.Linear(width, classes)
 
 
-def mocoutrl_head(width: int, classes: int) -> nn.Module:
+def three_layers(width: int, classes: int) -> nn.Module:
     """MoCoUTRL's classifier, 768-3072-768-C with GELU for vectors of 768."""
     return nn.Sequential(
         nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, classes)
     )
 
 
-HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": _linear, "mocoutrl": mocoutrl_head}
+HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": _linear, "three-layers": three_layers}
 
 
 class ClassificationTask(LabelledTask):
     """Accuracy and macro precision, recall and F1, in points, of a classifier on frozen vectors.
 
     Head "linear" is logistic regression (one hidden layer with `Protocol.nhid`) by SentEval's protocol for a given split:
-    dev chooses the L2 and when to stop. "mocoutrl" is the paper's three-layer head, trained by the same loop without L2.
+    dev chooses the L2 and when to stop. "three-layers" is MoCoUTRL's, trained by the same loop without L2.
     """
 
     def __init__(self, name: str, data: Labelled, protocol: Protocol = probe.TEST, head: str = "linear") -> None:
@@ -94,7 +95,7 @@ def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Proto
     order = torch.Generator().manual_seed(protocol.seed)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(protocol.seed)
-        model = mocoutrl_head(x["train"].shape[1], int(y["train"].max()) + 1)
+        model = three_layers(x["train"].shape[1], int(y["train"].max()) + 1)
     optimizer = probe.OPTIMIZERS[protocol.optimizer](list(model.parameters()))
     best, misses, rounds, kept = -1.0, 0, 0, model.state_dict()
     while rounds * protocol.epoch_size <= protocol.max_epochs:
@@ -132,7 +133,7 @@ def name_of(path: str | Path) -> str:
 def check(name: str, data: Labelled, head: str) -> None:
     """Raises EvaluationError for an unknown head, data without a dev or a test part, and such a part with one class."""
     if head not in HEADS:
-        raise EvaluationError(f"unknown head {head!r}{did_you_mean(head, HEADS)} Heads are {', '.join(HEADS)}")
+        raise EvaluationError(f"unknown head {head!r}.{did_you_mean(head, HEADS)} Heads are {', '.join(HEADS)}")
     if set(data.parts) != set(PARTS):
         raise EvaluationError(f"task {name}: the parts are {', '.join(data.parts)}; train, dev and test are needed")
     data.check_measured()

@@ -8,12 +8,10 @@ from pathlib import Path
 import numpy as np
 from scipy.special import logsumexp
 
-from evaluation.task import Encoder, EvaluationError, Score, logit_scale_of
-from evaluation.tasks.paired_items import PairedTask, embed_distinct, encode_pairs
-from evaluation.tasks.retrieval import unit
+from evaluation.task import Encoder, EvaluationError, Score, logit_scale_of, look_up, unit
+from evaluation.tasks.paired_items import PairedTask, encode_pairs
 
-BATCH = 80
-"""Pairs of a batch, unless said otherwise."""
+BATCH = 80  # pairs, unless said otherwise
 
 
 def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) -> float:
@@ -56,12 +54,7 @@ class ContrastiveTask(PairedTask):
                 "(CLIP, CLAP), or use retrieval: on the same shards, which needs none"
             )
         items, captions, owners = encode_pairs(self.samples, encoder)
-        texts = embed_distinct(encoder, [captions[i] for i in np.unique(owners, return_index=True)[1]])
-        if items.shape != texts.shape:
-            raise EvaluationError(
-                f"task {self.name}: the encoder gives {self.modality}s {items.shape[1]} dimensions and texts "
-                f"{texts.shape[1]}; it does not put both into one space"
-            )
+        (texts,) = look_up(encoder, [captions[i] for i in np.unique(owners, return_index=True)[1]])
         size = min(self.batch, len(items))
         starts = range(0, len(items) - size + 1, size)
         losses = [symmetric_cross_entropy(items[i : i + size], texts[i : i + size], scale) for i in starts]

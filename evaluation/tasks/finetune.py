@@ -6,7 +6,6 @@ import copy
 import dataclasses
 import logging
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from torch import Tensor, nn
 from evaluation.encoders.encoder import FolderEncoder, evaluation_mode
 from evaluation.task import Encoded, Encoder, EvaluationError, Score
 from evaluation.tasks import probe
-from evaluation.tasks.classification import HEADS, check, name_of, score
-from evaluation.tasks.labelled_texts import Labelled, LabelledTask, read_labelled
+from evaluation.tasks.classification import HEADS, check, score
+from evaluation.tasks.labelled_texts import Labelled, LabelledTask
 
 logger = logging.getLogger(__name__)
 
@@ -53,13 +52,6 @@ class FinetuneTask(LabelledTask):
         super().__init__(name, data)
         self.training = training or Training()
         self.head = head
-
-    @classmethod
-    def from_file(
-        cls, path: str | Path, training: Training | None = None, head: str = "linear", seed: int = 0
-    ) -> FinetuneTask:
-        """The task of a labelled TSV, named after the file; `seed` draws the parts where the file does not state them."""
-        return cls(f"{name_of(path)}-finetune", read_labelled(path, seed), training, head)
 
     def sentences(self) -> list[str]:
         """None: the vectors change while the encoder is trained."""

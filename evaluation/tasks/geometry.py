@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.task import Encoder, EvaluationError, Score, embed
-from evaluation.tasks.paired_items import PairedTask, Samples, embed_distinct, encode_pairs
+from evaluation.task import Encoder, EvaluationError, Score, embed, look_up
+from evaluation.tasks.paired_items import PairedTask, Samples, encode_pairs
 from evaluation.tasks.sts import PairTask
 
 CHUNK = 2048  # rows of a block of pairs
@@ -39,16 +39,8 @@ def uniformity(x: np.ndarray, log: bool = True) -> float:
 
     ``log=False`` is the form that NonLing-CSE prints, without the logarithm: e to that power, 0 to 1.
     """
-    if len(x) < 2:
-        raise EvaluationError(f"uniformity is over pairs of sentences; {len(x)} sentence was given")
-    unit = _unit(x)
-    sums = []
-    for rows, columns, cosines in _blocks(unit, unit, upper=True):
-        above = rows[:, None] < columns
-        if above.any():
-            sums.append((4 * cosines[above] - 4).logsumexp(0).double())  # -2 ||a - b||^2 = 4 cos - 4
-    value = float(torch.stack(sums).logsumexp(0)) - math.log(len(x) * (len(x) - 1) / 2)
-    return value if log else math.exp(value)
+    value = cross_uniformity_cyclip(x, x)
+    return float(np.float32(value if log else math.exp(value)))  # as precise as the cosines
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
@@ -58,14 +50,13 @@ def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
     pairs decides which half of the combinations counts. Only to compare with that script; Wang & Isola's is `uniformity`.
     """
     if len(x) != len(y) or len(x) < 2:
-        raise EvaluationError(f"cross-modal uniformity needs at least 2 pairs; {len(x)} and {len(y)} vectors were given")
-    a, b = _unit(x), _unit(y)
+        raise EvaluationError(f"uniformity needs at least 2 rows, of pairs on both sides; got {len(x)} and {len(y)} vectors")
     sums = []
-    for rows, columns, cosines in _blocks(a, b):
-        below = rows[:, None] > columns
-        if below.any():
-            sums.append((4 * cosines[below] - 4).logsumexp(0).double())
-    return float(torch.stack(sums).logsumexp(0)) - float(np.log(len(x) * (len(x) - 1) / 2))
+    for rows, columns, cosines in _blocks(_unit(y), _unit(x)):
+        above = rows[:, None] < columns
+        if above.any():
+            sums.append((4 * cosines[above] - 4).logsumexp(0).double())  # -2 ||a - b||^2 = 4 cos - 4
+    return float(torch.stack(sums).logsumexp(0)) - math.log(len(x) * (len(x) - 1) / 2)
 
 
 def mean_cosine(x: np.ndarray) -> float:
@@ -134,7 +125,7 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> ClassD
             "distances within and between classes need two classes, and two members of one of them"
         )
     totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, BINS, dtype=torch.double)  # within, all
-    for rows, columns, cosines in _blocks(unit := _unit(x).double(), unit, upper=True):
+    for rows, columns, cosines in _blocks(unit := _unit(x).double(), unit):
         distances = (2 - 2 * cosines).clamp_(0, 4).sqrt_()
         same = numbers[rows][:, None] == numbers[columns]
         if rows[0] == columns[0]:
@@ -180,12 +171,11 @@ class GeometryTask:
 
     def score(self, encoder: Encoder) -> Score:
         """``alignment``, ``uniformity``, ``uniformity_without_log`` and `anisotropy`; what they are over."""
-        sentences = self.sentences()
-        vectors = embed(encoder, sentences)
-        row = {text: i for i, text in enumerate(sentences)}
-        first = [row[self.pairs.pairs.first[i]] for i in self.positives]
-        second = [row[self.pairs.pairs.second[i]] for i in self.positives]
-        metrics = {"alignment": alignment(vectors[first], vectors[second]), "uniformity": uniformity(vectors)}
+        pairs, sentences = self.pairs.pairs, self.sentences()
+        vectors, first, second = look_up(
+            encoder, sentences, *([side[i] for i in self.positives] for side in (pairs.first, pairs.second))
+        )
+        metrics = {"alignment": alignment(first, second), "uniformity": uniformity(vectors)}
         metrics["uniformity_without_log"] = float(np.exp(metrics["uniformity"]))
         counts = {"positives": len(self.positives), "threshold": self.threshold, "sentences": len(sentences)}
         return Score(metrics | anisotropy(vectors), counts)
@@ -206,15 +196,15 @@ class PairedGeometryTask(PairedTask):
     def score(self, encoder: Encoder) -> Score:
         """The numbers above; counts of items and captions."""
         items, captions, owners = encode_pairs(self.samples, encoder)
-        texts = embed_distinct(encoder, captions)
-        distinct = np.unique(np.asarray(captions), return_index=True)[1]
+        distinct = list(dict.fromkeys(captions))
         if len(distinct) < 2:
             raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity is over different ones")
+        texts, different = look_up(encoder, captions, distinct)
         first = np.unique(owners, return_index=True)[1]
-        gap = np.linalg.norm((_unit(items).double().mean(0) - _unit(texts[distinct]).double().mean(0)).numpy())
+        gap = np.linalg.norm((_unit(items).double().mean(0) - _unit(different).double().mean(0)).numpy())
         metrics = {
             "alignment": alignment(items[owners], texts),
-            "text_uniformity": uniformity(texts[distinct]),
+            "text_uniformity": uniformity(different),
             f"{self.samples.modality}_uniformity": uniformity(items),
             "cross_uniformity_cyclip": cross_uniformity_cyclip(items, texts[first]),
             "modality_gap": float(gap),
@@ -276,7 +266,7 @@ class ClassGeometryTask:
 
     def _vectors(self, encoder: Encoder) -> tuple[np.ndarray, list[Any]]:
         if self.samples is None:
-            return embed_distinct(encoder, self.texts), self.labels
+            return look_up(encoder, self.texts)[0], self.labels
         vectors: list[np.ndarray] = []
         labels: list[Any] = []
         for chunk in self.samples.chunks():
@@ -285,13 +275,10 @@ class ClassGeometryTask:
         return np.concatenate(vectors), labels
 
 
-def _blocks(a: Tensor, b: Tensor, upper: bool = False) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Row numbers, column numbers and cosines of blocks of unit vectors a (N, d) and b (M, d).
-
-    With `upper` only the blocks at and right of the diagonal, otherwise only those at and left of it.
-    """
+def _blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Row numbers, column numbers and cosines of blocks of unit vectors a, b (N, d), at and right of the diagonal."""
     for top in range(0, len(a), CHUNK):
-        for left in range(top, len(b), CHUNK) if upper else range(0, min(top + 1, len(b)), CHUNK):
+        for left in range(top, len(b), CHUNK):
             rows = torch.arange(top, min(top + CHUNK, len(a)))
             columns = torch.arange(left, min(left + CHUNK, len(b)))
             yield rows, columns, a[rows[0] : rows[-1] + 1] @ b[columns[0] : columns[-1] + 1].T

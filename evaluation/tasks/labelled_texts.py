@@ -18,8 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.task import Encoder, EvaluationError, did_you_mean, embed
-from evaluation.tasks.text_files import read_table
+from data.errors import did_you_mean
+from data.text_files import read_rows
+from evaluation.task import Encoder, EvaluationError, look_up
 
 PARTS = ("train", "dev", "test")
 TEXT = ("text", "sentence")
@@ -60,7 +61,7 @@ class Labelled:
                 if row.label not in self.counts:
                     raise EvaluationError(
                         f"{row.place}: the label {row.label!r} of the {part} part is not in the train part, so it cannot "
-                        f"be learned{did_you_mean(row.label, self.classes)}"
+                        f"be learned.{did_you_mean(row.label, self.classes)}"
                     )
 
     @cached_property
@@ -92,12 +93,11 @@ class Labelled:
 
     def vectors(self, encoder: Encoder) -> dict[str, list[np.ndarray]]:
         """float32 vectors (N, d) of every part: of the sentences, and for pairs of the second sentences as well."""
-        vectors = embed(encoder, self.sentences).astype(np.float32)
-        at = {text: i for i, text in enumerate(self.sentences)}
-        sides = ("text", "second") if self.pairs else ("text",)
-        return {
-            part: [vectors[[at[getattr(row, side)] for row in rows]] for side in sides] for part, rows in self.parts.items()
-        }
+        sides = [[row.text for row in rows] for rows in self.parts.values()]
+        if self.pairs:
+            sides += [[row.second for row in rows] for rows in self.parts.values()]
+        found = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
+        return {part: found[i :: len(self.parts)] for i, part in enumerate(self.parts)}
 
     def check_folds(self, folds: int, least: int) -> None:
         """Raises EvaluationError when a class has fewer than `least` rows to learn from."""
@@ -160,10 +160,8 @@ def read_labelled(path: str | Path, seed: int = 0) -> Labelled:
 def _tenths(file: Path, rows: list[Row], seed: int) -> dict[str, list[Row]]:
     from sklearn.model_selection import StratifiedKFold
 
-    if not rows:
-        raise EvaluationError(f"{file} has a header and no rows")
     labels = [row.label for row in rows]
-    label, count = min(Counter(labels).items(), key=lambda item: item[1])
+    label, count = min(Counter(labels).items(), key=lambda item: item[1], default=("", 0))
     if count < TENTHS:
         raise EvaluationError(
             f"{file}: the class {label!r} has {count} rows, too few to be split into tenths ({TENTHS} are needed); state "
@@ -177,14 +175,13 @@ def _tenths(file: Path, rows: list[Row], seed: int) -> dict[str, list[Row]]:
 
 def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """Rows of a TSV with the part each states ("" without a split column)."""
-    for number, fields in read_table(path, ("label",), TEXT):
+    for number, fields in read_rows(path, ("label",), TEXT):
         place = f"{path}, line {number}"
-        row = {name: field.strip() for name, field in fields.items()}
-        text = next(column for column in TEXT if column in row)
-        for column in ("label", text):
-            if not row[column]:
-                raise EvaluationError(f"{place}: the column {column!r} is empty")
-        part = row.get("split", "")
-        if "split" in row and part not in PARTS:
-            raise EvaluationError(f"{place}: the split {part!r} is none of {', '.join(PARTS)}{did_you_mean(part, PARTS)}")
-        yield part, Row(" ".join(row[text].split()), row["label"], place)
+        text = " ".join(next(fields[column] for column in TEXT if column in fields).split())
+        label = fields["label"].strip()
+        if not label or not text:
+            raise EvaluationError(f"{place}: the label or the text is empty")
+        part = fields.get("split", "").strip()
+        if "split" in fields and part not in PARTS:
+            raise EvaluationError(f"{place}: the split {part!r} is none of {', '.join(PARTS)}.{did_you_mean(part, PARTS)}")
+        yield part, Row(text, label, place)

@@ -144,12 +144,6 @@ def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[s
     return np.concatenate(vectors), captions, np.asarray(owners)
 
 
-def embed_distinct(encoder: Encoder, texts: Sequence[str]) -> np.ndarray:
-    """Vectors (T, d) of T texts, each distinct one encoded once."""
-    row = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return embed(encoder, list(row))[[row[text] for text in texts]]
-
-
 def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
     """A sound at its own rate, which encoders resample to theirs once."""
     extension, data = decode.member_with_extension(fields, decode.SOUNDS, key)

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.task import Encoder, EvaluationError, Score, look_up
 from evaluation.tasks.sts import Pairs, PairTask, pearson, spearman
 from evaluation.tasks.transfer import pair_features
 
@@ -54,7 +54,11 @@ class RelatednessTask:
         self.seed = seed
         self.parts = {"train": train, "dev": dev, "test": test}
         for part, pairs in self.parts.items():
-            _check(f"task {name}, {part}", pairs)
+            if min(pairs.gold) < 0 or max(pairs.gold) > CLASSES:
+                raise EvaluationError(
+                    f"task {name}, {part}: ratings are {min(pairs.gold):g} to {max(pairs.gold):g}, but the regression's "
+                    f"classes are 1 to {CLASSES}; rescale the ratings"
+                )
 
     @property
     def gold(self) -> np.ndarray:
@@ -73,13 +77,9 @@ class RelatednessTask:
 
     def score(self, encoder: Encoder) -> Score:
         """``pearson``, ``spearman`` and ``mse`` on test; Spearman on dev, epochs and sizes; the predicted ratings (N,)."""
-        sentences = self.sentences()
-        row = {text: i for i, text in enumerate(sentences)}
-        vectors = embed(encoder, sentences).astype(np.float32)
-        features = {}
-        for part, pairs in self.parts.items():
-            first, second = (vectors[[row[text] for text in side]] for side in (pairs.first, pairs.second))
-            features[part] = torch.from_numpy(pair_features(first, second))
+        sides = [side for pairs in self.parts.values() for side in (pairs.first, pairs.second)]
+        u = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
+        features = {part: torch.from_numpy(pair_features(*u[2 * i : 2 * i + 2])) for i, part in enumerate(self.parts)}
         gold = {part: np.asarray(pairs.gold) for part, pairs in self.parts.items()}
         fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed)
         guess = expected_rating(features["test"], fitted.weight, fitted.bias)
@@ -146,16 +146,3 @@ def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray
             idle += 1
     assert best is not None
     return best._replace(epochs=epoch)
-
-
-def _check(what: str, pairs: Pairs) -> None:
-    """Ratings the five classes can hold, and enough of them."""
-    gold = np.asarray(pairs.gold)
-    if len(gold) < 2:
-        raise EvaluationError(f"{what} has {len(gold)} rated pairs; at least 2 are needed")
-    outside = np.flatnonzero((gold < 0) | (gold > CLASSES))
-    if len(outside):
-        raise EvaluationError(
-            f"{what}: {len(outside):,} ratings are outside 0 to {CLASSES}, the first {gold[outside[0]]:g} of "
-            f"{pairs.first[outside[0]]!r}; the regression's classes are 1 to {CLASSES}, so rescale the ratings"
-        )

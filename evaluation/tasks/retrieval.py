@@ -12,9 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from evaluation.task import Encoder, EvaluationError, Score, did_you_mean, embed, shorten
-from evaluation.tasks.paired_items import PairedTask, embed_distinct, encode_pairs
-from evaluation.tasks.text_files import read_lines, read_table
+from data.errors import did_you_mean
+from data.text_files import read_lines, read_rows
+from evaluation.task import Encoder, EvaluationError, Score, embed, look_up, shorten, unit
+from evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -40,27 +41,11 @@ def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk
     Raises EvaluationError for vectors of different widths or that are not finite (a NaN compares as lower than nothing,
     which would be a perfect rank).
     """
-    owners = np.asarray(owners)
-    _check_space(items, texts)
-    if len(owners) != len(texts) or not len(owners) or owners.min() < 0 or owners.max() >= len(items):
-        raise EvaluationError(f"owners must give one of the {len(items)} items for each of the {len(texts)} texts")
-    own = _own_scores(items, texts, owners, chunk)
-    limit = own - TIE
-    slots = _slots(owners)
-    ahead_texts, ahead_items = np.zeros(len(texts), dtype=np.int64), np.zeros(len(texts), dtype=np.int64)
-    for top in range(0, len(items), chunk):
-        asking = unit(items[top : top + chunk])
-        asked = [slot[(owners[slot] >= top) & (owners[slot] < top + chunk)] for slot in slots]
-        for left in range(0, len(texts), chunk):
-            scores = asking @ unit(texts[left : left + chunk]).T
-            columns = owners[left : left + chunk] - top
-            inside = np.flatnonzero((columns >= 0) & (columns < len(asking)))
-            scores[columns[inside], inside] = -np.inf  # an item's captions do not compete with each other
-            ahead_items[left : left + chunk] += (scores >= limit[left : left + chunk]).sum(0)
-            for mine in asked:
-                rows = scores if len(mine) == len(asking) else scores[owners[mine] - top]
-                ahead_texts[mine] += (rows >= limit[mine, None]).sum(1)
-    return Ranks(_place(owners, -own) + ahead_texts, 1 + ahead_items)
+    numbers = np.arange(len(texts))
+    there = relevant_ranks(items, texts, (owners, numbers), chunk)
+    ranks = np.empty(len(texts), dtype=np.int64)
+    ranks[np.argsort(owners, kind="stable")] = there.ranks
+    return Ranks(ranks, relevant_ranks(texts, items, (numbers, owners), chunk).ranks)
 
 
 class Found(NamedTuple):
@@ -76,11 +61,14 @@ def relevant_ranks(
     """Ranks of all rows of database (M, d) that are relevant to queries (Q, d): pairs of row numbers, each (P,), once each.
 
     The rank is the place among the query's relevant rows plus the number of other rows that score as high or higher, so
-    that a tie with an irrelevant row counts as lost, see `paired_ranks`.
+    that a tie with an irrelevant row counts as lost, see `paired_ranks`. Queries come out in ascending order.
     """
+    if queries.ndim != 2 or database.ndim != 2 or queries.shape[1] != database.shape[1]:
+        raise EvaluationError(f"vectors {queries.shape} and {database.shape} do not lie in one space, (N, d) and (M, d)")
     order = np.argsort(relevant[0], kind="stable")
     asking, asked = (np.asarray(side)[order] for side in relevant)
-    own = _own_scores(queries, database[asked], asking, chunk)
+    blocks = [slice(start, start + chunk) for start in range(0, len(asking), chunk)]
+    own = np.concatenate([np.einsum("pd,pd->p", unit(queries[asking[b]]), unit(database[asked[b]])) for b in blocks])
     ahead = np.zeros(len(asking), dtype=np.int64)
     for top in range(0, len(queries), chunk):
         block = unit(queries[top : top + chunk])
@@ -123,40 +111,6 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | N
     return 100 * float(np.mean(share))
 
 
-def top_k(queries: np.ndarray, database: np.ndarray, k: int, chunk: int = CHUNK) -> tuple[np.ndarray, np.ndarray]:
-    """Cosines and row numbers (Q, k) of the k best rows of database (M, d) for each of queries (Q, d), best first."""
-    if not 1 <= k <= len(database):
-        raise EvaluationError(f"k is {k}; the database has {len(database)} rows, so it must be 1 to {len(database)}")
-    scores, rows = np.empty((len(queries), k)), np.empty((len(queries), k), dtype=np.int64)
-    for top in range(0, len(queries), chunk):
-        asking, best = unit(queries[top : top + chunk]), None
-        for left in range(0, len(database), chunk):
-            best = _merge(best, asking @ unit(database[left : left + chunk]).T, left, k)
-        assert best is not None
-        scores[top : top + chunk], rows[top : top + chunk] = best
-    return scores, rows
-
-
-def unit(vectors: np.ndarray) -> np.ndarray:
-    """Rows (N, d) at unit length in float64; a zero row stays zero, its cosine is 0 with everything."""
-    rows = np.asarray(vectors, dtype=np.float64)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    if not np.isfinite(lengths).all():
-        raise EvaluationError("an embedding holds NaN or infinity; the model has diverged or overflows")
-    return rows / np.maximum(lengths, np.finfo(np.float64).tiny)
-
-
-def _check_space(items: np.ndarray, texts: np.ndarray) -> None:
-    if items.ndim != 2 or texts.ndim != 2 or items.shape[1] != texts.shape[1]:
-        raise EvaluationError(f"items {items.shape} and texts {texts.shape} do not lie in one space, (N, d) and (T, d)")
-
-
-def _own_scores(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int) -> np.ndarray:
-    """Cosine (T,) of every caption with its item."""
-    blocks = (slice(start, start + chunk) for start in range(0, len(texts), chunk))
-    return np.concatenate([np.einsum("td,td->t", unit(items[owners[block]]), unit(texts[block])) for block in blocks])
-
-
 def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Place (T,), from 1, of each value in ascending order within its group."""
     order = np.lexsort((values, groups))
@@ -164,13 +118,6 @@ def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
     return place
-
-
-def _slots(owners: np.ndarray) -> list[np.ndarray]:
-    """The texts as lists with at most one of each item, in the items' order: all first captions, all second, ..."""
-    order = np.argsort(owners, kind="stable")
-    place = _place(owners, np.arange(len(owners)))[order]
-    return [order[place == number] for number in range(1, place.max() + 1)]
 
 
 Best = tuple[np.ndarray, np.ndarray]  # scores and rows (Q, k), best first
@@ -222,7 +169,7 @@ class RetrievalTask(PairedTask):
         known = [f"{way}_{kind}" for way in self._ways for kind in kinds] + ["mean_r1", "mean_map10"]
         if primary not in known:
             raise EvaluationError(
-                f"task {name}: primary={primary!r} is no number of this task{did_you_mean(primary, known)} They are "
+                f"task {name}: primary={primary!r} is no number of this task.{did_you_mean(primary, known)} They are "
                 f"{', '.join(known)}"
             )
         self.primary = primary
@@ -239,11 +186,10 @@ class RetrievalTask(PairedTask):
         if self.shared:
             pairs = np.unique(np.stack([owners, [distinct[text] for text in captions]]), axis=1)
             texts = embed(encoder, list(distinct))
-            _check_space(items, texts)
             there = relevant_ranks(items, texts, (pairs[0], pairs[1]))
             back = relevant_ranks(texts, items, (pairs[1], pairs[0]))
         else:
-            ranks = paired_ranks(items, embed_distinct(encoder, captions), owners)
+            ranks = paired_ranks(items, look_up(encoder, captions)[0], owners)
             there, back = Found(owners, ranks.text), Found(np.arange(len(captions)), ranks.item)
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
@@ -313,12 +259,12 @@ def neighbour_table(queries: Sequence[str], found: Sequence[Sequence[Neighbour]]
 def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
     """Texts of a file, one a line (``.txt``, ``.txt.gz``), or those of `columns` of a TSV with a header, row by row.
 
-    Empty texts are left out and counted in the log. Raises EvaluationError for a missing or damaged file, a missing
-    column, and a line with another number of fields, by its number.
+    Empty texts are left out and counted in the log. Raises EvaluationError or DataError for a missing or damaged file, a
+    missing column, and a line with another number of fields, by its number.
     """
     path = Path(path).expanduser()
     if columns:
-        found = [row[column].strip() for _, row in read_table(path, columns) for column in columns]
+        found = [row[column].strip() for _, row in read_rows(path, columns) for column in columns]
     else:
         lines = list(read_lines(path, blank=True))
         if ".tsv" in path.suffixes and lines:

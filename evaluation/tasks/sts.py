@@ -15,16 +15,15 @@ import hashlib
 import logging
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from scipy import stats
 
-from evaluation.task import Encoder, EvaluationError, Score, embed
-from evaluation.tasks.text_files import read_lines, read_table
+from data.text_files import read_lines, read_rows
+from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
 logger = logging.getLogger(__name__)
 
@@ -39,6 +38,8 @@ SUBSETS = {
     "sts15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
     "sts16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
 }
+
+Rated = tuple[str, float | None, str, str]  # subset, rating if there is one, sentence, sentence
 
 RAW_FILES = {
     **{name: f"{name.upper()}.raw.tsv" for name in SUBSETS},
@@ -55,6 +56,9 @@ SENTEVAL_FILES = {
     "sickr-dev": "SICK/SICK_trial.txt",
     "sickr": "SICK/SICK_test_annotated.txt",
 }
+
+
+FILES = {"raw": RAW_FILES, "senteval": SENTEVAL_FILES}
 
 
 @dataclass(frozen=True)
@@ -82,18 +86,9 @@ class PairTask:
     primary = "spearman"
 
     def __init__(self, name: str, pairs: Pairs) -> None:
-        if len(pairs) < 2:
-            raise EvaluationError(
-                f"task {name} has {len(pairs)} rated pairs ({pairs.skipped} more came without a rating); "
-                "a correlation needs at least 2"
-            )
         self.name = name
         self.pairs = pairs
         self.gold = np.asarray(pairs.gold)
-
-    @cached_property
-    def _distinct(self) -> dict[str, int]:
-        return {text: i for i, text in enumerate(dict.fromkeys(self.pairs.first + self.pairs.second))}
 
     @property
     def hash(self) -> str:
@@ -105,15 +100,12 @@ class PairTask:
 
     def sentences(self) -> list[str]:
         """Distinct sentences in order of first appearance."""
-        return list(self._distinct)
+        return list(dict.fromkeys(self.pairs.first + self.pairs.second))
 
     def similarities(self, encoder: Encoder) -> np.ndarray:
         """Cosine of every pair (N,), float64."""
-        vectors = embed(encoder, self.sentences()).astype(np.float64)
-        lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
-        vectors = np.divide(vectors, lengths, out=np.zeros_like(vectors), where=lengths > 0)
-        rows = [[self._distinct[text] for text in side] for side in (self.pairs.first, self.pairs.second)]
-        return np.einsum("nd,nd->n", vectors[rows[0]], vectors[rows[1]])
+        sides = look_up(encoder, self.pairs.first, self.pairs.second)
+        return np.einsum("nd,nd->n", *(unit(vectors) for vectors in sides))
 
     def score(self, encoder: Encoder) -> Score:
         """The four correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
@@ -150,20 +142,31 @@ class PairTask:
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Rank correlation of x, y (N,) in points; NaN where it is undefined (fewer than 2 values, or all equal)."""
-    return _points(lambda: stats.spearmanr(x, y).statistic, x, y)
+    return 100 * float(stats.spearmanr(x, y).statistic) if _vary(x, y) else math.nan
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Linear correlation of x, y (N,) in points; NaN where it is undefined."""
-    return _points(lambda: stats.pearsonr(x, y).statistic, x, y)
+    return 100 * float(stats.pearsonr(x, y).statistic) if _vary(x, y) else math.nan
 
 
-def _points(correlation: Callable[[], float], x: np.ndarray, y: np.ndarray) -> float:
-    defined = len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
-    return 100 * float(correlation()) if defined else math.nan
+def _vary(x: np.ndarray, y: np.ndarray) -> bool:
+    return len(x) > 1 and np.ptp(x) > 0 and np.ptp(y) > 0
 
 
 # ---------------------------------------------------------------------------------------------------------------- files
+
+
+def read(name: str, folder: Path, layout: str) -> Pairs:
+    """Pairs of the STS task `name` from a folder of the given layout, "raw" or "senteval"."""
+    path = folder / FILES[layout][name]
+    if layout == "raw":
+        return _read_table(path, subsets=name in SUBSETS)  # STS-B's genres and sources are no subsets
+    if name in SUBSETS:
+        return _read_semeval(path, SUBSETS[name])
+    if name.startswith("sickr"):
+        return _read_table(path, ("relatedness_score", "sentence_A", "sentence_B"), subsets=False, tokens=True)
+    return collect(_stsb_rows(path), path)
 
 
 def pair_task(path: Path) -> PairTask:
@@ -185,39 +188,31 @@ def read_pairs(path: Path) -> Pairs:
     * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017).
     * A folder of such SemEval files: all subsets in it, in the order of their names.
 
-    Raises EvaluationError, with file and line, for what is missing, has another form, or rates nothing.
+    Raises EvaluationError or DataError, with file and line, for what is missing, has another form, or rates nothing.
     """
-    match = SEMEVAL_INPUT.fullmatch(path.name)
-    if match:
-        return read_senteval_year(path.parent, (match[1],))
+    if match := SEMEVAL_INPUT.fullmatch(path.name):
+        return _read_semeval(path.parent, (match[1],))
     if path.is_dir():
         found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
         subsets = tuple(match[1] for match in found if match)
         if not subsets:
             raise EvaluationError(f"no STS.input.<subset>.txt in the folder {path}; give such a folder, or one .tsv file")
-        return read_senteval_year(path, subsets)
-    if path.is_file() and not path.name.endswith((".tsv", ".tsv.gz")):
-        raise EvaluationError(
-            f"{path} is not a file of rated pairs by its name; use .tsv or .tsv.gz with the columns "
-            f"{' '.join(COLUMNS)}, or SemEval's STS.input.<subset>.txt"
-        )
-    return _read_tsv(path)
+        return _read_semeval(path, subsets)
+    return _read_table(path)
 
 
-def read_raw(path: Path, subsets: bool = True) -> Pairs:
-    """Pairs of one raw TSV. With `subsets` false the subset column (STS-B's genre and source) is not used for means."""
-    return _read_tsv(path, "subset" if subsets else None, needs=(*COLUMNS, "subset") if subsets else COLUMNS)
-
-
-def _read_tsv(path: Path, subset: str | None = "subset", needs: tuple[str, ...] = COLUMNS) -> Pairs:
+def _read_table(path: Path, columns: tuple[str, ...] = COLUMNS, subsets: bool = True, tokens: bool = False) -> Pairs:
+    """Pairs of a TSV with the columns score, sentence, sentence under these names; `tokens` joins words by one blank."""
     rows = []
-    for number, row in read_table(path, needs):
-        gold = rating(row["score"], f"{path}, line {number}")
-        rows.append((row.get(subset, "all") if subset else "all", gold, row["sentence1"], row["sentence2"]))
+    for number, row in read_rows(path, columns):
+        score, first, second = (row[column] for column in columns)
+        if tokens:
+            first, second = _tokens(first), _tokens(second)
+        rows.append((row.get("subset", "all") if subsets else "all", rating(score, f"{path}, line {number}"), first, second))
     return collect(rows, path)
 
 
-def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
+def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
     """Pairs of one SemEval year: ``STS.input.<subset>.txt`` beside ``STS.gs.<subset>.txt``, line by line."""
     rows = []
     for subset in subsets:
@@ -226,46 +221,20 @@ def read_senteval_year(folder: Path, subsets: tuple[str, ...]) -> Pairs:
         if len(texts) != len(scores):
             raise EvaluationError(f"{inputs} has {len(texts)} lines but {golds} has {len(scores)}; they go in pairs")
         for (number, text), (_, score) in zip(texts, scores, strict=True):
-            gold = rating(score, f"{golds}, line {number}")
-            sentences = text.split("\t")
-            if len(sentences) < 2:
+            first, *others = text.split("\t")
+            if not others:
                 raise EvaluationError(f"{inputs}, line {number}: no tab; a line is sentence, tab, sentence")
-            rows.append((subset, gold, _tokens(sentences[0]), _tokens(sentences[1])))
+            rows.append((subset, rating(score, f"{golds}, line {number}"), _tokens(first), _tokens(others[0])))
     return collect(rows, folder)
 
 
-def read_senteval_stsb(path: Path) -> Pairs:
-    """Pairs of ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
-    rows = []
+def _stsb_rows(path: Path) -> Iterator[Rated]:
+    """Rows of SentEval's ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
     for number, line in read_lines(path):
         fields = line.split("\t")
         if len(fields) < 7:
             raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 7 are needed")
-        rows.append(("all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])))
-    return collect(rows, path)
-
-
-def read_senteval_sick(path: Path) -> Pairs:
-    """Pairs of ``SICK_<split>.txt``: a header, then id, sentence, sentence, relatedness, entailment."""
-    rows = []
-    lines = read_lines(path)
-    next(lines, None)
-    for number, line in lines:
-        fields = line.split("\t")
-        if len(fields) < 4:
-            raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 4 are needed")
-        rows.append(("all", rating(fields[3], f"{path}, line {number}"), _tokens(fields[1]), _tokens(fields[2])))
-    return collect(rows, path)
-
-
-def read(name: str, folder: Path, layout: str) -> Pairs:
-    """Pairs of the STS task `name` from a folder of the given layout, "raw" or "senteval"."""
-    if layout == "raw":
-        return read_raw(folder / RAW_FILES[name], subsets=name in SUBSETS)
-    path = folder / SENTEVAL_FILES[name]
-    if name in SUBSETS:
-        return read_senteval_year(path, SUBSETS[name])
-    return (read_senteval_stsb if name.startswith("stsb") else read_senteval_sick)(path)
+        yield "all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])
 
 
 def rating(text: str, place: str) -> float | None:
@@ -286,23 +255,18 @@ def _tokens(text: str) -> str:
     return " ".join(text.split())
 
 
-def collect(rows: list[tuple[str, float | None, str, str]], source: Path | str) -> Pairs:
-    """Pairs of rows (subset, rating or None, sentence, sentence) of `source`; those without a rating are counted.
+def collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
+    """Pairs of the rows of `source`; those without a rating are counted.
 
     Raises EvaluationError when fewer than two are rated, or all alike: no correlation is defined then.
     """
-    rated = [(subset, gold, first, second) for subset, gold, first, second in rows if gold is not None]
-    if not rated:
-        why = f"the score is empty in all {len(rows):,} of them" if rows else "it has no pairs at all, an empty split"
-        raise EvaluationError(f"{source} holds no rated pair: {why}")
-    subset, gold, first, second = zip(*rated, strict=True)
-    if len(gold) == 1:
+    rows = list(rows)
+    rated = [row for row in rows if row[1] is not None]
+    skipped = len(rows) - len(rated)
+    if len({gold for _, gold, _, _ in rated}) < 2:
         raise EvaluationError(
-            f"{source} has 1 rated pair ({len(rows) - 1:,} more came without a rating); a correlation needs at least 2"
+            f"{source} has {len(rated):,} rated pairs with one rating or none ({skipped:,} more came without), so there is "
+            "nothing to correlate with (some sets hide the ratings of their test split)"
         )
-    if len(set(gold)) == 1:
-        raise EvaluationError(
-            f"{source}: all {len(gold):,} pairs have the score {gold[0]:g}, so there is nothing to correlate with "
-            "(some sets hide the ratings of their test split behind one value)"
-        )
-    return Pairs(first, second, gold, subset, skipped=len(rows) - len(rated))
+    subset, golds, first, second = zip(*rated, strict=True)
+    return Pairs(first, second, golds, subset, skipped)

@@ -8,20 +8,17 @@ where there is a dev set as well (SST-2).
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.task import Encoder, EvaluationError, Score, did_you_mean
+from data.text_files import read_lines
+from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
 from evaluation.tasks.labelled_texts import Labelled, LabelledTask, Row
 from evaluation.tasks.probe import Protocol
-from evaluation.tasks.text_files import read_lines
-
-TREC_CLASSES = ("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM")
-
 
 Parts = dict[str, list[Row]]  # "all"; "train" and "test"; or "train", "dev" and "test"
 
@@ -47,11 +44,13 @@ class TransferTask(LabelledTask):
         return {part: pair_features(*sides) if self.data.pairs else sides[0] for part, sides in vectors.items()}
 
     def score(self, encoder: Encoder) -> Score:
-        """``accuracy``, and ``f1`` for pairs; in the details the counts, the L2 chosen in each fold, the dev accuracy."""
+        """``accuracy``, and ``f1`` of class 1 for pairs; in the details counts, the L2 of each fold, dev accuracy."""
+        from sklearn.metrics import f1_score
+
         result = probe.run(self.features(encoder), self.data.y, self.protocol)
         metrics = {"accuracy": result.accuracy}
         if self.data.pairs:
-            metrics["f1"] = f1(self.data.y["test"], result.predicted)
+            metrics["f1"] = 100 * float(f1_score(self.data.y["test"], result.predicted, zero_division=0))
         details: dict[str, Any] = {part: len(rows) for part, rows in self.data.parts.items()}
         details["blank"] = sum(row.text == BLANK for rows in self.data.parts.values() for row in rows)
         details |= result.details() | {"protocol": dataclasses.asdict(self.protocol)}
@@ -64,13 +63,6 @@ def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
-def f1(gold: np.ndarray, predicted: np.ndarray) -> float:
-    """F1 of class 1, in points, of labels (N,)."""
-    from sklearn.metrics import f1_score
-
-    return 100 * float(f1_score(gold, predicted, zero_division=0))
-
-
 def _senteval_order(row: Row) -> tuple[int, int, str]:
     return len(row.text.split()), len(row.second.split()), row.label
 
@@ -80,102 +72,88 @@ def _senteval_order(row: Row) -> tuple[int, int, str]:
 BLANK = "."  # what stands for a blank line, as in SentEval's batchers: CR has 4 and MPQA 3 among their published counts
 
 
-def _binary(positive: str, negative: str) -> Callable[[Path], Parts]:
-    """Reader of two files, one sentence a line."""
+class Form(NamedTuple):
+    """What a line of a file holds: how many fields `split` makes of it, and which of them are label and sentences."""
 
-    def read(folder: Path) -> Parts:
-        rows = []
-        for path, label in ((folder / positive, "1"), (folder / negative, "0")):
-            rows += [Row(_tokens(line), label, f"{path}, line {n}") for n, line in _lines(path, blank=True)]
-        return {"all": rows}
-
-    return read
-
-
-def _sst2(folder: Path) -> Parts:
-    """``sentiment-<part>``: sentence, tab, 0 or 1. The training part is phrases of the parse trees (67,349)."""
-
-    def part(name: str) -> list[Row]:
-        path, rows = folder / f"sentiment-{name}", []
-        for number, line in _lines(path):
-            fields = line.split("\t")
-            if len(fields) != 2:
-                raise EvaluationError(
-                    f"{path}, line {number}: {len(fields)} tab-separated fields; sentence and label expected"
-                )
-            rows.append(Row(_tokens(fields[0]), *_binary_label(fields[1], path, number)))
-        return rows
-
-    return {name: part(name) for name in ("train", "dev", "test")}
+    fields: int
+    label: int
+    text: int
+    second: int | None = None
+    classes: tuple[str, ...] = ("0", "1")
+    header: bool = False
+    split: Callable[[str], Sequence[str]] = lambda line: line.split("\t")
 
 
-def _trec(folder: Path) -> Parts:
-    """A line is ``CLASS:subclass question``; the class is learned."""
-
-    def part(file: str) -> list[Row]:
-        path, rows = folder / file, []
-        for number, line in _lines(path):
-            target, _, question = line.strip().partition(" ")
-            coarse = target.partition(":")[0]
-            if coarse not in TREC_CLASSES:
-                raise EvaluationError(
-                    f"{path}, line {number}: unknown class {coarse!r}; a line is CLASS:subclass, blank, question, with "
-                    f"one of the classes {' '.join(TREC_CLASSES)}"
-                )
-            rows.append(Row(_tokens(question), coarse, f"{path}, line {number}"))
-        return rows
-
-    return {"train": part("train_5500.label"), "test": part("TREC_10.label")}
+def _trec_fields(line: str) -> Sequence[str]:
+    """CLASS, subclass and question of ``CLASS:subclass question``; the class is learned."""
+    target, _, question = line.strip().partition(" ")
+    return *target.partition(":")[::2], question
 
 
-def _mrpc(folder: Path) -> Parts:
-    """``msr_paraphrase_<part>.txt``: a header, then quality, two ids, two sentences; quotes are text."""
+SST = Form(2, label=1, text=0)  # the training part is phrases of the parse trees (67,349)
+TREC = Form(3, label=0, text=2, classes=("ABBR", "DESC", "ENTY", "HUM", "LOC", "NUM"), split=_trec_fields)
+MRPC = Form(5, label=0, text=3, second=4, header=True)  # quality, two ids, two sentences; quotes are text
 
-    def part(name: str) -> list[Row]:
-        path, rows = folder / f"msr_paraphrase_{name}.txt", []
-        lines = _lines(path)
+
+def _read(path: Path, form: Form) -> list[Row]:
+    # SentEval reads some files as latin-1 (TREC holds a byte that is no UTF-8) and others as UTF-8.
+    rows, lines = [], read_lines(path, latin=True)
+    if form.header:
         next(lines, None)
-        for number, line in lines:
-            fields = line.split("\t")
-            if len(fields) != 5:
-                raise EvaluationError(
-                    f"{path}, line {number}: {len(fields)} tab-separated fields; quality, two ids and two sentences expected"
-                )
-            rows.append(Row(_tokens(fields[3]), *_binary_label(fields[0], path, number), _tokens(fields[4])))
-        return rows
+    for number, line in lines:
+        fields, place = form.split(line), f"{path}, line {number}"
+        if len(fields) != form.fields:
+            raise EvaluationError(f"{place}: {len(fields)} fields; {form.fields} are expected, parted by tabs")
+        label = fields[form.label].strip()
+        if label not in form.classes:
+            raise EvaluationError(f"{place}: the label {label!r} is none of {' '.join(form.classes)}")
+        second = "" if form.second is None else _tokens(fields[form.second])
+        rows.append(Row(_tokens(fields[form.text]), label, place, second))
+    return rows
 
-    return {name: part(name) for name in ("train", "test")}
+
+def _read_binary(path: Path, label: str) -> list[Row]:
+    """A sentence a line, all of one class."""
+    return [Row(_tokens(line), label, f"{path}, line {n}") for n, line in read_lines(path, blank=True, latin=True)]
 
 
-READERS: dict[str, tuple[str, Callable[[Path], Parts]]] = {
-    "mr": ("MR", _binary("rt-polarity.pos", "rt-polarity.neg")),
-    "cr": ("CR", _binary("custrev.pos", "custrev.neg")),
-    "subj": ("SUBJ", _binary("subj.objective", "subj.subjective")),
-    "mpqa": ("MPQA", _binary("mpqa.pos", "mpqa.neg")),
-    "sst2": ("SST/binary", _sst2),
-    "trec": ("TREC", _trec),
-    "mrpc": ("MRPC", _mrpc),
+def _tokens(text: str) -> str:
+    return " ".join(text.split()) or BLANK
+
+
+# Folder of every set, and the files of class 1 and of class 0, or how the file of each part is read.
+SETS: dict[str, tuple[str, tuple[str, str] | tuple[Form, dict[str, str]]]] = {
+    "mr": ("MR", ("rt-polarity.pos", "rt-polarity.neg")),
+    "cr": ("CR", ("custrev.pos", "custrev.neg")),
+    "subj": ("SUBJ", ("subj.objective", "subj.subjective")),
+    "mpqa": ("MPQA", ("mpqa.pos", "mpqa.neg")),
+    "sst2": ("SST/binary", (SST, {part: f"sentiment-{part}" for part in ("train", "dev", "test")})),
+    "trec": ("TREC", (TREC, {"train": "train_5500.label", "test": "TREC_10.label"})),
+    "mrpc": ("MRPC", (MRPC, {part: f"msr_paraphrase_{part}.txt" for part in ("train", "test")})),
 }
-TRANSFER = tuple(READERS)  # in the papers' column order
+TRANSFER = tuple(SETS)  # in the papers' column order
 
 
 def available(folder: str | Path) -> list[str]:
     """The transfer tasks whose data is in `folder`, SentEval's ``downstream`` or the folder above it."""
-    return [name for name, (place, _) in READERS.items() if any((base / place).is_dir() for base in _bases(folder))]
+    return [name for name, (place, _) in SETS.items() if any((base / place).is_dir() for base in _bases(folder))]
 
 
 def make(name: str, folder: str | Path, protocol: Protocol = probe.TEST) -> TransferTask:
-    """A transfer task by name, from SentEval's ``downstream`` folder or the folder above it.
+    """A transfer task by its name in `SETS`, from SentEval's ``downstream`` folder or the folder above it.
 
-    Raises EvaluationError for an unknown name, a missing folder or file, and bad lines.
+    Raises EvaluationError or DataError for a missing folder or file, and bad lines.
     """
-    if name not in READERS:
-        raise EvaluationError(f"unknown transfer task {name!r}{did_you_mean(name, READERS)} Tasks are {', '.join(READERS)}")
-    place, read = READERS[name]
-    found = [base / place for base in _bases(folder) if (base / place).is_dir()]
-    if not found:
+    place, (form, files) = SETS[name]
+    base = next((base / place for base in _bases(folder) if (base / place).is_dir()), None)
+    if base is None:
         raise EvaluationError(f"task {name}: no folder {place} in {folder}; give SentEval's downstream folder")
-    return TransferTask(name, read(found[0]), protocol, str(found[0]))
+    if isinstance(form, Form):
+        assert isinstance(files, dict)
+        parts = {part: _read(base / file, form) for part, file in files.items()}
+    else:
+        parts = {"all": [*_read_binary(base / form, "1"), *_read_binary(base / str(files), "0")]}
+    return TransferTask(name, parts, protocol, str(base))
 
 
 def _bases(folder: str | Path) -> tuple[Path, Path]:
@@ -183,19 +161,3 @@ def _bases(folder: str | Path) -> tuple[Path, Path]:
     if not base.is_dir():
         raise EvaluationError(f"no data folder {base}")
     return base, base / "downstream"
-
-
-def _lines(path: Path, blank: bool = False) -> Iterator[tuple[int, str]]:
-    """SentEval reads some files as latin-1 (TREC holds a byte that is no UTF-8) and others as UTF-8."""
-    return read_lines(path, blank=blank, latin=True)
-
-
-def _tokens(text: str) -> str:
-    return " ".join(text.split()) or BLANK
-
-
-def _binary_label(text: str, path: Path, number: int) -> tuple[str, str]:
-    """The label, 0 or 1, and its place."""
-    if text.strip() not in ("0", "1"):
-        raise EvaluationError(f"{path}, line {number}: the label {text!r} is neither 0 nor 1")
-    return text.strip(), f"{path}, line {number}"

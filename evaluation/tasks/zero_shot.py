@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import logging
@@ -12,10 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from data.errors import did_you_mean
 from data.streams.pairs import PLACEHOLDERS, fill, misnamed, words
-from evaluation.task import Encoder, EvaluationError, Score, embed
+from evaluation.task import Encoder, EvaluationError, Score, embed, unit
 from evaluation.tasks.paired_items import Sample, Samples
-from evaluation.tasks.retrieval import TIE, unit
+from evaluation.tasks.retrieval import TIE
 
 logger = logging.getLogger(__name__)
 
@@ -42,11 +42,6 @@ class Prompts(NamedTuple):
 
     classes: tuple[Name, ...]
     templates: tuple[str, ...] = ()
-
-
-def clap_prompts(label: str) -> list[str]:
-    """The 29 audio prompts of Zhao et al. 2023, Table 12, for one class name."""
-    return [fill(template, label) for template in CLAP_TEMPLATES]
 
 
 class ZeroShotTask:
@@ -117,8 +112,8 @@ class ZeroShotTask:
             vectors = unit(embed(encoder, [sample.item for sample in chunk], self.modality))
             if vectors.shape[1] != weights.shape[1]:
                 raise EvaluationError(
-                    f"task {self.name}: the encoder gives {self.modality}s {vectors.shape[1]} dimensions and texts "
-                    f"{weights.shape[1]}; it does not put both into one space"
+                    f"task {self.name}: {self.modality}s and texts are of {vectors.shape[1]} and "
+                    f"{weights.shape[1]} dimensions, not in one space"
                 )
             scores = vectors @ weights.T
             ahead = scores - scores[np.arange(len(found)), found][:, None]
@@ -219,9 +214,7 @@ def _named(record: Any, name: str | None, path: Path) -> Any:
     if name is None:
         raise EvaluationError(f"{path} holds several sets; name one of {', '.join(record)}")
     if name.lower() not in known:
-        close = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.6)
-        hint = f"; did you mean {known[close[0]]!r}?" if close else "."
-        raise EvaluationError(f"{path} has no set {name!r}{hint} Sets are {', '.join(record)}")
+        raise EvaluationError(f"{path} has no set {name!r}.{did_you_mean(name, record)} Sets are {', '.join(record)}")
     return record[known[name.lower()]]
 
 

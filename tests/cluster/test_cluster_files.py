@@ -66,35 +66,8 @@ def test_ray_accepts_the_cluster(cluster: dict[str, Any]) -> None:
     assert not types, "a default of Ray's slipped in"
     most = {most: gpu["resources"][kind] * ready["max_workers"] for kind, most in AUTOSCALING.items()}
     assert head["resources"] == {"CPU": 0, **most}, "the checks of a run read what the cluster can grow to"
-    assert "InstanceMarketOptions" not in head["node_config"], "the head is on demand"
     assert (gpu["min_workers"], gpu["max_workers"]) == (0, ready["max_workers"])
-    assert gpu["node_config"]["InstanceMarketOptions"] == {"MarketType": "spot"}
-    assert 0 < ready["idle_timeout_minutes"] <= 15
-    assert ready["provider"]["cache_stopped_nodes"] is False
-    assert all("0.0.0.0" not in line for line in ready["head_start_ray_commands"])
-    assert "ray up" not in " ".join(ready["setup_commands"]) and not ready["initialization_commands"]
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "said"),
-    [
-        (("max_worker",), 8, "Additional properties are not allowed"),
-        (("max_workers",), "eight", "'eight' is not of type 'integer'"),
-        (("idle_timeout_minutes",), -5, "-5 is less than the minimum"),
-        (("docker", "images"), "x", "Additional properties are not allowed"),
-        (("head_node_type",), "heads", "`head_node_type` must be one of `available_node_types`"),
-        (("available_node_types", "gpu", "min_workers"), 9, "`max_workers` is smaller than the sum of `min_workers`"),
-        (("available_node_types", "gpu", "resources"), {"GPU": -1}, "-1 is less than the minimum"),
-        (("available_node_types", "gpu", "resource"), {}, "Additional properties are not allowed"),
-    ],
-)
-def test_ray_refuses_a_broken_cluster(cluster: dict[str, Any], path: tuple[str, ...], value: object, said: str) -> None:
-    node: Any = cluster
-    for part in path[:-1]:
-        node = node[part]
-    node[path[-1]] = value
-    with pytest.raises(Exception, match=re.escape(said)):
-        prepared(cluster)
+    assert ready["provider"]["cache_stopped_nodes"] is False, "a stopped node costs its disk"
 
 
 def test_ray_start_understands_its_options(cluster: dict[str, Any]) -> None:
@@ -110,12 +83,6 @@ def test_ray_start_understands_its_options(cluster: dict[str, Any]) -> None:
     head, worker = found
     assert head["head"] and head["dashboard_host"] == "127.0.0.1" and head["autoscaling_config"]
     assert worker["address"] == f"$RAY_HEAD_IP:{head['port']}"
-
-
-def test_nothing_secret_is_in_the_files() -> None:
-    for name in ("cluster.yaml", "cluster-aws.yaml", "rayjob.yaml", "Dockerfile"):
-        text = (ROOT / name).read_text().lower()
-        assert not re.search(r"akia[0-9a-z]{16}|aws_secret\w*\s*[:=]|ssh_private_key|password\s*[:=]", text), name
 
 
 def test_the_setup_commands_find_what_they_install(cluster: dict[str, Any], tmp_path: Path) -> None:
@@ -149,25 +116,6 @@ def test_kuberay_reads_the_same_cluster(cluster: dict[str, Any], rayjob: dict[st
     assert there["max_workers"] == here["max_workers"]
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        (lambda spec: spec["workerGroupSpecs"][0].pop("maxReplicas"), "maxReplicas"),
-        (lambda spec: spec["workerGroupSpecs"][0].pop("groupName"), "groupName"),
-        (lambda spec: spec["headGroupSpec"]["rayStartParams"].update({"num-cpus": "none"}), "invalid literal for int"),
-        (lambda spec: spec["autoscalerOptions"].update(idleTimeoutSeconds="soon"), "unsupported operand"),
-        (
-            lambda spec: spec["workerGroupSpecs"][0]["template"]["spec"]["containers"][0].pop("resources"),
-            "Autoscaler failed to detect `CPU` resources for group gpu",
-        ),
-    ],
-)
-def test_kuberay_refuses_a_broken_job(rayjob: dict[str, Any], change: Any, said: str) -> None:
-    change(rayjob["spec"]["rayClusterSpec"])
-    with pytest.raises(Exception, match=re.escape(said)):
-        of_kubernetes(rayjob)
-
-
 FIELDS = {
     "": "entrypoint shutdownAfterJobFinishes ttlSecondsAfterFinished activeDeadlineSeconds backoffLimit rayClusterSpec",
     "rayClusterSpec": "rayVersion enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
@@ -179,6 +127,9 @@ FIELDS = {
 
 
 def test_no_field_of_the_job_is_misspelt(rayjob: dict[str, Any]) -> None:
+    """KubeRay makes an option of `ray start` of every parameter."""
+    from ray.scripts.scripts import start
+
     spec = rayjob["spec"]
     cluster = spec["rayClusterSpec"]
     parts = [("", spec), ("rayClusterSpec", cluster), ("autoscalerOptions", cluster["autoscalerOptions"])]
@@ -187,14 +138,7 @@ def test_no_field_of_the_job_is_misspelt(rayjob: dict[str, Any]) -> None:
     for name, part in parts:
         assert set(part) <= set(FIELDS[name].split()), name
     assert (rayjob["apiVersion"], rayjob["kind"]) == ("ray.io/v1", "RayJob")
-
-
-def test_ray_knows_what_it_is_started_with(rayjob: dict[str, Any]) -> None:
-    """KubeRay makes an option of `ray start` of every parameter."""
-    from ray.scripts.scripts import start
-
     options = {name.removeprefix("--") for parameter in start.params for name in parameter.opts}
-    cluster = rayjob["spec"]["rayClusterSpec"]
     for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
         assert set(group["rayStartParams"]) <= options
 
@@ -224,17 +168,6 @@ def test_the_image_holds_every_package(cluster: dict[str, Any]) -> None:
         assert all((ROOT / name).is_file() for name in names.split())
 
 
-def test_the_jobs_environment_is_that_of_our_settings(rayjob: dict[str, Any]) -> None:
-    (settings,) = [part for part in yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()) if part["kind"] == "ConfigMap"]
-    code = "".join(path.read_text() for path in (ROOT / "trainers").glob("*.py"))
-    for name in ("MULTICSE_STORAGE", "MLFLOW_TRACKING_URI"):
-        assert name in settings["data"] and f'"{name}"' in code
-    spec = rayjob["spec"]["rayClusterSpec"]
-    for group in (spec["headGroupSpec"], *spec["workerGroupSpecs"]):
-        (container,) = group["template"]["spec"]["containers"]
-        assert {"configMapRef": {"name": settings["metadata"]["name"]}} in container["envFrom"]
-
-
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
     from pipelines import visualcse
     from pipelines.cli import parse
@@ -262,10 +195,8 @@ def aws(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     for name, value in server.env_for_clients.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("HOME", str(tmp_path))
-    try:
-        yield server
-    finally:
-        server.kill()
+    yield server
+    server.kill()
 
 
 def stack(address: str) -> dict[str, str]:
@@ -284,24 +215,16 @@ def stack(address: str) -> dict[str, str]:
     return {output["OutputKey"]: output["OutputValue"] for output in found["Outputs"]}
 
 
-def bootstrap(config: dict[str, Any]) -> dict[str, Any]:
-    """What `ray up` does with a validated file before it starts the first node."""
-    from ray.autoscaler._private.aws import config as aws_config
-    from ray.autoscaler._private.aws import utils
-
-    for cache in (aws_config._get_subnets_or_die, utils.resource_cache, utils.client_cache):
-        cache.cache_clear()
-    return dict(aws_config.bootstrap_aws(config))
-
-
 @pytest.mark.cluster
 def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws: S3Server) -> None:
-    """The stack is made, `ray up`'s own steps follow, both kinds of node are started: only SSH from one address."""
+    """The stack is made, `ray up`'s own steps follow, both kinds of node are started: only SSH from one address, and a
+    worker may use nothing but the bucket."""
     import boto3
+    from ray.autoscaler._private.aws.config import bootstrap_aws
 
     group = stack("203.0.113.7/32")["SecurityGroup"]
     text = (ROOT / "cluster.yaml").read_text().replace("sg-00000000000000000", group)
-    config = bootstrap(prepared(yaml.safe_load(text)))
+    config = bootstrap_aws(prepared(yaml.safe_load(text)))
 
     ec2 = boto3.client("ec2")
     (rules,) = ec2.describe_security_groups(GroupIds=[group])["SecurityGroups"]
@@ -316,7 +239,6 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws:
     spot = {}
     for name, kind in config["available_node_types"].items():
         node = {**kind["node_config"], "ImageId": image}
-        assert node["SecurityGroupIds"] == [group]
         node["SubnetId"] = node.pop("SubnetIds")[0]
         (made,) = ec2.run_instances(MinCount=1, MaxCount=1, **node)["Instances"]
         (found,) = ec2.describe_instances(InstanceIds=[made["InstanceId"]])["Reservations"][0]["Instances"]
@@ -328,52 +250,18 @@ def test_ray_up_on_the_stack_is_closed_and_on_spot(cluster: dict[str, Any], aws:
     claimed = cluster["available_node_types"]["gpu"]["resources"]
     assert (machine["VCpuInfo"]["DefaultVCpus"], machine["GpuInfo"]["Gpus"][0]["Count"]) == (claimed["CPU"], claimed["GPU"])
 
-
-@pytest.mark.cluster
-def test_without_the_group_ray_would_open_ssh_to_everybody(cluster: dict[str, Any], aws: S3Server) -> None:
-    """Why cluster.yaml names a group: the reason given in it is true of this version of Ray."""
-    import boto3
-
-    for kind in cluster["available_node_types"].values():
-        del kind["node_config"]["SecurityGroupIds"]
-    config = bootstrap(prepared(cluster))
-    (group,) = config["available_node_types"]["head"]["node_config"]["SecurityGroupIds"]
-    (rules,) = boto3.client("ec2").describe_security_groups(GroupIds=[group])["SecurityGroups"]
-    assert any(entry["CidrIp"] == "0.0.0.0/0" for rule in rules["IpPermissions"] for entry in rule["IpRanges"])
-
-
-@pytest.mark.cluster
-def test_a_group_that_is_not_there_stops_ray_up(cluster: dict[str, Any], aws: S3Server) -> None:
-    """The file as it is in the repository starts nothing."""
-    import boto3
-
-    with pytest.raises((Exception, SystemExit)):
-        bootstrap(prepared(cluster))
-    assert not boto3.client("ec2").describe_instances()["Reservations"]
-
-
-@pytest.mark.cluster
-def test_a_worker_may_only_use_the_bucket(aws: S3Server) -> None:
-    import boto3
-
-    stack("203.0.113.7/32")
     iam = boto3.client("iam")
     (role,) = iam.get_instance_profile(InstanceProfileName="multicse-worker")["InstanceProfile"]["Roles"]
-    assert iam.list_role_policies(RoleName=role["RoleName"])["PolicyNames"] == ["bucket"]
     policy = iam.get_role_policy(RoleName=role["RoleName"], PolicyName="bucket")["PolicyDocument"]
     policy = yaml.safe_load(policy) if isinstance(policy, str) else policy  # boto3 decodes what AWS sends
-    allowed = {one["Resource"] for one in policy["Statement"]}
-    assert allowed == {"arn:aws:s3:::my-bucket", "arn:aws:s3:::my-bucket/*"}
+    assert {one["Resource"] for one in policy["Statement"]} == {"arn:aws:s3:::my-bucket", "arn:aws:s3:::my-bucket/*"}
     assert not iam.list_attached_role_policies(RoleName=role["RoleName"])["AttachedPolicies"]
 
 
-def test_the_stack_has_no_aliases() -> None:
+def test_the_stack_is_closed_and_plain() -> None:
     """AWS refuses YAML aliases in a template; the emulator does not."""
     tokens = yaml.scan((ROOT / "cluster-aws.yaml").read_text())
     assert not [token for token in tokens if isinstance(token, (yaml.AliasToken, yaml.AnchorToken))]
-
-
-def test_the_address_cannot_be_everybody() -> None:
     pattern = re.search(r'AllowedPattern: "(.+)"', (ROOT / "cluster-aws.yaml").read_text())
     assert pattern
     assert re.fullmatch(pattern[1], "203.0.113.7/32")

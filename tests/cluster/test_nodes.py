@@ -1,4 +1,4 @@
-"""Several raylets on one machine stand for several nodes; one of them is killed while it trains."""
+"""Several raylets on one machine stand for several nodes: workers and nodes that die, a cluster that grows, a job in S3."""
 
 from __future__ import annotations
 
@@ -13,36 +13,63 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
-from tests.cluster.servers import BUCKET, MLflowServer, Nodes, RayHead, S3Server
+from data.offline.demo import write_demo_shards
+from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
+from trainers.engine.journal import Journal
 from trainers.engine.launch import AUTOSCALING
-from trainers.engine.tracking import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-@pytest.fixture
-def nodes(knows_the_store: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[Nodes]:
-    """Two raylets, and the environment of a driver on their cluster."""
-    one = Nodes(2, cpus=2)
-    monkeypatch.setenv("RAY_ADDRESS", one.address)
-    monkeypatch.setenv("MULTICSE_STORAGE", f"s3://{BUCKET}/runs")
-    try:
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nodes")
+
+
+@pytest.fixture(scope="module")
+def s3(place: Path) -> Iterator[S3Server]:
+    """One store for all tests of this file."""
+    server = S3Server(place / "s3")
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def tracking(place: Path, s3: S3Server) -> Iterator[MLflowServer]:
+    """And one server, whose artifacts go through it into the store."""
+    server = MLflowServer(place / "mlflow", artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
+    server.start()
+    yield server
+    server.kill()
+
+
+@pytest.fixture(scope="module")
+def nodes(s3: S3Server) -> Iterator[Nodes]:
+    """Two raylets that know the store by their environment, which a driver on them has as well."""
+    with pytest.MonkeyPatch.context() as patch:
+        variables = {"RAY_AUTH_MODE": "disabled", "MULTICSE_STORAGE": f"s3://{BUCKET}/runs", **s3.env_for_clients}
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        one = Nodes(2, cpus=2)
+        patch.setenv("RAY_ADDRESS", one.address)
         yield one
-    finally:
         one.stop()
 
 
-def kill_the_one_that_trains(nodes: Nodes) -> Any:
-    """The raylet of the training worker disappears with all its processes; returns it."""
-    for node in nodes.workers:
-        if any("TrainWorker" in " ".join(process.cmdline()) for process in nodes.family(node)):
-            nodes.kill(node)
-            return node
-    raise AssertionError("no raylet has a training worker")
+def training(nodes: Nodes) -> list[tuple[Any, psutil.Process]]:
+    """The training workers, each with its raylet."""
+    return [
+        (node, process)
+        for node in nodes.workers
+        for process in nodes.family(node)
+        if "TrainWorker" in " ".join(process.cmdline())
+    ]
 
 
 def drive(output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
@@ -84,6 +111,36 @@ def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> Non
     raise AssertionError(f"no step {step}:\n{driver.communicate()[0][-3000:]}")
 
 
+def test_what_only_one_node_can_reach_is_refused(nodes: Nodes, tmp_path: Path) -> None:
+    driver = drive(tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db", "--run.storage", "/somewhere")
+    text, _ = driver.communicate(timeout=200)
+    assert driver.returncode == 1 and "run.storage='/somewhere'" in text, text[-3000:]
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_killed_worker_and_its_companion_go_on(nodes: Nodes, tracking: MLflowServer, tmp_path: Path) -> None:
+    """Both start again from the checkpoint, every step is in MLflow once, and their parameters agree at the end (the engine
+    compares them)."""
+    settings = ["--run.max-steps", "20", "--evaluation.every", "5", "--run.log-every", "1", "--run.max-failures", "2"]
+    settings += ["--run.workers", "2", "--run.cpus-per-worker", "0.5"]
+    driver = drive(tmp_path / "run", tracking.uri, *settings)
+    try:
+        wait_for_step(driver, tmp_path / "run", 8)
+        training(nodes)[-1][1].send_signal(signal.SIGKILL)
+        assert 8 <= last_step(tmp_path / "run") < 20, "it was not interrupted"
+        text, _ = driver.communicate(timeout=400)
+    finally:
+        driver.kill()
+    assert driver.returncode == 0, text[-3000:]
+    run_id = json.loads((tmp_path / "run" / "summary.json").read_text())["mlflow_run_id"]
+    for key, steps in (
+        ("train/text", range(1, 21)),
+        ("train/image", range(1, 21)),
+        ("eval/lee-dev/spearman", range(0, 21, 5)),
+    ):
+        assert [step for step, _ in history(tracking.uri, run_id, key)] == list(steps), key
+
+
 def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
     """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
     import torch
@@ -94,7 +151,8 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
     driver = drive(broken, tracking.uri, *settings, "--run.max-failures", "2")
     try:
         wait_for_step(driver, broken, 15)
-        dead = kill_the_one_that_trains(nodes)
+        dead = training(nodes)[0][0]
+        nodes.kill(dead)
         assert 15 <= last_step(broken) < 30, "it was not interrupted"
         for file in broken.glob("journal.jsonl*"):  # its disk is gone with it
             file.unlink(missing_ok=True)
@@ -120,7 +178,7 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
     assert found == history(tracking.uri, other["mlflow_run_id"], key)
 
     sent = {key.split("/")[3] for key in s3.objects("runs/shards/") if key.endswith("/dataset.json")}
-    assert sent == {"text", "image"}, "the offline shards of the driver's disk travel to the other nodes"
+    assert sent >= {"text", "image"}, "the offline shards of the driver's disk travel to the other nodes"
 
     states = [key for key in s3.objects(f"runs/{one['mlflow_run_id']}/") if key.endswith("/state.pt")]
     steps = [torch.load(io.BytesIO(content(s3, key)), weights_only=True)["step"] for key in states]
@@ -131,48 +189,13 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
     assert content(s3, uploaded) == (whole / model).read_bytes()
 
 
-def test_two_workers_lose_their_node(nodes: Nodes, tracking: MLflowServer, tmp_path: Path) -> None:
-    """Both start again together on the other node, and their parameters agree at the end (the engine compares them)."""
-    settings = ["--run.max-steps", "20", "--evaluation.every", "5", "--run.log-every", "1", "--run.max-failures", "2"]
-    settings += ["--run.workers", "2", "--run.cpus-per-worker", "0.5"]
-    driver = drive(tmp_path / "run", tracking.uri, *settings)
-    try:
-        wait_for_step(driver, tmp_path / "run", 8)
-        kill_the_one_that_trains(nodes)
-        assert 8 <= last_step(tmp_path / "run") < 20, "it was not interrupted"
-        text, _ = driver.communicate(timeout=400)
-    finally:
-        driver.kill()
-    assert driver.returncode == 0, text[-3000:]
-    run_id = json.loads((tmp_path / "run" / "summary.json").read_text())["mlflow_run_id"]
-    for key, steps in (
-        ("train/text", range(1, 21)),
-        ("train/image", range(1, 21)),
-        ("eval/lee-dev/spearman", range(0, 21, 5)),
-    ):
-        assert [step for step, _ in history(tracking.uri, run_id, key)] == list(steps), key
-
-
-@pytest.mark.parametrize(
-    ("settings", "said"),
-    [
-        ((), "run.tracking_uri='sqlite:///{folder}/mlflow.db' is a file of one node; start an MLflow server"),
-        (("--run.storage", "/somewhere"), "run.storage='/somewhere' is not reachable from several nodes"),
-    ],
-)
-def test_what_only_one_node_can_reach_is_refused_with_the_reason(
-    nodes: Nodes, tmp_path: Path, settings: tuple[str, ...], said: str
-) -> None:
-    driver = drive(tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db", *settings)
-    text, _ = driver.communicate(timeout=200)
-    assert driver.returncode == 1
-    assert said.format(folder=tmp_path) in text
-    assert not (tmp_path / "run").exists()
-
-
 @pytest.fixture
-def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
-    """A head without CPUs, as in cluster.yaml, whose autoscaler (the one of `ray up`) makes nodes of 2 CPUs on demand."""
+def growing(tmp_path: Path) -> Iterator[RayHead]:
+    """A head without CPUs, as in cluster.yaml, whose autoscaler (the one of `ray up`) makes nodes of 2 CPUs on demand.
+
+    It is given no AWS settings: what a job needs travels with the job.
+    """
+    pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
     from ray.autoscaler._private.fake_multi_node.node_provider import FAKE_HEAD_NODE_ID
 
     most = {AUTOSCALING["CPU"]: 4}
@@ -182,7 +205,7 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
     variables |= {"RAY_NODE_TYPE_NAME": "ray.head.default"}
     one = RayHead(
         ["--num-cpus=0", f"--resources={json.dumps(most)}", f"--autoscaling-config={config}"],
-        {**s3.env_for_clients, **variables, "MULTICSE_STORAGE": f"s3://{BUCKET}/runs"},
+        variables,
     )
     module = "ray.autoscaler._private.fake_multi_node.node_provider.FakeMultiNodeProvider"
     provider = {"type": "external", "module": module, "gcs_address": one.address, "launch_multiple": True}
@@ -204,20 +227,61 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
         one.kill()
 
 
-def test_a_cluster_that_begins_with_its_head_alone_grows(growing: RayHead, tracking: MLflowServer, tmp_path: Path) -> None:
-    """The run waits for the node that the autoscaler makes; what it may not have, or not all could reach, is refused."""
-    env = {**growing.env, "RAY_ADDRESS": growing.address}
+def pack(s3: S3Server, folder: Path, *kinds: str) -> None:
+    """The offline shards into the store, with the command that a user has."""
+    for kind, place in write_demo_shards(folder, kinds).items():
+        command = [sys.executable, "pipelines/pack.py", "upload", str(place), f"s3://{BUCKET}/shards/{kind}"]
+        done = subprocess.run(command, cwd=ROOT, env={**plain_env(), **s3.env_for_clients}, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        there = {Path(key).name: size for key, size in s3.objects(f"shards/{kind}/").items()}
+        assert there == {file.name: file.stat().st_size for file in place.iterdir() if file.is_file()}
+
+
+def test_a_job_on_a_cluster_that_begins_with_its_head_alone(
+    growing: RayHead, s3: S3Server, tracking: MLflowServer, tmp_path: Path
+) -> None:
+    """`ray job submit` with nothing but URLs waits for the node that the autoscaler makes; the store then holds all that a
+    later run, or a user, needs. What the cluster may not have, or not all could reach, is refused."""
+    import torch
+    from mlflow import MlflowClient
+
+    variables = {"MULTICSE_STORAGE": f"s3://{BUCKET}/runs", "MLFLOW_TRACKING_URI": tracking.uri, **s3.env_for_clients}
+    env = {**growing.env, **variables, "RAY_ADDRESS": growing.address}
     for uri, settings, said in (
         (f"sqlite:///{tmp_path}/mlflow.db", (), "is a file of one node"),
         (tracking.uri, ("--run.cpus-per-worker", "4"), "the cluster has 4: the run would wait for ever"),
+        (tracking.uri, (f"--streams.text.shards=s3://{BUCKET}/shards/nothing",), f"s3://{BUCKET}/shards/nothing"),
     ):
         driver = drive(tmp_path / "refused", uri, *settings, env=env)
         text, _ = driver.communicate(timeout=200)
         assert driver.returncode == 1 and said in text, text[-3000:]
-    driver = drive(tmp_path / "run", tracking.uri, env=env)
-    try:
-        text, _ = driver.communicate(timeout=400)
-    finally:
-        driver.kill()
-    assert driver.returncode == 0, text[-3000:]
-    assert json.loads((tmp_path / "run" / "summary.json").read_text())["steps"] == 8
+    assert not (tmp_path / "refused").exists()
+
+    pack(s3, tmp_path / "shards", "text", "image")
+    output = tmp_path / "run"
+    command = [RAY, "job", "submit", "--runtime-env-json", json.dumps({"env_vars": variables}), "--working-dir", "."]
+    command += ["--", "python", "pipelines/visualcse.py", "smoke", "--run.output", str(output)]
+    command += [f"--streams.text.shards=s3://{BUCKET}/shards/text", f"--streams.image.shards=s3://{BUCKET}/shards/image"]
+    done = subprocess.run(command, cwd=ROOT, env=growing.env_for_jobs, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-3000:]
+
+    summary = json.loads((output / "summary.json").read_text())
+    run_id = summary["mlflow_run_id"]
+    checkpoints = s3.objects(f"runs/{run_id}/")
+    last = max(key.rpartition("/")[0] for key in checkpoints if key.endswith("/method.safetensors"))
+    names = {Path(key).name for key in checkpoints if key.startswith(f"{last}/")}
+    assert {"method.safetensors", "best.safetensors", "state.pt", "recipe.json", "journal.jsonl"} <= names
+    state = torch.load(io.BytesIO(content(s3, f"{last}/state.pt")), weights_only=True)
+    assert state["step"] == summary["steps"] == 8
+    assert json.loads(content(s3, f"{last}/recipe.json"))["streams"]["text"]["shards"] == f"s3://{BUCKET}/shards/text"
+    assert not list(output.glob("ray/**/*.safetensors")), "a checkpoint went to the driver's disk"
+
+    # The user's machine has no access to the store: the server hands the artifacts on.
+    client = MlflowClient(tracking.uri)
+    run = client.get_run(run_id)
+    assert run.info.status == "FINISHED" and "train/image" in run.data.metrics
+    assert run.info.artifact_uri.startswith("mlflow-artifacts:")
+    got = client.download_artifacts(run_id, "export/model.safetensors", str(tmp_path))
+    assert Path(got).read_bytes() == (output / "export" / "model.safetensors").read_bytes()
+    artifacts = [key for key in s3.objects("artifacts/") if f"/{run_id}/" in key]
+    assert any(key.endswith("/recipe.json") for key in artifacts) and any(key.endswith(".png") for key in artifacts)

@@ -21,11 +21,11 @@ import pytest
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
 from tests.cluster.test_nodes import content
 from tests.cluster.test_sweep_resume import history, runs_of
-from trainers.engine.tracking import Journal
+from trainers.engine.journal import Journal
 
 ROOT = Path(__file__).resolve().parents[2]
 TRIALS, STEPS = 5, 10
-RUNGS = (2, 4, 8)
+RUNG = 6
 """Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -253,11 +253,11 @@ def test_a_cluster_dies_and_its_sweep_goes_on_on_another(
         # What ASHA stopped has the beginning of what it would have become; its loss may be a step ahead of its score.
         assert trial["curve"] == other["curve"][: trial["step"]]
         assert losses == others[: len(losses)] and trial["step"] <= len(losses) <= STEPS
-        assert trial["step"] == STEPS if trial["status"] == "finished" else trial["step"] >= RUNGS[0]
-    # Trial 0 is spared, and trial 1 ahead at every rung. The others come after these two have passed the first rung, and
-    # are measured by them, whatever their order, if the rungs outlive the driver.
-    scores = [dict(trial["curve"]) for trial in expected]
-    assert all(scores[1][rung] == max(one[rung] for one in scores) for rung in RUNGS)
+        assert trial["step"] == (STEPS if trial["status"] == "finished" else RUNG)
+    # Trial 0 is spared, and trial 1 the best at the rung. The others come after it and are measured by it, if what ASHA
+    # knows outlives the driver.
+    scores = [dict(trial["curve"])[RUNG] for trial in expected]
+    assert scores[1] == max(scores[1:])
     assert [trial["status"] for trial in trials[:2]] == ["finished"] * 2
     assert "stopped" in {trial["status"] for trial in trials[2:]} <= {"stopped", "finished"}
     check_best(sweep, whole, s3)

@@ -107,9 +107,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Searcher], Path
 @pytest.mark.parametrize(
     ("searcher", "stop"),
     [
-        pytest.param(RANDOM, kill_everything, id="random-killed"),
+        pytest.param(RANDOM, interrupt, id="random-interrupted"),
         pytest.param(OPTUNA, kill_everything, id="optuna-killed"),
-        pytest.param(OPTUNA, interrupt, id="optuna-interrupted"),
     ],
 )
 def test_a_sweep_goes_on(

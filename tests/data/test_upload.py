@@ -10,7 +10,8 @@ import fsspec
 import pytest
 
 from data.errors import DataError
-from data.pack import Output, pack_text
+from data.pack import text_lines
+from data.shard_writer import Output, pack
 from data.shards import ShardSet, read
 from data.upload import SMALL, travelling, upload
 
@@ -28,7 +29,7 @@ def memory() -> Iterator[fsspec.AbstractFileSystem]:
 def packed(folder: Path, sentences: int = 25) -> Path:
     source = folder.parent / f"{folder.name}.txt"
     source.write_text("".join(f"Sentence number {i} of {folder.name}.\n" for i in range(sentences)))
-    pack_text([source], Output(folder, folder.name, shard_size=10, licence="CC0"))
+    pack(text_lines([source]), Output(folder, folder.name, shard_size=10, licence="CC0"))
     return folder
 
 

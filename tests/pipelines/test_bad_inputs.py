@@ -1,4 +1,4 @@
-"""Bad inputs and what each is told: the setting or the sample, what was given, and what to do about it."""
+"""Bad inputs, and the setting or the sample that each error names."""
 
 from __future__ import annotations
 
@@ -224,173 +224,86 @@ def no_pairs(bench: Bench) -> None:
     bench.set("streams.text", stream.model_dump())
 
 
-# ---- the table: name, how to make it wrong, words that the message must hold
+# ---- the table: how to make it wrong, what the message must name
 
-CONFIGURATION = [
-    ("a recipe that does not exist", recipe_name, ["'bert-bse'", "did you mean 'bert-base'"]),
-    ("a misspelt option", setting("run.workrs", 2), ["'run.workrs'", "did you mean", "run.workers"]),
-    ("a word for a number", setting("optim.text.lr", "fast"), ["optim.text.lr", "valid number", "'fast'"]),
-    ("a negative rate", setting("optim.text.lr", -1), ["optim.text.lr", "greater than or equal to 0", "-1"]),
-    (
-        "an unknown loss",
-        setting("method.image.loss", "triplet"),
-        ["method.image.loss: ", "'supcon' or 'simclr'", "'triplet'"],
+TABLE: list[tuple[Callable[[Bench], None], str]] = [
+    # settings
+    (recipe_name, "bert-bse"),
+    (setting("run.workrs", 2), "run.workers"),  # the nearest one
+    (setting("optim.text.lr", "fast"), "optim.text.lr"),
+    (setting("optim.text.lr", -1), "optim.text.lr"),
+    (setting("method.image.loss", "triplet"), "method.image.loss"),
+    (setting("streams.image.flip", 2), "streams.image.flip"),
+    (unknown_json_field, "evaluation.patients"),
+    (without("streams", "image"), "streams.image"),
+    (spare_stream, "streams.video"),
+    (without("optim", "audio"), "optim.audio"),
+    (spare_optimizer, "optim.video"),
+    (setting("lead", "txt"), "lead='txt'"),
+    (setting("run.workers", 3), "streams.text.batch_size=16"),
+    (setting("streams.image.batch_size", 1), "streams.image.batch_size=1"),
+    (setting("evaluation.select", "lee"), "evaluation.select"),
+    (setting("evaluation.watch", ["lee-geometry"]), "'lee-geometry'"),
+    (setting("evaluation.final", ["sts-12"]), "'sts-12'"),
+    (setting("evaluation.select", "stsb-dev"), "evaluation.data"),
+    (several(evaluation__data="/nowhere", evaluation__final=["sts12"]), "/nowhere"),
+    (setting("encoder.path", "/nowhere/model"), "encoder.path='/nowhere/model'"),
+    (pickled_encoder, "pytorch_model.bin"),
+    (encoder_of_another_kind, "encoder.path"),
+    (wider_vit, "method.image.path"),
+    (setting("method.image.path", "auto"), "method.image.path"),
+    (setting("method.image.patch_size", 5), "method.image.patch_size"),
+    (setting("streams.image.size", 24), "streams.image.size=24"),
+    (setting("streams.audio.frames", 31), "streams.audio.frames=31"),
+    (several(streams__audio__bins=128, method__audio__bins=128), "streams.audio.bins=128"),
+    (setting("streams.audio.mask_bins", 48), "streams.audio.mask_bins=48"),
+    (setting("streams.image.label", None), "streams.image.label"),
+    (setting("streams.text.columns", ["a", "b"]), "streams.text.columns"),
+    (several(run__workers=1, run__precision="fp16"), "run.precision='fp16'"),
+    (setting("run.tracking_uri", "mlruns"), "run.tracking_uri='mlruns'"),
+    # resources
+    (several(run__workers=8, streams__text__batch_size=64), "run.workers=8"),
+    (several(run__workers=1, run__gpus_per_worker=1), "run.gpus_per_worker=1"),
+    (cluster(nodes=2), "run.storage=None"),
+    # shards
+    (setting("streams.text.shards", "/nowhere/text"), "streams.text.shards"),
+    (empty_folder, "streams.text.shards"),
+    (gap_in_range, "text-train-000002.tar"),
+    (setting("streams.text.shards", "s4://b/x.tar"), "s4://b"),
+    (lambda b: b.shards("text", f"{b.recipe.streams['text'].shards}::" * 2), "streams.text.shards"),
+    (compressed_tar, "text-train-000000.tar"),
+    (truncated_tar, "image-train-000000/"),
+    (stale_manifest, "dataset.json"),
+    (few_samples, "streams.text.batch_size"),
+    (lambda b: b.shards("text", b.recipe.streams["image"].shards), "streams.text.columns"),
+    (no_classes_in_shards, "streams.image.label"),
+    # samples
+    *(
+        (one_bad(stream, **fields), "spoilt")
+        for stream, fields in (
+            ("image", {"png": b"no picture", "cls": b"0"}),
+            ("image", {"png": bomb(), "cls": b"0"}),
+            ("image", {"png": picture()}),  # no class
+            ("audio", {"wav": wav(np.ones(900)), "cls": b"dog"}),
+            ("audio", {"wav": wav(np.full(900, np.nan)), "cls": b"0"}),
+            ("audio", {"wav": wav(np.zeros(0)), "cls": b"0"}),
+            ("text", {"txt": b" \n"}),
+            ("text", {"json": b'{"text": "a"}'}),
+            ("text", {"txt": b"\xff\xfe\xff"}),
+        )
     ),
-    ("a probability of two", setting("streams.image.flip", 2), ["streams.image.flip: ", "less than or equal to 1", "2"]),
-    ("an unknown field in recipe.json", unknown_json_field, ["evaluation.patients", "there is no such setting"]),
-    ("a turn without its stream", without("streams", "image"), ["needs the stream 'image'", "Add streams.image"]),
-    ("a stream without a turn", spare_stream, ["streams.video", "used by no turn", "remove it"]),
-    ("a turn without optimizer", without("optim", "audio"), ["every turn has its optimizer", "add optim.audio"]),
-    ("an optimizer without a turn", spare_optimizer, ["optim.video", "belongs to no turn", "Remove it"]),
-    ("a leading stream that is none", setting("lead", "txt"), ["lead='txt'", "allowed", "text"]),
-    (
-        "a batch that does not divide",
-        setting("run.workers", 3),
-        ["streams.text.batch_size=16", "run.workers=3", "use 15 or 18"],
-    ),
-    ("a batch of one", setting("streams.image.batch_size", 1), ["streams.image.batch_size=1", "no negatives", "at least 2"]),
-    (
-        "selection on a test set",
-        setting("evaluation.select", "lee"),
-        ["'lee' is a test set", "stsb-dev", "evaluation.final"],
-    ),
-    ("its geometry", setting("evaluation.watch", ["lee-geometry"]), ["'lee-geometry' is a test set", "evaluation.final"]),
-    ("an unknown task", setting("evaluation.final", ["sts-12"]), ["unknown task 'sts-12'", "did you mean", "sts12"]),
-    ("a task without its data", setting("evaluation.select", "stsb-dev"), ["stsb-dev needs data", "evaluation.data"]),
-    (
-        "a data folder that is not there",
-        several(evaluation__data="/nowhere", evaluation__final=["sts12"]),
-        ["/nowhere", "data"],
-    ),
-    (
-        "an encoder that is not there",
-        setting("encoder.path", "/nowhere/model"),
-        ["encoder.path='/nowhere/model'", "config.json"],
-    ),
-    ("an encoder in a pickle", pickled_encoder, ["encoder.path", "pytorch_model.bin", "save_pretrained"]),
-    ("an encoder that takes no patches", encoder_of_another_kind, ["encoder.path", "'gpt2'", "choose", "roberta"]),
-    (
-        "a ViT of another width",
-        wider_vit,
-        ["method.image.path", "hidden size 32", "has 16", "Choose a ViT of hidden size 16"],
-    ),
-    ("no ViT of the authors'", setting("method.image.path", "auto"), ["method.image.path", "768, 1024", "encoder has 16"]),
-    ("patches that do not divide", setting("method.image.patch_size", 5), ["method.image.patch_size", "5 does not divide"]),
-    (
-        "images of another size",
-        setting("streams.image.size", 24),
-        ["streams.image.size=24", "method.image.image_size=16", "same"],
-    ),
-    (
-        "fewer frames than expected",
-        setting("streams.audio.frames", 31),
-        ["streams.audio.frames=31", "method.audio.frames=32"],
-    ),
-    (
-        "mel filters that stay empty",
-        several(streams__audio__bins=128, method__audio__bins=128),
-        ["streams.audio.bins=128", "empty", "largest number of bins", "lower bins"],
-    ),
-    (
-        "a mask wider than the bank",
-        setting("streams.audio.mask_bins", 48),
-        ["streams.audio.mask_bins=48", "bins=16", "lower"],
-    ),
-    (
-        "classes that nobody reads",
-        setting("streams.image.label", None),
-        ["supcon", "streams.image.label is none", "'simclr'"],
-    ),
-    (
-        "pairs without supervision",
-        setting("streams.text.columns", ["a", "b"]),
-        ["2 texts a sample", "takes 1", "method.text.supervised"],
-    ),
-    (
-        "half precision without a GPU",
-        several(run__workers=1, run__precision="fp16"),
-        ["run.precision='fp16'", "GPU", "bf16"],
-    ),
-    ("runs in a plain folder", setting("run.tracking_uri", "mlruns"), ["run.tracking_uri='mlruns'", "sqlite:///FILE"]),
+    (no_pairs, "sent1"),
+    (too_many_skipped, "streams.text.max_skipped_share"),
 ]
 
-RESOURCES = [
-    (
-        "more processors than there are",
-        several(run__workers=8, streams__text__batch_size=64),
-        ["run.workers=8", "has 4", "Lower"],
-    ),
-    (
-        "graphics cards that are not there",
-        several(run__workers=1, run__gpus_per_worker=1),
-        ["run.gpus_per_worker=1", "has 0", "CPUs"],
-    ),
-    ("local checkpoints on two nodes", cluster(nodes=2), ["run.storage=None", "several nodes", "s3://"]),
-]
 
-SHARDS = [
-    (
-        "a folder that is not there",
-        setting("streams.text.shards", "/nowhere/text"),
-        ["streams.text.shards", "no folder /nowhere", "pack.py"],
-    ),
-    ("an empty folder", empty_folder, ["streams.text.shards", "nothing", "empty", "pack.py"]),
-    ("a range with a gap", gap_in_range, ["text-train-000002.tar", "holds 2 shards", "text-train-000001.tar"]),
-    ("an unknown protocol", setting("streams.text.shards", "s4://b/x.tar"), ["s4://b", "Protocol not known", "allowed are"]),
-    (
-        "the same shard twice",
-        lambda b: b.shards("text", f"{b.recipe.streams['text'].shards}::" * 2),
-        ["twice", "Name it once"],
-    ),
-    ("a compressed tar", compressed_tar, ["text-train-000000.tar", "compressed", "gunzip"]),
-    ("a truncated tar", truncated_tar, ["stream 'image'", "image-train-000000/", "truncated", "on_bad_sample"]),
-    ("a manifest of other shards", stale_manifest, ["holds 20 samples", "says 17", "delete the dataset.json"]),
-    ("less than a batch", few_samples, ["streams.text", "15 samples", "batch of 16", "batch_size to at most 15"]),
-    (
-        "shards of something else",
-        lambda b: b.shards("text", b.recipe.streams["image"].shards),
-        ["streams.text.columns", "txt", "png"],
-    ),
-    ("shards without classes", no_classes_in_shards, ["streams.image.label", "cls", "png", "'simclr'"]),
-]
-
-SAMPLES = [
-    ("no picture", one_bad("image", png=b"no picture", cls=b"0"), ["stream 'image'", "spoilt", "no JPEG, PNG or WebP"]),
-    ("a decompression bomb", one_bad("image", png=bomb(), cls=b"0"), ["stream 'image'", "spoilt", "decompression bomb"]),
-    (
-        "no class",
-        one_bad("image", png=picture()),
-        ["stream 'image'", "spoilt", "no field 'cls'", "it has png", "on_bad_sample"],
-    ),
-    ("a class that is a word", one_bad("audio", wav=wav(np.ones(900)), cls=b"dog"), ["spoilt", "'dog'", "class number"]),
-    ("an empty text", one_bad("text", txt=b" \n"), ["stream 'text'", "spoilt", "is empty", "on_bad_sample"]),
-    ("a missing field", one_bad("text", json=b'{"text": "a"}'), ["stream 'text'", "spoilt", "no field 'txt'", "json[text]"]),
-    ("half a pair", no_pairs, ["stream 'text'", "no field 'sent1'", "json[sent0]", "on_bad_sample"]),
-    ("text that is not UTF-8", one_bad("text", txt=b"\xff\xfe\xff"), ["stream 'text'", "spoilt", "not UTF-8"]),
-    (
-        "a sound with NaN",
-        one_bad("audio", wav=wav(np.full(900, np.nan)), cls=b"0"),
-        ["stream 'audio'", "spoilt", "not finite"],
-    ),
-    ("an empty sound", one_bad("audio", wav=wav(np.zeros(0)), cls=b"0"), ["stream 'audio'", "spoilt", "empty"]),
-    (
-        "more bad samples than allowed",
-        too_many_skipped,
-        ["max_skipped_share=0.01", "spoilt", "Repair", "streams.text.max_skipped_share"],
-    ),
-]
-
-TABLE = [*CONFIGURATION, *RESOURCES, *SHARDS, *SAMPLES]
-
-
-@pytest.mark.parametrize(("spoil", "words"), [row[1:] for row in TABLE], ids=[row[0] for row in TABLE])
-def test_what_a_bad_input_is_told(spoil: Callable[[Bench], None], words: list[str], recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("spoil", "named"), TABLE, ids=[f"{row}-{named}" for row, (_, named) in enumerate(TABLE)])
+def test_an_error_names_what_is_wrong(spoil: Callable[[Bench], None], named: str, recipe: Recipe, tmp_path: Path) -> None:
     bench = Bench(recipe, tmp_path)
     with pytest.raises(ValueError) as error:
         spoil(bench)
         attempt(bench)
-    for word in words:
-        assert word in str(error.value)
+    assert named in str(error.value)
 
 
 def test_the_unspoilt_recipe_passes(recipe: Recipe, tmp_path: Path) -> None:
@@ -399,6 +312,6 @@ def test_the_unspoilt_recipe_passes(recipe: Recipe, tmp_path: Path) -> None:
 
 def test_local_tracking_on_two_nodes(recipe: Recipe) -> None:
     shared = recipe.replace("run.storage", "s3://bucket/runs")
-    with pytest.raises(ValueError, match=r"run.tracking_uri='sqlite:.*http://"):
+    with pytest.raises(ValueError, match=r"run\.tracking_uri"):
         check(shared, cpus=4, nodes=2)
     check(shared.replace("run.tracking_uri", "http://server:5000"), cpus=4, nodes=2)

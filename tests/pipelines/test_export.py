@@ -23,7 +23,7 @@ TEXTS = ["the cat sees a red house", "dog"]
 def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     from safetensors.torch import save_file
 
-    from trainers.engine.loop import build_method
+    from trainers.engine.checkpoint import build_method
 
     folder.mkdir(parents=True)
     weights = {name: (scale * value).contiguous().clone() for name, value in build_method(recipe).state_dict().items()}
@@ -39,7 +39,7 @@ def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path
     from transformers import AutoModel
 
     from models.text_encoder import TextEncoder
-    from trainers.engine.loop import load_method
+    from trainers.engine.checkpoint import load_method
 
     checkpoint = write_checkpoint(recipe.replace("encoder.pooling", pooling), tmp_path / "checkpoint", scale=1.1)
     out = verb.export(checkpoint, tmp_path / "models" / "mine")

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
-from typing import Any, get_args, get_type_hints
+from typing import Any
 
 import pytest
 from scipy import stats
 
-import pipelines.repeat as repeat_module
-from pipelines.repeat import Arguments, main, table
+from pipelines.repeat import main, table
 
 
 @pytest.fixture
@@ -97,10 +95,3 @@ def test_table_against_another() -> None:
 
 def test_table_of_one_seed_has_no_spread() -> None:
     assert table(report("x/a", [40.0])).splitlines()[3].split() == ["lee", "spearman", "40.00", "40.00"]
-
-
-def test_every_pipeline_with_recipes_can_be_repeated() -> None:
-    folder = Path(repeat_module.__file__).parent
-    with_recipes = {file.stem for file in folder.glob("*.py") if re.search(r"^RECIPES\b", file.read_text(), re.MULTILINE)}
-    (choices,) = (get_args(get_type_hints(Arguments)["pipeline"]),)
-    assert set(choices) == with_recipes

@@ -1,4 +1,4 @@
-"""SG-OPT of the package against the published algorithm written plainly on sentence-transformers (benchmarks/sgbert.py)."""
+"""SG-OPT against the published algorithm written plainly on sentence-transformers (benchmarks/speed/sgbert.py)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
-from benchmarks.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, peak_bytes, saved_bytes
+from benchmarks.speed.sgbert import OPTIM, Plain, Similarity, broadcast_cosine, method_loss, saved_bytes
 from models.text_encoder import TextEncoder
 from tests.models import tiny_encoder
 from trainers.engine.optim import TurnOptimizer
@@ -99,25 +99,3 @@ def test_a_step_keeps_at_most_what_simcse_keeps(folder: str) -> None:
         method: Method = config.build(text_encoder(folder)).train()
         kept.append(saved_bytes(method, partial(method_loss, method, tokens(16))))
     assert 0 < kept[0] <= kept[1]
-
-
-def test_saved_bytes_are_those_of_the_inputs_of_a_product() -> None:
-    """(x W) * 2 saves x for W's gradient; W itself is a parameter, and a view of x is no second copy."""
-    layer, x = nn.Linear(8, 4, bias=False), torch.ones(5, 8)
-    assert saved_bytes(layer, lambda: (layer(x) * 2).sum()) == x.nbytes
-    assert saved_bytes(layer, lambda: (layer(x) + layer(x.view(5, 8))).sum()) == x.nbytes
-    assert saved_bytes(layer, lambda: layer(x).square().sum()) == x.nbytes + 5 * 4 * 4
-
-
-@pytest.mark.parametrize(("copies", "fresh", "expected"), [(0, False, 0), (3, False, 3), (0, True, 1), (3, True, 3)])
-def test_peak_bytes_count_what_is_alive_at_once(copies: int, fresh: bool, expected: int) -> None:
-    """Copies of a weight that are gone before the backward, and its gradient where there was none."""
-    layer = nn.Linear(100, 100, bias=False)
-
-    def loss() -> Tensor:
-        alive = [layer.weight.detach() + 1 for _ in range(copies)]
-        del alive
-        return layer.weight.sum()
-
-    peak = peak_bytes(layer, loss, torch.device("cpu"), fresh)
-    assert peak == pytest.approx(expected * layer.weight.nbytes, abs=1000)

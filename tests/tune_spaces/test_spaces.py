@@ -1,153 +1,120 @@
-"""Every space fits its recipes, and what does not fit is named."""
+"""Every space fits its recipes and is what its paper searched; what does not fit is named."""
 
 from __future__ import annotations
 
 import importlib
-from typing import get_args
+import re
 
 import pytest
 from ray import tune
 
-from pipelines import audiocse as audiocse_pipeline
-from pipelines import clap as clap_pipeline
-from pipelines import cyclip as cyclip_pipeline
-from pipelines import gclsr as gclsr_pipeline
-from pipelines import mocoutrl as mocoutrl_pipeline
-from pipelines import nonlingcse as nonlingcse_pipeline
-from pipelines import sgbert as sgbert_pipeline
-from pipelines import simcse as simcse_pipeline
-from pipelines import visualcse as visualcse_pipeline
-from pipelines.sweep import Pipeline
+from pipelines import cyclip, gclsr, sgbert, visualcse
 from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe, RecipeError
-from trainers.tuning.space import SearchSpace, check, draws, grid, grid_size, holding, values_of, values_to_try, within_a_run
-from tune_spaces import audiocse, clap, cyclip, gclsr, mocoutrl, nonlingcse, sgbert, simcse, visualcse
+from trainers.tuning.space import SearchSpace, check, draws, grid, holding, values_of, values_to_try, within_a_run
+from tune_spaces import every
+from tune_spaces.gclsr import BATCHES
 
-PAIRS = [
-    (space, make)
-    for spaces, pipeline in (
-        (visualcse, visualcse_pipeline),
-        (audiocse, audiocse_pipeline),
-        (sgbert, sgbert_pipeline),
-        (gclsr, gclsr_pipeline),
-        (mocoutrl, mocoutrl_pipeline),
-        (simcse, simcse_pipeline),
-        (nonlingcse, nonlingcse_pipeline),
-    )
-    for space in spaces.SPACES.values()
-    for make in pipeline.RECIPES.values()
-]
+SPACES = every()
 
 
-@pytest.mark.parametrize(("space", "make"), PAIRS)
-def test_spaces_fit_their_recipes(space: SearchSpace, make) -> None:  # type: ignore[no-untyped-def]
-    check(space, make())
+def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
+    """The spaces for a recipe: of those for NLI sentences the ones whose stream it has."""
+    streams = [f"{name.replace('_', '-')}-" for name in recipe.streams if name.startswith("nli")]
+    return {
+        name: space
+        for name, space in SPACES[pipeline].items()
+        if (name in (f"{streams[0]}paper", f"{streams[0]}wide") if streams else not name.startswith("nli"))
+    }
 
 
-def sentences_of(recipe: Recipe) -> str:
-    """Prefix of the spaces that are for a recipe of CLIP or CLAP: what its streams are beside the pairs."""
-    return "".join(f"{name.replace('_', '-')}-" for name in recipe.streams if name != "pairs")
-
-
-@pytest.mark.parametrize(("module", "pipeline"), [(cyclip, cyclip_pipeline), (clap, clap_pipeline)])
-def test_spaces_of_clip_run_with_the_streams_that_are_there(module, pipeline) -> None:  # type: ignore[no-untyped-def]
-    used = set()
-    for make in pipeline.RECIPES.values():
+@pytest.mark.parametrize("pipeline", SPACES)
+def test_spaces_fit_their_recipes(pipeline: str) -> None:
+    """Each space the recipes with its streams, of which one a kind is tried; the wide one also Optuna and PBT."""
+    recipes: dict[tuple[str, ...], Recipe] = {}
+    for make in importlib.import_module(f"pipelines.{pipeline}").RECIPES.values():
         recipe = make()
-        for name in ("paper", "wide"):
-            used.add(sentences_of(recipe) + name)
-            space = module.SPACES[sentences_of(recipe) + name]
+        recipes.setdefault(tuple(recipe.streams), recipe)
+    used = set()
+    for recipe in recipes.values():
+        for name, space in fitting(pipeline, recipe).items():
             check(space, recipe)
-            for path, domain in space.items():
-                for value in values_to_try(path, domain):
-                    check_settings(recipe.replace(path, value))
-    assert used == set(module.SPACES)
+            used.add(name)
+    assert used == set(SPACES[pipeline])
+    wide = SPACES[pipeline]["wide"]
+    assert set(holding(wide, next(iter(recipes.values())))) == set(wide)
+    assert any(within_a_run(path, domain) for path, domain in wide.items())
 
 
-def test_the_grid_of_paper_002() -> None:
-    for name, space in cyclip.SPACES.items():
-        if name.endswith("paper"):
-            assert grid_size(space) == 27 and {"method.i_cyclic", "method.c_cyclic"} < set(space)
-            assert all(domain == {"grid_search": [0.1, 0.25, 0.5]} for domain in space.values())
-    for row, weights in cyclip_pipeline.MODELS.items():
-        assert set(weights.values()) <= {0.1, 0.25, 0.5}, row
+SIZES = {
+    "visualcse": {"paper": 48, "text": 9},
+    "audiocse": {"paper": 48, "text": 9},
+    "nonlingcse": {"image": 48, "audio": 48, "text": 9, "paper": 48 * 48},
+    "simcse": {"paper": 12, "text": 9, "temperature": 5},
+    "sgbert": {"paper": 72},
+    "mocoutrl": {"paper": 20},
+    "cyclip": {"paper": 27, "nli-paper": 27, "nli-sentences-paper": 27},
+    "clap": {"paper": 27},
+    "gclsr": {
+        **{"batch": 25, "weight-decay": 4, "predictor-rate": 10, "momentum": 9},
+        **{"warm-up": 5, "regions": 7, "partial": 3, "group-size": 6},
+    },
+}
+OWN = {"visualcse": "bert_base", "audiocse": "bert_base", "nonlingcse": "bert_base", "simcse": "bert_base"}
+OWN |= {"gclsr": "full", "mocoutrl": "paper"}
 
 
-def test_every_row_of_sg_bert_s_ablation_is_a_point_of_its_grid() -> None:
-    grid = {path: domain["grid_search"] for path, domain in sgbert.SPACES["paper"].items()}
-    assert grid_size(sgbert.SPACES["paper"]) == 72
-    for changes in sgbert_pipeline.ABLATION.values():
-        for path, value in changes.items():
-            assert value in grid[path], path
+@pytest.mark.parametrize("pipeline", SIZES)
+def test_the_papers_grids(pipeline: str) -> None:
+    """As many points as the papers have (of GCLSR's pairs a square whose diagonal they are), the recipe's own among them."""
+    assert {name: len(grid(SPACES[pipeline][name])) for name in SIZES[pipeline]} == SIZES[pipeline]
+    if pipeline in OWN:
+        recipe = getattr(importlib.import_module(f"pipelines.{pipeline}"), OWN[pipeline])()
+        for name in SIZES[pipeline]:
+            space = SPACES[pipeline][name]
+            own = values_of(recipe, list(space))
+            assert all(own[path] in list(values_to_try(path, domain)) for path, domain in space.items()), name
 
 
-def test_tables_4_to_11_of_paper_003() -> None:
-    """Every grid holds the paper's own setting, and as many rows as its table (or a square whose diagonal they are)."""
-    sizes = {"batch": 25, "weight-decay": 4, "predictor-rate": 10, "momentum": 9, "warm-up": 5, "regions": 7}
-    assert {name: grid_size(space) for name, space in gclsr.TABLES.items()} == {**sizes, "partial": 3, "group-size": 6}
-    ours = gclsr_pipeline.full().flat()
-    for space in gclsr.TABLES.values():
-        for path, domain in space.items():
-            values = list(values_to_try(path, domain))
-            given = tuple(ours[path]) if isinstance(ours[path], list) else ours[path]
-            assert given in values and len(set(values)) == len(values), path
-    batches, rates = (list(values_to_try(path, domain)) for path, domain in gclsr.TABLES["batch"].items())
-    assert rates == pytest.approx([gclsr_pipeline.sgd(size).lr for size in batches])
-    assert gclsr_pipeline.HEADLINE in gclsr.REGIONS
-    for space in gclsr.TABLES.values():
+def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
+    tables = [(sgbert.ABLATION, SPACES["sgbert"]["paper"], "")]
+    tables += [(cyclip.MODELS, SPACES["cyclip"][f"{kind}paper"], "method.") for kind in ("", "nli-", "nli-sentences-")]
+    for rows, space, prefix in tables:
+        known = {path: list(values_to_try(path, domain)) for path, domain in space.items()}
+        for row, changes in rows.items():
+            for path, value in changes.items():
+                assert value in known.get(f"{prefix}{path}", [value]), row
+
+
+def test_gclsr_s_rate_follows_its_batch() -> None:
+    rates = values_to_try("optim.text.lr", SPACES["gclsr"]["batch"]["optim.text.lr"])
+    assert list(rates) == pytest.approx([gclsr.sgd(size).lr for size in BATCHES])
+    for space in SPACES["gclsr"].values():
         for path, domain in space.items():
             for value in values_to_try(path, domain):
-                check_settings(gclsr_pipeline.full().replace("run.precision", "fp32").replace(path, value))
-
-
-def test_spaces_of_mocoutrl() -> None:
-    """The grid holds the recipe's own point, and each loss alone."""
-    ours = mocoutrl_pipeline.paper()
-    grid = {path: list(values_to_try(path, domain)) for path, domain in mocoutrl.SPACES["paper"].items()}
-    assert grid_size(mocoutrl.SPACES["paper"]) == 20 and {0.0, 1.0} <= set(grid["method.balance"])
-    assert all(ours.flat()[path] in values for path, values in grid.items())
-
-
-def test_the_papers_grid() -> None:
-    for module in (visualcse, audiocse):
-        assert grid_size(module.SPACES["paper"]) == 48 and grid_size(module.SPACES["text"]) == 9
+                check_settings(gclsr.full().replace("run.precision", "fp32").replace(path, value))
 
 
 @pytest.mark.parametrize(
-    ("space", "words"),
+    ("path", "domain"),
     [
-        ({"optim.image.learning_rate": tune.choice([1e-5])}, "did you mean"),
-        ({"optim.image.lr": tune.uniform(-1.0, 1.0)}, "optim.image.lr"),
-        ({"method.image.loss": tune.choice(["supcon", "triplet"])}, "triplet"),
-        ({"optim.image.lr": tune.sample_from(lambda: 1)}, "allowed"),
+        ("optim.image.learning_rate", tune.choice([1e-5])),
+        ("optim.image.lr", tune.uniform(-1.0, 1.0)),
+        ("method.image.loss", tune.choice(["supcon", "triplet"])),
+        ("optim.image.lr", tune.sample_from(lambda: 1)),
     ],
 )
-def test_what_does_not_fit_is_named(space: SearchSpace, words: str) -> None:
-    with pytest.raises(RecipeError, match=words):
-        check(space, visualcse_pipeline.demo())
-
-
-def test_a_range_has_no_grid() -> None:
-    with pytest.raises(RecipeError, match="continuous"):
-        grid_size(visualcse.SPACES["wide"])
-
-
-def test_spaces_of_simcse_and_of_all_three_streams() -> None:
-    """The grids hold the recipe's own point; together they are those of the images and of the sounds."""
-    sizes = {"paper": 12, "text": 9, "temperature": 5}
-    both = {"image": 48, "audio": 48, "text": 9, "paper": 48 * 48}
-    for module, pipeline, names in ((simcse, simcse_pipeline, sizes), (nonlingcse, nonlingcse_pipeline, both)):
-        assert {name: grid_size(module.SPACES[name]) for name in names} == names
-        ours = pipeline.bert_base().flat()
-        for name in names:
-            for path, domain in module.SPACES[name].items():
-                assert ours[path] in list(values_to_try(path, domain)), (name, path)
+def test_what_does_not_fit_is_named(path: str, domain: SearchSpace) -> None:
+    with pytest.raises(RecipeError, match=re.escape(path)):
+        check({path: domain}, visualcse.demo())
 
 
 def test_a_grid_is_the_product_of_its_values() -> None:
     space = {"optim.text.lr": tune.grid_search([1, 2]), "method.image.weight": tune.choice([3, 4, 5])}
     points = {(point["optim.text.lr"], point["method.image.weight"]) for point in grid(space)}
     assert points == {(rate, weight) for rate in (1, 2) for weight in (3, 4, 5)} and len(grid(space)) == 6
+    with pytest.raises(RecipeError, match=re.escape("optim.text.lr")):
+        grid({"optim.text.lr": tune.uniform(0, 1)})
 
 
 def test_draws_take_every_value_of_a_grid_and_stay_in_a_range() -> None:
@@ -161,7 +128,7 @@ def test_draws_take_every_value_of_a_grid_and_stay_in_a_range() -> None:
 
 
 def test_what_models_a_space_is_given_one_that_holds_the_recipe() -> None:
-    recipe = visualcse_pipeline.demo()  # image weight 1.0, text rate 5e-4
+    recipe = visualcse.demo()  # image weight 1.0, text rate 5e-4
     space: SearchSpace = {
         "method.image.weight": tune.loguniform(5, 10),
         "optim.text.lr": tune.choice([1e-5]),
@@ -171,21 +138,7 @@ def test_what_models_a_space_is_given_one_that_holds_the_recipe() -> None:
     held = holding(space, recipe)
     found = {path: list(values_to_try(path, domain)) for path, domain in held.items()}
     assert found["method.image.weight"] == [1.0, 10] and found["optim.text.lr"] == [5e-4, 1e-5]
-    assert (
-        found["streams.text.batch_size"] == [64, 199] and held["method.text.temperature"] is space["method.text.temperature"]
-    )
-    own = values_of(recipe, list(space))
-    assert own == {path: recipe.flat()[path] for path in space}
-    with pytest.raises(RecipeError, match="None in the recipe, which a range cannot hold"):
+    assert found["streams.text.batch_size"] == [64, 199]
+    assert held["method.text.temperature"] is space["method.text.temperature"]
+    with pytest.raises(RecipeError, match=re.escape("evaluation.patience")):
         holding({"evaluation.patience": tune.randint(1, 5)}, recipe)
-
-
-@pytest.mark.parametrize("name", get_args(Pipeline))
-def test_the_command_of_every_pipeline_has_spaces(name: str) -> None:
-    """Those that `pipelines/sweep.py NAME` takes by default: for Optuna, for PBT, and as a grid."""
-    module, recipes = importlib.import_module(f"tune_spaces.{name}"), importlib.import_module(f"pipelines.{name}").RECIPES
-    recipe, wide = recipes["demo"](), module.SPACES["wide"]
-    check(wide, recipe)
-    assert set(holding(wide, recipe)) == set(wide)
-    assert any(within_a_run(path, domain) for path, domain in wide.items())
-    assert "paper" in module.SPACES or name == "gclsr"  # whose tables are a grid each

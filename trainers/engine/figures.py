@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from trainers.engine.journal import Journal
 from trainers.engine.tracking import RunHandle
 from trainers.recipe import Recipe
 
@@ -51,8 +51,7 @@ def _over_training(recipe: Recipe, handle: RunHandle, output: Path) -> None:
 def _histories(journal: Path) -> dict[str, History]:
     """Metrics of every task at every evaluation; of a step that was repeated after a restart the last ones."""
     steps: dict[str, dict[int, dict[str, float]]] = {}
-    for line in journal.read_text().splitlines():
-        entry = json.loads(line)
+    for _, entry in Journal(journal).lines():
         for name, value in entry.get("metrics", {}).items():
             if name.startswith("eval/"):
                 task, _, metric = name.removeprefix("eval/").rpartition("/")

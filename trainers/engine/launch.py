@@ -9,87 +9,26 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
-
-import torch
 
 from data import upload
 from data.shards import absolute
 from evaluation import registry as tasks
 from trainers import registry
+from trainers.engine.checkpoint import load_method
 from trainers.engine.figures import log_figures
-from trainers.engine.loop import Engine, LocalHost, load_method
+from trainers.engine.hosts import LocalHost, RayHost
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import ProgressLine
-from trainers.engine.tracking import RunHandle, Tracker, open_run
+from trainers.engine.tracker import Tracker
+from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
-
-
-class RunLog:
-    """What the loop says: metrics to the tracker, the progress line to whoever shows it (rank 0; silent elsewhere)."""
-
-    def __init__(self, tracker: Tracker | None, show: Any) -> None:
-        self.tracker, self.show = tracker, show
-
-    def metrics(self, step: int, values: dict[str, float]) -> None:
-        if self.tracker:
-            self.tracker.log(step, values)
-
-    def progress(self, line: dict[str, Any]) -> None:
-        if self.show:
-            self.show(line)
-
-    def resume(self, step: int, folder: Path | None) -> None:
-        """Go on from the journal of the checkpoint where this machine has none of its own."""
-        if self.tracker is None:
-            return
-        if folder is not None and (folder / "journal.jsonl").exists() and not self.tracker.path.exists():
-            self.tracker.path.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(folder / "journal.jsonl", self.tracker.path)
-        self.tracker.resume(step)
-
-    def store(self, folder: Path) -> None:
-        if self.tracker and self.tracker.path.exists():
-            shutil.copy(self.tracker.path, folder / "journal.jsonl")
-
-    def close(self) -> None:
-        if self.tracker:
-            self.tracker.close()
-
-
-class RayHost:
-    """The loop inside a Ray Train worker."""
-
-    inline = False
-
-    def __init__(self) -> None:
-        import ray.train
-        import ray.train.torch
-
-        context = ray.train.get_context()
-        self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
-        self.device: torch.device = ray.train.torch.get_device()
-
-    @contextlib.contextmanager
-    def checkpoint(self) -> Iterator[Path | None]:
-        import ray.train
-
-        found = ray.train.get_checkpoint()
-        if found is None:
-            yield None
-            return
-        with found.as_directory() as folder:
-            yield Path(folder)
-
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        import ray.train
-
-        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if folder else None)
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
@@ -100,16 +39,11 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     if not recipe.run.verbose:
         quiet()
     host = RayHost()
-    board = settings["board"]
-    tracker = None
-    if host.rank == 0:
-        tracker = Tracker(Path(settings["journal"]), settings["uri"], settings["run_id"])
-    show = (lambda line: board.put.remote(line)) if host.rank == 0 else None
-    run_log = RunLog(tracker, show)
-    try:
-        return Engine(recipe, host, run_log).run()
-    finally:
-        run_log.close()
+    if host.rank != 0:
+        return Engine(recipe, host, None).run()
+    show = settings["board"].put.remote
+    with Tracker(Path(settings["journal"]), settings["uri"], settings["run_id"], show=show) as tracker:
+        return Engine(recipe, host, tracker).run()
 
 
 def quiet() -> None:
@@ -257,11 +191,8 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
     if run.workers == 0:
         host = LocalHost(output)
         shutil.rmtree(host.folder, ignore_errors=True)
-        run_log = RunLog(Tracker(journal, handle.uri, handle.run_id), ProgressLine().show)
-        try:
-            result = Engine(recipe, host, run_log).run()
-        finally:
-            run_log.close()
+        with Tracker(journal, handle.uri, handle.run_id, show=ProgressLine().show) as tracker:
+            result = Engine(recipe, host, tracker).run()
         return result, host.folder
 
     import ray
@@ -350,7 +281,7 @@ def deliver(
         (output / "skipped.json").write_text(json.dumps(skipped, indent=2))
         handle.log_artifact(output / "skipped.json")
     handle.log_artifact(output / "recipe.json")
-    handle.log_artifacts(export, "export")
+    handle.log_artifact(export, "export")
     try:
         log_figures(recipe, handle, output, export)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves

@@ -7,28 +7,26 @@ import hashlib
 import logging
 import math
 import os
-import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-import torch.distributed as dist
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from data.order import seed_of
 from data.shards import ShardSet
 from data.stream import Reader
-from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import Task, evaluate
+from trainers.engine import checkpoint
 from trainers.engine.batchnorm import synchronised
+from trainers.engine.hosts import Host, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
 from trainers.method import Method, StepOutput
@@ -42,98 +40,27 @@ NAMED = 10_000
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class Host(Protocol):
-    """Where the loop runs: inside a Ray Train worker or plainly in this process."""
-
-    rank: int
-    world_size: int
-    device: torch.device
-    inline: bool
-
-    def checkpoint(self) -> contextlib.AbstractContextManager[Path | None]:
-        """The folder to resume from, if any."""
-        ...
-
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        """Keep a checkpoint; called by every rank, with a folder on rank 0 only.
-
-        metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
-        sign turned where lower is better.
-        """
-        ...
-
-
 class Log(Protocol):
-    """What the loop tells about itself (rank 0)."""
+    """Whom the loop tells of itself on rank 0; a `Tracker`."""
 
-    def metrics(self, step: int, values: dict[str, float]) -> None: ...
+    def log(self, step: int, metrics: dict[str, float]) -> None: ...
 
-    def progress(self, line: dict[str, Any]) -> None: ...
+    @property
+    def progress(self) -> Callable[[dict[str, Any]], object]: ...
 
-    def resume(self, step: int, folder: Path | None) -> None: ...
+    def resume(self, checkpoint: Path) -> None: ...
 
-    def store(self, folder: Path) -> None: ...
+    def store(self, checkpoint: Path) -> None: ...
 
 
 class NonFiniteLoss(ArithmeticError):
     """A loss became NaN or infinite."""
 
 
-def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
-    """The recipe's method on its encoder, initialised from the recipe's seed."""
-    torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
-    beside = [checkpoint.resolve().parent] if checkpoint else []
-    method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
-    if getattr(method.sentence_encoder, "projected", False):
-        log.warning("encoder.path: its projection into another modality's space is left out")
-    return method
-
-
-def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
-    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint.
-
-    recipe: none: the checkpoint's own, whose paths are those of the machine that wrote it.
-    """
-    folder = Path(checkpoint)
-    if not (folder / "recipe.json").is_file():
-        raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
-    method = build_method(recipe or Recipe.from_json((folder / "recipe.json").read_text()), folder)
-    best = folder / "best.safetensors"
-    _load_weights(method, best if best.exists() else folder / "method.safetensors")
-    return method.eval()
-
-
-def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
-    """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
-    encoder: Any = method.sentence_encoder
-    return ModuleEncoder(
-        encoder.tokenize,
-        encoder,
-        device,
-        module=method,
-        full_length=encoder.lengths,
-        cpu_tokens=CPU_WORDS if encoder.groups_by_length else None,
-        others={modality: encoder.encode_items for modality in encoder.modalities if modality != "text"},
-        logit_scale=encoder.logit_factor,
-    )
-
-
-def weights_of(method: nn.Module) -> dict[str, Tensor]:
-    """Copies of all weights on the CPU, as safetensors takes them."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
-
-
-def _load_weights(method: nn.Module, file: Path) -> None:
-    try:
-        method.load_state_dict(load_file(file))
-    except ValueError as error:  # an encoder that was not trained with these
-        raise ValueError(f"{file}: {error}") from None
-
-
 class Engine:
     """One run of a recipe on one rank."""
 
-    def __init__(self, recipe: Recipe, host: Host, log: Log) -> None:
+    def __init__(self, recipe: Recipe, host: Host, log: Log | None) -> None:
         run = recipe.run
         self.recipe, self.host, self.log = recipe, host, log
         if host.device.type == "cpu":
@@ -141,7 +68,7 @@ class Engine:
             torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
             keep_freed_memory()
         parallel = host.world_size > 1
-        method = build_method(recipe).to(host.device)
+        method = checkpoint.build_method(recipe).to(host.device)
         self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]  # the same class
         self.turns = recipe.turns
         # One call per turn. With several turns each leaves the other's parameters unused.
@@ -160,7 +87,7 @@ class Engine:
         self.optimizers = {
             turn: TurnOptimizer(self.method, turn, recipe.optim[turn], self.steps, run.precision) for turn in self.turns
         }
-        self.encoder = ShardedEncoder(module_encoder(self.method, host.device))
+        self.encoder = ShardedEncoder(checkpoint.module_encoder(self.method, host.device))
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -183,7 +110,8 @@ class Engine:
         with self.host.checkpoint() as folder:
             if folder is not None:
                 self._load(folder)
-            self.log.resume(self.step, folder)
+                if self.log:
+                    self.log.resume(folder)
         if self.step == 0:
             self.before = evaluate(self.final, self.encoder)
             self._log_scores("before", self.before)
@@ -305,7 +233,7 @@ class Engine:
         self.last_score = score
         if better:
             self.best_score, self.best_step = score, self.step
-            self.best = weights_of(self.method) if config.keep == "best" else None
+            self.best = checkpoint.weights_of(self.method) if config.keep == "best" else None
         if config.patience_counts == "decreases":
             self.bad_rounds += lower
         else:
@@ -313,9 +241,9 @@ class Engine:
         return better
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
-        if self.host.rank == 0 and scores:
+        if self.log and scores:
             flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
-            self.log.metrics(self.step, flat)
+            self.log.log(self.step, flat)
 
     def _finish(self) -> dict[str, Any]:
         """Scores of the weights that are kept."""
@@ -324,7 +252,7 @@ class Engine:
         after = evaluate(self.final, self.encoder)
         self._log_scores("final", after)
         mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.method)}
-        ranks = _from_all_ranks(mine, self.host)
+        ranks = from_all_ranks(mine, self.host)
         if len({rank["fingerprint"] for rank in ranks}) > 1:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
         last = self.recipe.evaluation.keep == "last"
@@ -347,7 +275,7 @@ class Engine:
     # ------------------------------------------------------------------ log
 
     def _report(self, window: _Window, readers: dict[str, Reader]) -> None:
-        values = _mean_over_ranks(window.means(), self.host)
+        values = mean_over_ranks(window.means(), self.host)
         for name, reader in readers.items():
             self.skips[name] += len(reader.skipped)
             self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
@@ -360,52 +288,46 @@ class Engine:
             "time/seconds": self.seconds,
             "time/evaluation_share": self.evaluation_seconds / max(1e-9, self.seconds),
         }
-        if self.host.rank == 0:
-            self.log.metrics(self.step, values)
+        if self.log:
+            self.log.log(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
 
     # ------------------------------------------------------------------ checkpoint
 
     def _save(self, readers: dict[str, Reader]) -> None:
-        positions = _from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
+        positions = from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
         scores = {"score": self.last_score, "best": self.best_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0:
             self.host.save(None, metrics)
             return
+        state = {
+            "step": self.step,
+            "best": [self.best_score, self.best_step, self.bad_rounds, self.last_score],
+            "seconds": self.seconds,
+            "evaluation_seconds": self.evaluation_seconds,
+            "before": self.before,
+            "positions": positions,
+            "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
+            "skips": self.skips,
+            "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
+        }
         with tempfile.TemporaryDirectory() as place:
             folder = Path(place)
-            save_file(weights_of(self.method), folder / "method.safetensors")
-            if self.best is not None:
-                save_file(self.best, folder / "best.safetensors")
-            state = {
-                "step": self.step,
-                "best": [self.best_score, self.best_step, self.bad_rounds, self.last_score],
-                "seconds": self.seconds,
-                "evaluation_seconds": self.evaluation_seconds,
-                "before": self.before,
-                "positions": positions,
-                "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
-                "skips": self.skips,
-                "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
-            }
-            torch.save(state, folder / "state.pt")
-            (folder / "recipe.json").write_text(self.recipe.to_json())
-            self.log.store(folder)
+            checkpoint.write(folder, self.recipe, self.method, self.best, state)
+            if self.log:
+                self.log.store(folder)
             self.host.save(folder, metrics)
 
     def _load(self, folder: Path) -> None:
-        state = torch.load(folder / "state.pt", map_location="cpu", weights_only=True)
-        _load_weights(self.method, folder / "method.safetensors")
-        if (folder / "best.safetensors").exists():
-            self.best = load_file(folder / "best.safetensors")
+        self.best, state = checkpoint.read(folder, self.method)
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
-            self.skips = dict(state.get("skips", {name: len(items) for name, items in self.skipped.items()}))
+            self.skips = state["skips"]
         for turn, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][turn])
         positions, world = state["positions"], self.host.world_size
@@ -454,45 +376,3 @@ def fingerprint(module: nn.Module) -> str:
         digest.update(name.encode())
         digest.update(parameter.detach().cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]
-
-
-def _from_all_ranks(mine: Any, host: Host) -> list[Any]:
-    if host.world_size == 1:
-        return [mine]
-    everyone: list[Any] = [None] * host.world_size
-    dist.all_gather_object(everyone, mine)
-    return everyone
-
-
-def _mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
-    if host.world_size == 1:
-        return values
-    tensor = torch.tensor(list(values.values()), device=host.device, dtype=torch.float64)
-    dist.all_reduce(tensor)
-    return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
-
-
-class LocalHost:
-    """The loop in this process (`run.workers=0`): streams are read inline, checkpoints are plain folders."""
-
-    rank, world_size, inline = 0, 1, True
-
-    def __init__(self, output: Path) -> None:
-        self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.folder = output / "checkpoint"
-
-    @contextlib.contextmanager
-    def checkpoint(self) -> Iterator[Path | None]:
-        yield self.folder if self.folder.exists() else None
-
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        if folder is None:
-            return
-        fresh = self.folder.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(folder, fresh)
-        old = self.folder.with_suffix(".old")
-        if self.folder.exists():
-            self.folder.rename(old)
-        fresh.rename(self.folder)
-        shutil.rmtree(old, ignore_errors=True)

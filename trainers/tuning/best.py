@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pyarrow.fs
 import torch
 from ray import tune
@@ -17,8 +18,8 @@ from ray import tune
 from evaluation import statistics
 from evaluation.registry import make_tasks
 from evaluation.task import evaluate
+from trainers.engine.checkpoint import build_method, load_method, module_encoder
 from trainers.engine.launch import deliver
-from trainers.engine.loop import build_method, load_method, module_encoder
 from trainers.engine.tracking import RunHandle
 from trainers.method import Method
 from trainers.recipe import Recipe
@@ -29,39 +30,34 @@ from trainers.tuning.watch import Watch
 Scores = dict[str, dict[str, float]]
 
 
-def records(results: tune.ResultGrid, watch: Watch) -> tuple[list[Trial], dict[str, tune.Result]]:
-    """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored; and the results
-    by the trials' ids."""
-    trials = results._experiment_analysis.trials  # a ResultGrid shows neither ids nor statuses
-    found = {trial.trial_id: result for trial, result in zip(trials, results, strict=True)}
-    return [replace(record, curve=_curve(found[record.trial_id])) for record in watch.records(trials)], found
+def records(analysis: tune.ExperimentAnalysis, watch: Watch) -> list[Trial]:
+    """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored."""
+    return [
+        replace(record, curve=_curve(analysis.trial_dataframes[record.trial_id]))
+        for record in watch.records(analysis.trials)
+    ]
 
 
-def _curve(result: tune.Result) -> tuple[tuple[int, float], ...]:
-    table = result.metrics_dataframe
-    if table is None or "score" not in table:
+def _curve(table: pd.DataFrame) -> tuple[tuple[int, float], ...]:
+    if "score" not in table:
         return ()
     rows = table[["step", "score"]].dropna()
     return tuple(sorted({int(step): float(score) for step, score in rows.itertuples(index=False)}.items()))
 
 
 @contextlib.contextmanager
-def checkpoints(result: tune.Result, storage: str) -> Iterator[dict[int, Path]]:
-    """Folders with the weights that a trial chose, by seed. Raises ValueError for a trial without a checkpoint."""
-    with _checkpoint(result, storage).as_directory() as place:
+def checkpoints(trial: tune.experiment.Trial, storage: str) -> Iterator[dict[int, Path]]:
+    """Folders with the weights that one of Tune's trials chose, by seed. Raises ValueError for one without a checkpoint."""
+    checkpoint, path = trial.checkpoint, trial.last_result.get("checkpoint_path")
+    if checkpoint is None and path is not None:  # Ray Train's own, of a trial of workers
+        checkpoint = tune.Checkpoint(path, pyarrow.fs.FileSystem.from_uri(storage)[0])
+    if checkpoint is None:
+        raise ValueError("the trial has no checkpoint, so there is no model of it")
+    with checkpoint.as_directory() as place:
         folder = Path(place)
         last = json.loads((folder / "recipe.json").read_text())["run"]["seed"]
         earlier = {int(path.name): path for path in sorted((folder / SEEDS).glob("*"))}
         yield {**earlier, int(last): folder}
-
-
-def _checkpoint(result: tune.Result, storage: str) -> tune.Checkpoint:
-    if result.checkpoint is not None:
-        return result.checkpoint
-    path = (result.metrics or {}).get("checkpoint_path")
-    if path is None:
-        raise ValueError("the trial has no checkpoint, so there is no model of it")
-    return tune.Checkpoint(path, pyarrow.fs.FileSystem.from_uri(storage)[0])  # Ray Train's own, of a trial of workers
 
 
 def held_out(recipe: Recipe, folders: Mapping[int, Path]) -> list[Scores]:
@@ -91,16 +87,26 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summ
 
 
 def deliver_best(
-    plan: Plan, trial: Trial, result: tune.Result, storage: str, parent: RunHandle, output: Path, model: str, alias: str
+    plan: Plan,
+    trial: Trial,
+    ended: tune.experiment.Trial,
+    storage: str,
+    parent: RunHandle,
+    output: Path,
+    model: str,
+    alias: str,
 ) -> tuple[dict[str, Any], list[Scores]]:
     """Export, card, figures and registered version of the best trial's model (of several seeds the first's), and its
-    held-out scores of every seed. Returns what `trainers.engine.launch.deliver` does."""
+    held-out scores of every seed. Returns what `trainers.engine.launch.deliver` does.
+
+    ended: the trial as Tune has it.
+    """
     shutil.rmtree(output, ignore_errors=True)
-    with checkpoints(result, storage) as folders:
+    with checkpoints(ended, storage) as folders:
         seed, folder = next(iter(folders.items()))
         shutil.copytree(folder, output / "checkpoint")
         trained = run_folder(plan, trial.trial_id, seed)
-        recipe = plan.recipe(result.config or {}).replace("run.seed", seed).replace("run.output", str(output))
+        recipe = plan.recipe(ended.config).replace("run.seed", seed).replace("run.output", str(output))
         recipe = recipe.replace("run.register_as", model)
         if (trained / "vectors").exists():  # word vectors that the sweep trained
             shutil.copytree(trained / "vectors", output / "vectors")

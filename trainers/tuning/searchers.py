@@ -1,152 +1,189 @@
 """What proposes the trials of a sweep, so that a killed driver loses none and has none made twice.
 
-Tune writes its trials and what proposes them as two files. When it is killed between them, or while it sends them to a
-store, they are of different moments: trials would be made twice or never, or ended ones waited for. Here the file of trials
-decides.
+Nothing of it is stored: Tune's file of trials says which there are, and what proposes the others is made anew from it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
-from optuna import Study
+import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
-from optuna.samplers import BaseSampler, TPESampler
-from optuna.trial import FrozenTrial, TrialState
-from ray.tune.search import BasicVariantGenerator, ConcurrencyLimiter, SearchGenerator
+from optuna.trial import TrialState
+from ray import tune
+from ray.tune.experiment import Trial
+from ray.tune.search import SearchAlgorithm
 from ray.tune.search.optuna import OptunaSearch
+from ray.tune.search.sample import Categorical, Domain
 
-STATE = "experiment_state-"
-"""How the names of Tune's files of trials begin; the newest is the last by name."""
-
-
-@dataclass(frozen=True)
-class Known:
-    """A trial as Tune stored it."""
-
-    trial_id: str
-    number: int
-    """In the order in which they were made."""
-    ended: bool
-    """And is not run again. One that failed is."""
-    config: Mapping[str, Any]
-    result: Mapping[str, Any]
-    """Its last one; empty before the first."""
+Config = Mapping[str, Any]
+"""A trial's pipeline and changes, see `trial.Config`."""
+Spaces = Mapping[str, Mapping[str, Domain]]
+"""Pipeline -> dotted path -> domain."""
 
 
-def known_trials(folder: Path | str) -> list[Known]:
-    """The trials in Tune's newest file of them, in the order in which they were made."""
-    newest = max(Path(folder).glob(f"{STATE}*.json"))
-    stored = [(json.loads(trial), json.loads(run)) for trial, run in json.loads(newest.read_text())["trial_data"]]
-    known = [
-        Known(
-            trial_id=trial["trial_id"],
-            number=int(trial["experiment_tag"].partition("_")[0]),
-            ended=trial["status"] == "TERMINATED",
-            config=trial["config"],
-            result=run["last_result"],
-        )
-        for trial, run in stored
-    ]
-    return sorted(known, key=lambda trial: trial.number)
+class Proposals(Protocol):
+    """What decides the settings of each trial."""
+
+    def propose(self, number: int) -> Config:
+        """The settings of the trial of this number, which is one above the last."""
+
+    def remember(self, config: Config) -> None:
+        """Take over a trial of an earlier driver; they come in their order, before anything is proposed."""
+
+    def tell(self, number: int, score: float | None) -> None:
+        """What a trial came to; none for one that failed."""
 
 
-class Listed(BasicVariantGenerator):
-    """Trials of a list, each made once."""
+class Listed:
+    """Trials of a list."""
 
-    _begun: frozenset[str] = frozenset()
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self.configs = configs
 
-    def restore_from_dir(self, dirpath: str) -> None:
-        super().restore_from_dir(dirpath)
-        known = known_trials(dirpath)
-        self._begun = frozenset(trial.trial_id for trial in known)
-        self._live_trials = {trial.trial_id for trial in known if not trial.ended}
-        self._finished = False
-        for iterator in self._iterators:  # from the beginning; `next_trial` leaves out what there is
-            iterator.variants, iterator.counter, iterator.num_samples_left = None, 0, iterator.num_samples
+    def propose(self, number: int) -> Config:
+        return self.configs[number]
 
-    def next_trial(self) -> Any:
-        while True:
-            live = set(self._live_trials)
-            trial = super().next_trial()
-            if trial is None or trial.trial_id not in self._begun:
-                return trial
-            self._live_trials = live
+    def remember(self, config: Config) -> None:
+        pass
+
+    def tell(self, number: int, score: float | None) -> None:
+        pass
 
 
-class Studied(SearchGenerator):
-    """Trials that Optuna proposes. After a restart its study is made again from the trials that Tune knows.
+class Studied:
+    """Trials that Optuna's TPE (Bergstra et al., 2011) proposes, after some that are given.
+
+    A draw depends on the seed, the trial's number and what is known by then alone, so that a sweep that was interrupted
+    goes on as it would have gone on.
 
     Args:
-        search: makes the search with an empty study.
-        at_once: trials at a time.
-    """
-
-    def __init__(self, search: Callable[[], OptunaSearch], at_once: int) -> None:
-        super().__init__(ConcurrencyLimiter(search(), at_once))
-        self._search, self._at_once = search, at_once
-
-    def restore_from_dir(self, dirpath: str) -> None:
-        super().restore_from_dir(dirpath)
-        known = known_trials(dirpath)
-        search = self._search()
-        limited = ConcurrencyLimiter(search, self._at_once)
-        limited.live_trials = {trial.trial_id for trial in known if not trial.ended}
-        limited.num_unfinished_live_trials = len(limited.live_trials)
-        self.searcher, self._counter, self._finished = limited, len(known), False
-        for trial in known:
-            _told(search, trial)
-
-
-def _told(search: OptunaSearch, trial: Known) -> None:
-    """Have the study hold a trial as if it had proposed it, and its score if it ended."""
-    study: Study = search._ot_study
-    if not study.get_trials(deepcopy=False, states=(TrialState.WAITING,)):  # one that it is asked for anyway
-        study.enqueue_trial({name: _value(name, space, trial.config) for name, space in search._space.items()})
-    search.suggest(trial.trial_id)
-    if trial.ended:
-        search.on_trial_complete(trial.trial_id, dict(trial.result))
-
-
-def _value(name: str, space: BaseDistribution, config: Any) -> Any:
-    """A trial's value of one parameter, ``trial/changes/simcse/optim.text.lr``; of a choice the very one, since a tuple is
-    stored as a list."""
-    for key in name.split("/"):
-        config = config[key]
-    if isinstance(space, CategoricalDistribution):
-        return next(choice for choice in space.choices if json.dumps(choice) == json.dumps(config))
-    return config
-
-
-class SeededTPE(BaseSampler):
-    """TPE (Bergstra et al., 2011) whose draws depend on the seed, the trial's number and what is known by then alone, so
-    that a sweep that was interrupted goes on as it would have gone on.
-
-    Args:
+        spaces: of every pipeline; they hold the values of `first`.
+        first: the first trials.
         seed: of all draws.
         settings: of `optuna.samplers.TPESampler`.
     """
 
-    def __init__(self, seed: int, **settings: Any) -> None:
-        self._seed, self._settings = seed, settings
-        self._tpe = TPESampler(**settings)
+    def __init__(
+        self, spaces: Mapping[str, Mapping[str, Domain]], first: Sequence[Config], seed: int, **settings: Any
+    ) -> None:
+        self.first, self.seed, self.settings = first, seed, settings
+        self.domains = {f"{pipeline}/{path}": domain for pipeline, space in spaces.items() for path, domain in space.items()}
+        self.domains["pipeline"] = tune.choice(list(spaces))
+        self.distributions = {name: _distribution(domain) for name, domain in self.domains.items()}
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        self.study = optuna.create_study(direction="maximize")
 
-    def before_trial(self, study: Study, trial: FrozenTrial) -> None:
-        seed = np.random.SeedSequence([self._seed % 2**32, trial.number]).generate_state(1)
-        self._tpe = TPESampler(seed=int(seed[0]), **self._settings)
+    def propose(self, number: int) -> Config:
+        seed = np.random.SeedSequence([self.seed % 2**32, number]).generate_state(1)
+        self.study.sampler = optuna.samplers.TPESampler(seed=int(seed[0]), **self.settings)
+        if number < len(self.first):
+            self.study.enqueue_trial(self._params(self.first[number]))
+        trial = self.study.ask(self.distributions)
+        assert trial.number == number
+        values = {name: _value(domain, trial.params[name]) for name, domain in self.domains.items()}
+        changes: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            pipeline, slash, path = name.partition("/")
+            if slash:
+                changes.setdefault(pipeline, {})[path] = value
+        return {"pipeline": values["pipeline"], "changes": changes}
 
-    def infer_relative_search_space(self, study: Study, trial: FrozenTrial) -> dict[str, BaseDistribution]:
-        return self._tpe.infer_relative_search_space(study, trial)
+    def remember(self, config: Config) -> None:
+        known = optuna.create_trial(state=TrialState.RUNNING, params=self._params(config), distributions=self.distributions)
+        self.study.add_trial(known)
 
-    def sample_relative(self, study: Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]) -> dict[str, Any]:
-        return self._tpe.sample_relative(study, trial, search_space)
+    def tell(self, number: int, score: float | None) -> None:
+        if score is None or not math.isfinite(score):
+            self.study.tell(number, state=TrialState.FAIL)
+        else:
+            self.study.tell(number, score)
 
-    def sample_independent(
-        self, study: Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        return self._tpe.sample_independent(study, trial, param_name, param_distribution)
+    def _params(self, config: Config) -> dict[str, Any]:
+        values = {f"{pipeline}/{path}": value for pipeline, own in config["changes"].items() for path, value in own.items()}
+        values["pipeline"] = config["pipeline"]
+        return {name: json.dumps(value) if _chosen(self.domains[name]) else value for name, value in values.items()}
+
+
+def _chosen(domain: Domain) -> bool:
+    return isinstance(domain, Categorical)
+
+
+def _distribution(domain: Domain) -> BaseDistribution:
+    """A domain of Tune as Optuna's. Choices are JSON, as Optuna takes neither tuples nor lists."""
+    if isinstance(domain, Categorical):
+        return CategoricalDistribution([json.dumps(value) for value in domain.categories])
+    (found,) = OptunaSearch.convert_search_space({"value": domain}).values()
+    return found
+
+
+def _value(domain: Domain, param: Any) -> Any:
+    """A value of Optuna's as the domain has it."""
+    return next(value for value in domain.categories if json.dumps(value) == param) if _chosen(domain) else param
+
+
+def number_of(trial: Trial) -> int:
+    """A trial's number in the order in which they were made, which Tune's own list loses when it is restored."""
+    found = re.match(r"\d+", trial.experiment_tag)  # PBT adds what it changes
+    assert found is not None
+    return int(found[0])
+
+
+class Once(SearchAlgorithm):
+    """Makes each trial of a sweep once.
+
+    Args:
+        experiment: what the trials run, and where.
+        proposals: their settings.
+        total: how many there are in all.
+        at_once: at a time.
+        known: the trials of an earlier driver, in any order. Tune runs again those of them that did not end.
+    """
+
+    def __init__(
+        self, experiment: tune.Experiment, proposals: Proposals, total: int, at_once: int, known: Sequence[Trial] = ()
+    ) -> None:
+        self.experiment, self.proposals, self.total, self.at_once = experiment, proposals, total, at_once
+        self.made = 0
+        self.live: dict[str, int] = {}
+        """Trial id -> number of those that have not ended."""
+        for trial in sorted(known, key=number_of):
+            assert number_of(trial) == self.made
+            proposals.remember(trial.config["trial"])
+            self.live[trial.trial_id] = self.made
+            self.made += 1
+            if trial.status == Trial.TERMINATED:
+                self.on_trial_complete(trial.trial_id, trial.last_result)
+
+    @property
+    def total_samples(self) -> int:
+        return self.total
+
+    def add_configurations(self, experiments: Any) -> None:
+        """Tune gives the experiment, which is known."""
+
+    def is_finished(self) -> bool:
+        return self.made >= self.total or super().is_finished()
+
+    def next_trial(self) -> Trial | None:
+        if self.is_finished() or len(self.live) >= self.at_once:
+            return None
+        trial = Trial(
+            self.experiment.run_identifier,
+            config={"trial": self.proposals.propose(self.made)},
+            storage=self.experiment.storage,
+            experiment_tag=str(self.made),
+            checkpoint_config=self.experiment.checkpoint_config,
+            max_failures=self.experiment.spec["max_failures"],
+        )
+        self.live[trial.trial_id] = self.made
+        self.made += 1
+        return trial
+
+    def on_trial_complete(self, trial_id: str, result: Mapping[str, Any] | None = None, error: bool = False) -> None:
+        self.proposals.tell(self.live.pop(trial_id), None if error else (result or {}).get("best"))

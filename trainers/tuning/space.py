@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -54,24 +53,15 @@ def values_to_try(path: str, domain: Domain | dict[str, list[Any]]) -> Iterator[
         )
 
 
-def grid_size(space: SearchSpace) -> int:
-    """Combinations of all choices and grids. Raises RecipeError when the space has a continuous range."""
-    return math.prod(len(values) for values in _grids(space).values())
-
-
 def grid(space: SearchSpace) -> list[Assignment]:
     """All combinations of all choices and grids. Raises RecipeError when the space has a continuous range."""
-    values = _grids(space)
-    return [dict(zip(values, combination, strict=True)) for combination in itertools.product(*values.values())]
-
-
-def _grids(space: SearchSpace) -> dict[str, list[Any]]:
     for path, domain in space.items():
         if isinstance(domain, (Float, Integer)):
             raise RecipeError(
                 f"search space: {path} is continuous, it has no grid; choose another space, or the searcher optuna or random"
             )
-    return {path: list(values_to_try(path, domain)) for path, domain in space.items()}
+    values = [values_to_try(path, domain) for path, domain in space.items()]
+    return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
 
 
 def draws(space: SearchSpace, count: int, seed: int) -> list[Assignment]:

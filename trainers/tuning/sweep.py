@@ -6,41 +6,36 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import optuna
 import pyarrow.fs
 from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
-from ray.tune.search.optuna import OptunaSearch
 from ray.tune.search.sample import Float
 
-from trainers.engine.launch import capacity, grows, resolve, travelling
+from trainers.engine.launch import resolve, travelling
 from trainers.engine.preflight import check
 from trainers.engine.tracking import RunHandle
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning import space as spaces
-from trainers.tuning.searchers import STATE, Listed, SeededTPE, Studied
+from trainers.tuning.room import resources
+from trainers.tuning.searchers import Listed, Once, Proposals, Studied
 from trainers.tuning.space import SearchSpace
 from trainers.tuning.trial import PERCENT, Plan, in_process, steps_of, trial
-from trainers.tuning.watch import Watch, current
+from trainers.tuning.watch import Watch
 
 log = logging.getLogger(__name__)
 
 LEAST_EVALUATIONS = 10
 """Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""
-GRACE = 2
-"""Evaluations before ASHA's first rung: within the warm-up a high learning rate looks worse than none."""
-LAST = 99.99
-"""Percent of a trial above which it has made its last step; no rung lies there."""
-SPACING = 2
-"""Evaluations before a rung, as a multiple of those before the rung below it."""
-KEPT = 4
-"""ASHA goes on with the best one of so many at each rung."""
+GRACE = 60.0
+"""Percent of a trial that ASHA waits: in the warm-up the settings that are the best in the end are often behind."""
+KEPT = 3
+"""ASHA goes on with the best one of so many."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -217,85 +212,6 @@ def _config(sweep: Sweep, pipeline: str, values: Mapping[str, Any]) -> dict[str,
     return {"pipeline": pipeline, "changes": {pipeline: dict(values)}}
 
 
-# --------------------------------------------------------------------------------------------------------------- resources
-
-
-@dataclass(frozen=True)
-class Room:
-    """What a trial needs, and how many fit at a time."""
-
-    need: tuple[float, float]
-    """CPUs and GPUs of the largest trial, its workers and their reading included."""
-    have: tuple[float, float]
-    """Of the cluster, grown as far as it may."""
-    at_once: int
-
-    def __str__(self) -> str:
-        def said(amounts: tuple[float, float]) -> str:
-            cpus, gpus = amounts
-            return f"{cpus:g} CPU{'s' * (cpus != 1)}" + (f" and {gpus:g} GPU{'s' * (gpus != 1)}" if gpus else "")
-
-        return f"a trial takes {said(self.need)}, the cluster has {said(self.have)}: {self.at_once} at a time, others wait"
-
-
-def needs(recipe: Recipe) -> tuple[float, float]:
-    """CPUs and GPUs that a trial of this recipe takes."""
-    run = recipe.run
-    if in_process(recipe):
-        return run.cpus_per_worker, run.gpus_per_worker
-    reading = sum(stream.cpus for stream in recipe.streams.values())
-    return run.workers * (run.cpus_per_worker + reading) + DRIVER, run.workers * run.gpus_per_worker
-
-
-DRIVER = 0.01
-"""CPUs of the function that starts Ray Train within a trial; 0 is refused by Tune."""
-
-
-def room(sweep: Sweep, cpus: float, gpus: float) -> Room:
-    """How many trials fit. Raises RecipeError when not even one does, as all would wait for ever."""
-    every = [needs(recipe) for recipe in sweep.recipes.values()]
-    need = (max(cpu for cpu, _ in every), max(gpu for _, gpu in every))
-    fits = [int((have + 1e-9) // want) for have, want in zip((cpus, gpus), need, strict=True) if want]
-    found = Room(need, (cpus, gpus), min(fits))
-    if found.at_once < 1:
-        raise RecipeError(
-            f"{found}: the sweep would wait for ever. Lower run.workers, run.cpus_per_worker or run.gpus_per_worker"
-        )
-    return Room(need, (cpus, gpus), min(found.at_once, sweep.concurrent or found.at_once))
-
-
-def room_on_cluster(sweep: Sweep) -> Room:
-    """`room` on the cluster that this process has joined, and the checks of the recipes that need to know it.
-
-    Raises RecipeError where storage or tracking cannot be reached from its nodes, and for a process that fits on none.
-    """
-    import ray
-
-    cpus, gpus, nodes = capacity()
-    for recipe in sweep.recipes.values():
-        check(recipe, nodes=nodes)
-    found = room(sweep, cpus, gpus)
-    if grows():
-        return found
-    there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-    for recipe in sweep.recipes.values():
-        run = recipe.run
-        if not any(
-            node.get("CPU", 0) >= run.cpus_per_worker and node.get("GPU", 0) >= run.gpus_per_worker for node in there
-        ):
-            raise RecipeError(
-                f"run.cpus_per_worker={run.cpus_per_worker:g} and run.gpus_per_worker={run.gpus_per_worker:g} are of one "
-                "node, and none has so much: the sweep would wait for ever. Lower them"
-            )
-    return found
-
-
-def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
-    """What Tune sets aside for a trial; with several workers Ray Train asks for theirs."""
-    cpus, gpus = needs(recipe) if in_process(recipe) else (DRIVER, 0.0)
-    return tune.PlacementGroupFactory([{"CPU": cpus} | ({"GPU": gpus} if gpus else {})])
-
-
 # --------------------------------------------------------------------------------------------------------------------- run
 
 
@@ -309,19 +225,18 @@ def exists(sweep: Sweep, folder: Path) -> bool:
 
     Raises RecipeError where the file of them is cut off, as a driver leaves it that is killed while it writes.
     """
-    place = _join(storage_of(sweep, folder), sweep.name)
-    if not tune.Tuner.can_restore(place):
-        return False
+    place = _place(sweep, folder)
     files, path = pyarrow.fs.FileSystem.from_uri(place if "://" in place else str(Path(place).resolve()))
-    found = [info.path for info in files.get_file_info(pyarrow.fs.FileSelector(path)) if info.base_name.startswith(STATE)]
-    if not found:
+    listed = files.get_file_info(pyarrow.fs.FileSelector(path, allow_not_found=True))
+    newest = max((info.path for info in listed if info.base_name.startswith("experiment_state-")), default=None)
+    if newest is None:
         return False
-    with files.open_input_stream(max(found)) as source:
+    with files.open_input_stream(newest) as source:
         try:
             json.loads(source.read())
         except ValueError as error:
             raise RecipeError(
-                f"{max(found)}, the list of the sweep's trials, is cut off: its driver was killed while it wrote. Put back "
+                f"{newest}, the list of the sweep's trials, is cut off: its driver was killed while it wrote. Put back "
                 "a copy of it if there is one, or remove the folder that it is in and begin again; what the trials came to "
                 f"is in MLflow ({error})"
             ) from None
@@ -339,93 +254,77 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
     )
 
 
-def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> tune.ResultGrid:
-    """Run the trials, or go on with them; the results of all, in the order in which they were made."""
-    storage = storage_of(sweep, Path(plan.folder))
+def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> tune.ExperimentAnalysis:
+    """Run the trials, or go on with them; Tune's trials and what they reported."""
+    folder = Path(plan.folder)
+    storage = storage_of(sweep, folder)
     # What a killed driver leaves is what it had so long before.
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "2" if "://" in storage else "0.2")
     os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # its banner, which verbose=0 does not silence
     os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
-    function = tune.with_resources(
-        tune.with_parameters(trial, plan=plan), lambda config: resources(sweep.recipes[config["trial"]["pipeline"]])
+    os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(at_once)  # a cluster grows for all of them together
+    experiment = tune.Experiment(
+        sweep.name,
+        tune.with_resources(
+            tune.with_parameters(trial, plan=plan), lambda config: resources(sweep.recipes[config["trial"]["pipeline"]])
+        ),
+        storage_path=storage,
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=4),  # what is stored may name one of a moment ago
+        max_failures=sweep.retries,
     )
-    watch.begin()
-    if resume:
-        return tune.Tuner.restore(_join(storage, sweep.name), trainable=function, resume_errored=True).fit()
-    listed = sweep.searcher != "optuna"
-    tuner = tune.Tuner(
-        function,
-        param_space={"trial": tune.grid_search(assignments(sweep))} if listed else None,
-        tune_config=tune.TuneConfig(
-            num_samples=1 if listed else sweep.trials or 1,
-            search_alg=Listed(max_concurrent=at_once) if listed else Studied(partial(_study, sweep), at_once),
-            scheduler=_scheduler(sweep),
-            # Importing torch and transformers takes longer than a small trial. A trial of several workers that is stopped
-            # early still waits for Ray Train: Tune would give up the next trial, which finds its actor taken.
-            reuse_actors=all(in_process(recipe) for recipe in sweep.recipes.values()),
-        ),
-        run_config=tune.RunConfig(
-            name=sweep.name,
-            storage_path=storage,
-            failure_config=tune.FailureConfig(max_failures=sweep.retries),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=4),  # what is stored may name one of a moment ago
-            callbacks=[watch],
-            verbose=0,
-        ),
-    )
-    return tuner.fit()
-
-
-def _study(sweep: Sweep) -> OptunaSearch:
-    """Optuna with the space and, before anything is drawn, the recipes as they stand."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    held = {name: spaces.holding(space, sweep.recipes[name]) for name, space in sweep.spaces.items()}
-    pipelines = list(sweep.recipes)
-    return OptunaSearch(
-        space={"trial": {"pipeline": tune.choice(pipelines), "changes": held}},
-        metric="best",
-        mode="max",
-        points_to_evaluate=[_point(sweep, pipeline) for pipeline in pipelines],
-        sampler=SeededTPE(
-            sweep.seeds[0],
-            n_startup_trials=min(10, max(4, (sweep.trials or 0) // 4)),
-            constant_liar=True,  # trials at the same time are not all sent to one place
-        ),
+    before = tune.ExperimentAnalysis(_place(sweep, folder)) if resume else None
+    return tune.run(
+        experiment,
+        search_alg=Once(experiment, _proposals(sweep), count(sweep), at_once, before.trials if before else ()),
+        scheduler=make_scheduler(sweep, before),
+        resume="AUTO+ERRORED" if resume else None,
+        # Importing torch and transformers takes longer than a small trial. A trial of several workers that is stopped
+        # early still waits for Ray Train: Tune would give up the next trial, which finds its actor taken.
+        reuse_actors=all(in_process(recipe) for recipe in sweep.recipes.values()),
+        raise_on_failed_trial=False,
+        callbacks=[watch],
+        verbose=0,
     )
 
 
-def _point(sweep: Sweep, pipeline: str) -> dict[str, Any]:
-    values = {
-        f"trial/changes/{name}/{path}": value for name in sweep.recipes for path, value in own_values(sweep, name).items()
-    }
-    return {"trial/pipeline": pipeline, **values}
+def _proposals(sweep: Sweep) -> Proposals:
+    if sweep.searcher != "optuna":
+        return Listed(assignments(sweep))
+    own = {name: own_values(sweep, name) for name in sweep.recipes}
+    return Studied(
+        {name: spaces.holding(space, sweep.recipes[name]) for name, space in sweep.spaces.items()},
+        first=[{"pipeline": name, "changes": own} for name in sweep.recipes],
+        seed=sweep.seeds[0],
+        n_startup_trials=min(10, max(4, (sweep.trials or 0) // 4)),
+        constant_liar=True,  # trials at the same time are not all sent to one place
+    )
 
 
-def _scheduler(sweep: Sweep) -> TrialScheduler | None:
+def make_scheduler(sweep: Sweep, before: tune.ExperimentAnalysis | None = None) -> TrialScheduler | None:
+    """Ray's ASHA (Li et al., 2020) or PBT (Jaderberg et al., 2017).
+
+    before: what an earlier driver did. Tune does not keep what a scheduler knows, so ASHA is told again of the trials with
+        which it compares; PBT compares with what comes.
+    """
     if sweep.scheduler == "none":
         return None
-    first = interval(sweep)
-    spared = [_config(sweep, pipeline, own_values(sweep, pipeline)) for pipeline in sweep.recipes]
-    if sweep.scheduler == "asha":
-        return Halving(
-            spared,
-            time_attr=PERCENT,
-            metric="score",
-            mode="max",
-            max_t=LAST,
-            grace_period=GRACE * first,
+    judged = {"time_attr": PERCENT, "metric": "score", "mode": "max"}
+    if sweep.scheduler == "pbt":
+        ((pipeline, space),) = sweep.spaces.items()
+        domains = spaces.sampled(space)
+        return PopulationBasedTraining(
+            **judged,
+            perturbation_interval=interval(sweep),
+            hyperparam_mutations={"trial": {"changes": {pipeline: domains}}},
+            custom_explore_fn=partial(_within, pipeline, domains),
         )
-    ((pipeline, space),) = sweep.spaces.items()
-    domains = spaces.sampled(space)
-    return Population(
-        spared,
-        time_attr=PERCENT,
-        metric="score",
-        mode="max",
-        perturbation_interval=first,
-        hyperparam_mutations={"trial": {"changes": {pipeline: domains}}},
-        custom_explore_fn=partial(_within, pipeline, domains),
-    )
+    asha = AsyncHyperBandScheduler(**judged, max_t=100, grace_period=GRACE, reduction_factor=KEPT)
+    if before is not None:
+        for known in before.trials:
+            asha.on_trial_add(None, known)
+            for report in before.trial_dataframes[known.trial_id].to_dict("records"):
+                asha.on_trial_result(None, known, report)
+    return asha
 
 
 def _within(pipeline: str, domains: Mapping[str, Float], config: dict[str, Any]) -> dict[str, Any]:
@@ -436,90 +335,12 @@ def _within(pipeline: str, domains: Mapping[str, Float], config: dict[str, Any])
     return config
 
 
-class Halving(AsyncHyperBandScheduler):
-    """ASHA (Li et al., 2020) that lets the recipes as they stand run to their end, as all others are compared with them.
-
-    A trial that came to a rung before others, so that there was nothing to compare it with, is stopped later, when it turns
-    out not to be among the best there. The rungs survive the driver: Tune does not keep a scheduler's state, but that of its
-    callbacks.
-    """
-
-    def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
-        super().__init__(reduction_factor=SPACING, **settings)
-        self.spared = spared
-        for bracket in self._brackets:
-            bracket.rf = KEPT  # Ray takes one number for both
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        self._remember()
-        if result[PERCENT] > LAST:
-            return str(self.CONTINUE)  # it ends by itself
-        decision: str = super().on_trial_result(tune_controller, trial, result)
-        self._remember()
-        if _is_spared(trial, self.spared):
-            return str(self.CONTINUE)
-        return str(self.STOP) if self._overtaken(trial.trial_id) else decision
-
-    def _overtaken(self, trial_id: str) -> bool:
-        """Whether a trial would be stopped if it came now to the last rung that it has passed."""
-        for bracket in self._brackets:
-            for _, recorded in bracket._rungs:  # the last one first
-                if trial_id in recorded:
-                    others = [score for key, score in recorded.items() if key != trial_id]
-                    return bool(others and recorded[trial_id] < bracket.cutoff(dict(enumerate(others))))
-        return False
-
-    def _remember(self) -> None:
-        """Rungs that the watch brings from before a restart are taken over; what they are now is left with it."""
-        watch = current()
-        if watch.rungs is not None:
-            for bracket, rungs in zip(self._brackets, watch.rungs, strict=True):
-                for (_, recorded), known in zip(bracket._rungs, rungs, strict=True):
-                    recorded.update({**known, **recorded})
-        watch.rungs = [[dict(recorded) for _, recorded in bracket._rungs] for bracket in self._brackets]
-
-
-class Population(PopulationBasedTraining):
-    """PBT (Jaderberg et al., 2017) in which the recipe as it stands keeps its settings, and nobody changes at the end."""
-
-    def __init__(self, spared: Sequence[Mapping[str, Any]], **settings: Any) -> None:
-        super().__init__(**settings)
-        self.spared = spared
-
-    def on_trial_result(self, tune_controller: Any, trial: Any, result: dict[str, Any]) -> str:
-        if result[PERCENT] > LAST:
-            return str(self.CONTINUE)
-        return str(super().on_trial_result(tune_controller, trial, result))
-
-    def _checkpoint_or_exploit(self, trial: Any, controller: Any, upper: list[Any], lower: list[Any]) -> None:
-        poor = [one for one in lower if not _is_spared(one, self.spared)]
-        super()._checkpoint_or_exploit(trial, controller, upper, poor)
-
-
-def _is_spared(trial: Any, spared: Sequence[Mapping[str, Any]]) -> bool:
-    return any(_same(trial.config["trial"], config) for config in spared)
-
-
-def _same(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    pipeline = one["pipeline"]
-    return bool(pipeline == other["pipeline"] and one["changes"][pipeline] == other["changes"][pipeline])
-
-
 def interval(sweep: Sweep) -> float:
-    """The share of a trial, in percent, from one evaluation to the next: how often a scheduler hears of it."""
-    shares = [recipe.evaluation.every / steps_of(recipe) for recipe in sweep.recipes.values()]
-    return 100 * max(shares) / len(sweep.seeds) * (1 - 1e-9)  # not above what trials report by a rounding error
+    """The share of a trial, in percent, from one evaluation to the next: how often PBT hears of it."""
+    return 100 * sweep.first.evaluation.every / steps_of(sweep.first) * (1 - 1e-9)  # not above it by a rounding error
 
 
-def rungs(sweep: Sweep) -> list[float]:
-    """Shares of a trial, in percent, at which ASHA goes on with the best quarter."""
-    found, share = [], GRACE * interval(sweep)
-    while share < LAST:
-        found.append(share)
-        share *= SPACING
-    return found
-
-
-def _join(storage: str, name: str) -> str:
-    base, question, options = storage.partition("?")
-    return f"{base.rstrip('/')}/{name}{question}{options}"
+def _place(sweep: Sweep, folder: Path) -> str:
+    """The sweep's folder in its storage."""
+    base, question, options = storage_of(sweep, folder).partition("?")
+    return f"{base.rstrip('/')}/{sweep.name}{question}{options}"

@@ -28,17 +28,24 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from data.shards import ShardSet
-from trainers.engine.launch import RunLog, quiet, train
-from trainers.engine.loop import Engine, weights_of
+from trainers.engine.checkpoint import weights_of
+from trainers.engine.journal import Journal
+from trainers.engine.launch import quiet, train
+from trainers.engine.loop import Engine
 from trainers.engine.preflight import check
 from trainers.engine.prepare import prepare
-from trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
+from trainers.engine.tracker import Tracker
+from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 PERCENT = "percent"
-"""What schedulers count: how much of a trial is done, 0 to 100. Methods with more steps are not ahead by them."""
+"""What schedulers count: how much of a trial is done, below 100. Methods with more steps are not ahead by them.
+
+It is 0 where a scheduler has nothing to decide: at the end, and in all of the recipe as it stands, which all others are
+compared with, so that it is neither stopped nor changed.
+"""
 PATIENCE = 900.0
 """Seconds that a trial waits for a tracking server before it fails."""
 THREAD_ENDS = 600
@@ -114,7 +121,8 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
     check(recipe)
     scratch = plan.trial_folder(trial_id)
     scratch.mkdir(parents=True, exist_ok=True)
-    budget = Budget(scratch, plan.seeds, steps_of(recipe))
+    changed = changes(base, recipe)
+    budget = Budget(scratch, plan.seeds, steps_of(recipe), judged=bool(changed))
     budget.restore()
     if budget.last and (ended := _ended_as(plan, recipe, trial_id)) and ended["step"] == str(budget.last["step"]):
         # The driver was killed after this trial's end and before Tune wrote it down.
@@ -124,7 +132,7 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
             continue
         seeded = placed(recipe, seed, run_folder(plan, trial_id, seed))
         share_vectors(seeded, Path(plan.folder))
-        handle = _open(plan, seeded, trial_id, changes(base, recipe))
+        handle = _open(plan, seeded, trial_id, changed)
         host = TrialHost(budget, seeded, handle.run_id)
         if in_process(recipe):
             engine = _train_here(seeded, host, handle)
@@ -211,12 +219,9 @@ def share_vectors(recipe: Recipe, folder: Path) -> None:
 
 def _train_here(recipe: Recipe, host: TrialHost, handle: RunHandle) -> Engine:
     """The engine, which ran in this process and has the best weights."""
-    run_log = RunLog(Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id), None)
-    try:
-        engine = Engine(recipe, host, run_log)
+    with Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
+        engine = Engine(recipe, host, tracker)
         engine.run()
-    finally:
-        run_log.close()
     return engine
 
 
@@ -227,10 +232,11 @@ class Budget:
         scratch: the trial's folder on this node.
         seeds: all seeds, in their order.
         steps: of one seed.
+        judged: whether a scheduler may stop or change the trial.
     """
 
-    def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int) -> None:
-        self.kept, self.seeds, self.steps = scratch / SEEDS, seeds, steps
+    def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int, judged: bool) -> None:
+        self.kept, self.seeds, self.steps, self.judged = scratch / SEEDS, seeds, steps, judged
         self.done: dict[int, float] = {}
         """Seed -> its best score."""
         self.last: dict[str, Any] = {}
@@ -256,7 +262,8 @@ class Budget:
             if name in metrics
         }
         step, steps = len(self.done) * self.steps + int(metrics["step"]), len(self.seeds) * self.steps
-        place = {"step": step, "steps": steps, PERCENT: 100 * step / steps, "seeds": len(self.done) + 1, "seed": seed}
+        percent = 100 * step / steps if self.judged and step < steps else 0.0
+        place = {"step": step, "steps": steps, PERCENT: percent, "seeds": len(self.done) + 1, "seed": seed}
         self.last = {**scores, **place, "mlflow_run_id": run_id}
         return self.last
 

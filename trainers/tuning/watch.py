@@ -13,7 +13,9 @@ from typing import Any
 
 from ray import tune
 
-from trainers.engine.tracking import FoundRun, Journal, RunHandle, drain, find_runs, rename
+from trainers.engine.journal import Journal
+from trainers.engine.tracking import FoundRun, RunHandle, drain, find_runs, rename
+from trainers.tuning.searchers import number_of
 from trainers.tuning.trial import Plan, changes, run_folder
 from trainers.tuning.trials import Status, Trial, best_trial
 
@@ -21,8 +23,6 @@ log = logging.getLogger(__name__)
 
 EVERY = 1.0
 """Seconds between two looks at the trials."""
-
-_watch: Watch | None = None
 
 
 class Watch(tune.Callback):
@@ -43,27 +43,15 @@ class Watch(tune.Callback):
         self._changes: dict[str, tuple[str, dict[str, Any]]] = {}
         self._ended: dict[str, float] = {}
         """Trial id -> when its end was seen, in seconds since 1970."""
-        self._restored = False
         self._shown = 0.0
-        self.rungs: list[list[dict[str, float]]] | None = None
-        """ASHA's: bracket -> rung -> trial id -> score; kept here because Tune keeps the state of callbacks only."""
-
-    def begin(self) -> None:
-        """Make this the watch of this process: Tune pickles its callbacks, and a restored sweep gets this one."""
-        global _watch
-        _watch = self
-
-    def __reduce__(self) -> tuple[Callable[[], Watch], tuple[()]]:
-        return current, ()
 
     # ------------------------------------------------------------------------------------------------------ from Tune
 
     def get_state(self) -> dict[str, Any]:
-        return {"ended": self._ended, "rungs": self.rungs}
+        return {"ended": self._ended}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._ended, self.rungs = state["ended"], state["rungs"]
-        self._restored = True
+        self._ended = state["ended"]
 
     def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
         if "score" in result:
@@ -84,7 +72,7 @@ class Watch(tune.Callback):
 
     def records(self, trials: Sequence[Any]) -> list[Trial]:
         """Tune's trials as records, in the order in which they were made."""
-        return [self._record(number, trial) for number, trial in enumerate(sorted(trials, key=_made))]
+        return [self._record(number, trial) for number, trial in enumerate(sorted(trials, key=number_of))]
 
     def _record(self, number: int, trial: Any) -> Trial:
         result = trial.last_result or {}
@@ -196,17 +184,6 @@ class Watch(tune.Callback):
 
     def _handle(self, run: FoundRun) -> RunHandle:
         return RunHandle(run.run_id, self.parent.uri, "", "")
-
-
-def current() -> Watch:
-    """The watch of this process."""
-    assert _watch is not None, "a sweep is restored by trainers.tuning.sweep.run"
-    return _watch
-
-
-def _made(trial: Any) -> int:
-    """Where a trial is in the order in which they were made, which Tune's own list loses when it is restored."""
-    return int(trial.experiment_tag.partition("_")[0])
 
 
 def status_of(status: str, result: Mapping[str, Any]) -> Status:

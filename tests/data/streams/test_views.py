@@ -1,4 +1,4 @@
-"""Geometric views: torchvision's crop, CLIP's preprocessing, waveforms of one length."""
+"""Geometric views of pictures: torchvision's random crop, and flips."""
 
 from __future__ import annotations
 
@@ -96,34 +96,6 @@ def test_horizontal_flip() -> None:
     assert np.mean([views.horizontal_flip(picture, draw) is picture for _ in range(2000)]) == pytest.approx(0.5, abs=0.05)
 
 
-@pytest.mark.parametrize("size", [(90, 70), (70, 90), (33, 33), (64, 64), (300, 41), (20, 17), (64, 65)])
-def test_resize_center_crop_equals_resizing_all_of_it(size: tuple[int, int]) -> None:
-    picture = noise(*size, 96, 160)  # Pillow clips between its two passes, in either order: leave no overshoot to clip
-    shorter = min(size)
-    whole = picture.resize((max(64, 64 * size[0] // shorter), max(64, 64 * size[1] // shorter)), Image.Resampling.BICUBIC)
-    left, top = round((whole.width - 64) / 2), round((whole.height - 64) / 2)
-    expected = np.asarray(whole.crop((left, top, left + 64, top + 64))).astype(int)
-    found = np.asarray(views.resize_center_crop(picture, 64)).astype(int)
-    assert np.abs(found - expected).max() <= 1
-
-
-def test_resize_center_crop_is_transformers_clip_preprocessing() -> None:
-    processing = pytest.importorskip("transformers.models.clip.image_processing_pil_clip")
-    processor = processing.CLIPImageProcessorPil(
-        size={"shortest_edge": 48}, crop_size={"height": 48, "width": 48}, do_normalize=False, do_rescale=False
-    )
-    for size in ((80, 60), (60, 80), (100, 50)):
-        picture = noise(*size, 96, 160)  # no overshoot to clip, see above
-        expected = np.asarray(processor(picture, return_tensors="np")["pixel_values"])[0].astype(int)
-        assert np.abs(views.center_view(picture, 48)[0].astype(int) - expected).max() <= 1
-
-
-def test_resize_center_crop_of_a_very_long_picture_is_cheap() -> None:
-    assert views.resize_center_crop(Image.new("RGB", (1_000_000, 1)), 224).size == (224, 224)
-    with pytest.raises(ValueError, match="size=0"):
-        views.resize_center_crop(noise(4, 4), 0)
-
-
 @pytest.mark.parametrize("source", [(32, 32), (1, 1), (500, 3), (8, 8)])
 def test_image_views(source: tuple[int, int]) -> None:
     picture = noise(*source)
@@ -142,68 +114,3 @@ def test_image_views_channels_and_axes() -> None:
     np.testing.assert_array_equal(view, left_red[:, ::-1].transpose(2, 0, 1))
     gray = views.image_views(Image.new("L", (8, 8), 7), 1, size=8, rng=rng())
     assert gray.shape == (1, 3, 8, 8) and (gray == 7).all()
-
-
-# ---- sound
-
-
-def test_crop_or_pad_modes() -> None:
-    wave = np.arange(10, dtype=np.int16)
-    np.testing.assert_array_equal(views.crop_or_pad(wave, 4), [[0, 1, 2, 3]])
-    np.testing.assert_array_equal(views.crop_or_pad(wave, 4, mode="center"), [[3, 4, 5, 6]])
-    np.testing.assert_array_equal(views.crop_or_pad(wave, 10, rng(), "random"), [wave])
-    for mode in ("start", "center", "random"):
-        np.testing.assert_array_equal(views.crop_or_pad(wave, 12, rng(), mode), [[*wave, 0, 0]])
-    starts = [views.crop_or_pad(wave, 4, rng(seed), "random")[0, 0] for seed in range(300)]
-    assert set(starts) == set(range(7))
-    two = views.crop_or_pad(np.arange(1000, dtype=np.int16), 4, rng(3), "random", n_views=2)
-    assert two.shape == (2, 4) and two[0, 0] != two[1, 0]
-    np.testing.assert_array_equal(two, views.crop_or_pad(np.arange(1000, dtype=np.int16), 4, rng(3), "random", n_views=2))
-
-
-@pytest.mark.parametrize(("length", "samples"), [(3, 10), (5, 10), (7, 10), (10, 10), (1, 10), (9, 10), (13, 10)])
-def test_crop_or_pad_repeats_whole_copies(length: int, samples: int) -> None:
-    wave = np.arange(1, length + 1, dtype=np.int16)
-    expected: list[int] = []
-    while len(expected) + length <= samples:
-        expected += wave.tolist()
-    expected = (expected or wave[:samples].tolist()) + [0] * samples
-    np.testing.assert_array_equal(views.crop_or_pad(wave, samples, pad="repeat"), [expected[:samples]])
-    found = views.crop_or_pad(wave / np.float32(32768), samples, pad="repeat", n_views=2)
-    np.testing.assert_array_equal(found, [expected[:samples]] * 2)
-
-
-def test_crop_or_pad_of_nothing_is_silence() -> None:
-    np.testing.assert_array_equal(views.crop_or_pad(np.zeros(0, np.float32), 3, pad="repeat"), [[0, 0, 0]])
-    with pytest.raises(ValueError, match="pad='mirror'; allowed are 'silence', 'repeat'"):
-        views.crop_or_pad(np.zeros(2, np.float32), 3, pad="mirror")  # type: ignore[arg-type]
-
-
-def test_crop_view_is_bicubic() -> None:
-    image = Image.fromarray(np.random.default_rng(0).integers(0, 255, (40, 40, 3), dtype=np.uint8))
-    found = views.crop_view(image, 40, rng(), scale=(1.0, 1.0))
-    assert found.shape == (1, 3, 40, 40)
-    left, top, width, height = views._crop_box(40, 40, rng(), (1.0, 1.0), views.RATIO)
-    expected = image.crop((left, top, left + width, top + height)).resize((40, 40), Image.Resampling.BICUBIC)
-    np.testing.assert_array_equal(found[0].transpose(1, 2, 0), np.asarray(expected))
-
-
-def test_crop_or_pad_is_16_bit_full_scale() -> None:
-    wave = np.array([-2, -1, -0.5, 0, 1 / 32768, 0.5, 1, 2], np.float32)
-    found = views.crop_or_pad(wave, 8)
-    assert found.dtype == np.int16
-    np.testing.assert_array_equal(found, [[-32768, -32768, -16384, 0, 1, 16384, 32767, 32767]])
-
-
-def test_crop_or_pad_refuses() -> None:
-    wave = np.zeros(4, np.float32)
-    with pytest.raises(ValueError, match="samples=0"):
-        views.crop_or_pad(wave, 0)
-    with pytest.raises(ValueError, match="'random' needs a numpy Generator"):
-        views.crop_or_pad(wave, 2, mode="random")
-    with pytest.raises(ValueError, match="mode='middle'; allowed are 'start', 'center', 'random'"):
-        views.crop_or_pad(wave, 2, mode="middle")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"not float32 \(2, 2\)"):
-        views.crop_or_pad(wave.reshape(2, 2), 2)
-    with pytest.raises(ValueError, match="not int32"):
-        views.crop_or_pad(wave.astype(np.int32), 2)

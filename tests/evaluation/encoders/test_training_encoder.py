@@ -12,13 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.clip_table import pack_cifar
-from data.pack import Output, pack_audio
+from data.pack import files_of, manifest_files
+from data.shard_writer import Output, pack
+from data.streams.decode import SOUNDS
 from evaluation.encoders.encoder import ITEMS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import Encoder, EvaluationError, Sound, evaluate
-from evaluation.tasks.zero_shot import CLAP_TEMPLATES, read_prompts
+from evaluation.tasks.zero_shot import CLAP_TEMPLATES
 from tests.evaluation.paired_helpers import image_shards, sound_shards
 
 BUCKETS, WIDTH = 997, 24
@@ -113,10 +114,9 @@ def test_scale_is_that_of_now() -> None:
 def test_what_it_does_not_take() -> None:
     module = TwoTowers()
     assert len(encoder_of(module).encode([], "image")) == 0
-    with pytest.raises(EvaluationError, match="takes texts only; modality 'image' was asked for"):
-        ModuleEncoder(module.tokenize, module).encode(pictures(1), "image")
-    with pytest.raises(EvaluationError, match="takes texts and modality 'image' only; modality 'audio'"):
-        ModuleEncoder(module.tokenize, module, others={"image": module.items}).encode(pictures(1), "audio")
+    for others in ({}, {"image": module.items}):
+        with pytest.raises(EvaluationError, match="audio"):
+            ModuleEncoder(module.tokenize, module, others=others).encode(pictures(1), "audio")
 
 
 # --------------------------------------------------------------------------------------------------------------- zero-shot
@@ -135,8 +135,7 @@ def naive_accuracy(
     return 100 * float(np.mean(np.array(best) == labels))
 
 
-@pytest.mark.parametrize("modality", ["image", "audio"])
-@pytest.mark.parametrize("count", [1, 29, 80])
+@pytest.mark.parametrize(("modality", "count"), [("image", 1), ("audio", 29), ("image", 80)])
 def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> None:
     names = ["red", "green", "blue", "a long name"]
     labels = [i % 4 for i in range(70)]
@@ -160,29 +159,11 @@ def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> Non
     assert found == pytest.approx(naive_accuracy(encoder_of(module), items, labels, names, templates, modality))
 
 
-def test_cifar_with_80_templates(datasets: Path, tmp_path: Path) -> None:
-    pack_cifar(datasets, tmp_path)
-    template = datasets / "prompts" / "imagenet.json"
-    name = f"zero-shot:{tmp_path / 'cifar10-test'}"
-    one, eighty = make_tasks([name, f"{name}?templates={template}"])  # both at once: their names differ
-    assert eighty.templates == read_prompts(template).templates and len(eighty.templates) == 80  # type: ignore[attr-defined]
-    module = TwoTowers()
-    encoder = ShardedEncoder(encoder_of(module))
-    score = eighty.score(encoder)
-    assert score.details["samples"] == 1000 and module.texts == 800
-    assert 2 < score.metrics["accuracy"] < 25  # it has learned nothing
-    assert one.score(encoder).metrics["accuracy"] != score.metrics["accuracy"]
-
-
 def test_sounds_with_29_templates(datasets: Path, tmp_path: Path) -> None:
     folder = datasets / "esc10"
-    pack_audio(
-        folder / "esc10.tsv",
-        Output(tmp_path / "esc10", "esc10"),
-        root=folder / "esc10_ogg22k_folds1-4.tar",
-        label="category",
-        where={"fold": "4"},
-    )
+    files = files_of(folder / "esc10.tsv", folder / "esc10_ogg22k_folds1-4.tar")
+    drafts = manifest_files(folder / "esc10.tsv", SOUNDS, files, label="category", where={"fold": "4"})
+    pack(drafts, Output(tmp_path / "esc10", "esc10"), files)
     (task,) = make_tasks([f"zero-shot:{tmp_path / 'esc10'}?templates=clap29"])
     module = TwoTowers()
     score = task.score(ShardedEncoder(encoder_of(module)))

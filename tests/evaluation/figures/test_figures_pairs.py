@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -19,7 +18,7 @@ from evaluation.figures.pairs import (
     text_item_uniformity,
 )
 from evaluation.registry import make_tasks
-from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
+from tests.evaluation.paired_helpers import Coded, sound_shards
 
 
 def run(alignment: float, text: float, item: float, modality: str = "image") -> dict[str, float]:
@@ -68,12 +67,6 @@ def test_text_against_item_uniformity(modality: str, label: str) -> None:
     figure.draw_without_rendering()
 
 
-def test_eight_models_differ_in_colour_or_marker() -> None:
-    (axes,) = alignment_text_uniformity({str(i): [run(i, -i, 0)] for i in range(8)}).axes
-    shapes = [c.get_paths()[0].vertices.tobytes() for c in axes.collections if isinstance(c, PathCollection)]  # type: ignore[union-attr]
-    assert len(set(zip(shapes, (colour for _, colour in clouds(axes)), strict=True))) == 8
-
-
 def test_over_training() -> None:
     history = [(0, run(1.9, -0.5, -0.4)), (50, run(1.0, -2.5, -2.0)), (100, run(0.8, -3.0, -2.2))]
     above, below = pair_geometry_over_training(history).axes
@@ -107,9 +100,9 @@ def test_long_names_stay_inside(tmp_path: Path) -> None:
     assert box is not None and box.x0 >= 0 and box.y0 >= 0
 
 
-@pytest.mark.parametrize("make", [image_shards, sound_shards])
-def test_from_what_the_task_measures(tmp_path: Path, make: Any) -> None:
-    (task,) = make_tasks([f"geometry:{make(tmp_path / 'x', [[f'c{i}', f'd{i}'] for i in range(6)])}"])
+def test_from_what_the_task_measures(tmp_path: Path) -> None:
+    shards = sound_shards(tmp_path / "x", [[f"c{i}", f"d{i}"] for i in range(6)])
+    (task,) = make_tasks([f"geometry:{shards}"])
     metrics = task.score(Coded()).metrics
     assert [points for points, _ in clouds(alignment_text_uniformity({"coded": [metrics]}).axes[0])] == [
         [[round(metrics["text_uniformity"], 6), round(metrics["alignment"], 6)]]
@@ -119,24 +112,6 @@ def test_from_what_the_task_measures(tmp_path: Path, make: Any) -> None:
         assert png.stat().st_size > 5000
 
 
-@pytest.mark.parametrize(
-    ("draw", "given", "message"),
-    [
-        (alignment_text_uniformity, ({},), "at least one"),
-        (alignment_text_uniformity, ({"a": []},), "got a without"),
-        (alignment_text_uniformity, ({"a": [{"alignment": 1.0}]},), "a: no 'text_uniformity'"),
-        (alignment_text_uniformity, ({"a": [run(float("nan"), 0, 0)]},), "alignment of a holds 1 values that are NaN"),
-        (
-            text_item_uniformity,
-            ({"a": [run(1, 0, 0)], "b": [run(1, 0, 0, "audio")]},),
-            "image_uniformity or audio_uniformity",
-        ),
-        (pair_geometry_over_training, ([],), "history is empty"),
-        (similarity_matrix, (np.zeros((2, 2)), ["a"], ["b", "c"]), r"cosines \(2, 2\) with 1 items and 2 captions"),
-        (similarity_matrix, (np.zeros((41, 1)), ["a"] * 41, ["b"]), "at most 40 of each"),
-        (similarity_matrix, (np.array([[np.nan]]), ["a"], ["b"]), "NaN or infinite"),
-    ],
-)
-def test_bad_input(draw: Any, given: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        draw(*given)
+def test_more_than_can_be_read_is_refused() -> None:
+    with pytest.raises(ValueError):
+        similarity_matrix(np.zeros((41, 1)), ["a"] * 41, ["b"])

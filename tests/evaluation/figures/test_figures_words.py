@@ -60,21 +60,3 @@ def test_long_sentences_wrap_and_nothing_overlaps_or_leaves_the_page() -> None:
     assert all(box.x0 >= 0 and box.x1 <= figure.bbox.x1 and box.y1 <= figure.bbox.y1 for box in boxes)
     assert not any(a.overlaps(b) for i, a in enumerate(boxes) for b in boxes[:i])
     assert min(box.y0 for box in boxes) > figure.axes[0].get_window_extent().y1
-
-
-@pytest.mark.parametrize(
-    ("draw", "given", "message"),
-    [
-        (word_importance, ([],), "no sentences"),
-        (word_importance, ([([], [])],), "weights of sentence 1.*not empty"),
-        (word_importance, ([(["a"], [1.0]), (["a"], [1.0, 2.0])],), "sentence 2 has 1 words and 2 weights"),
-        (word_importance, ([("ab", [1.0, 2.0])],), "list of words"),
-        (word_importance, ([(["a"], [float("nan")])],), "NaN"),
-        (attention_importance, (GOLDEN[:0],), "not empty"),
-        (attention_importance, (GOLDEN, np.ones(2)), r"\(3, 3\) and \(2,\)"),
-        (attention_importance, (GOLDEN * np.nan,), "NaN"),
-    ],
-)
-def test_bad_words(draw: Any, given: tuple[Any, ...], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        draw(*given)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +11,8 @@ from torch import nn
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks.classification import ClassificationTask
 from evaluation.tasks.finetune import FinetuneTask, Training, _Run
-from evaluation.tasks.labelled_texts import Labelled, Row, read_labelled
+from evaluation.tasks.labelled_texts import Labelled, Row
 from tests.evaluation.evaluation_helpers import Bag, sentence, tiny_bert
 
 FAST = Training(epochs=6, lr=3e-3, batch=16)
@@ -44,7 +42,7 @@ def states(encoder: FolderEncoder) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.model.state_dict().items()}
 
 
-@pytest.mark.parametrize("head", ["linear", "mocoutrl"])
+@pytest.mark.parametrize("head", ["linear", "three-layers"])
 def test_learns_and_leaves_the_encoder_alone(head: str, encoder: FolderEncoder, data: Labelled) -> None:
     before, training = states(encoder), encoder.model.training
     vectors = encoder.encode(["the dog runs"])
@@ -73,15 +71,6 @@ def test_the_seed_decides_all(encoder: FolderEncoder, data: Labelled) -> None:
 
     assert dev(0) == dev(0)
     assert dev(0) != dev(1)
-
-
-def test_a_frozen_encoder_is_trained_too(encoder: FolderEncoder, data: Labelled) -> None:
-    encoder.model.requires_grad_(False)
-    try:
-        assert FinetuneTask("order", data, FAST).score(encoder).metrics["accuracy"] > 90
-        assert not any(p.requires_grad for p in encoder.model.parameters())
-    finally:
-        encoder.model.requires_grad_(True)
 
 
 def test_the_best_epoch_is_tested_once(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,34 +116,13 @@ def test_truncated_vectors(encoder: FolderEncoder, data: Labelled, monkeypatch: 
     assert head.in_features == 8
 
 
-def test_the_same_file_as_the_frozen_task(encoder: FolderEncoder, tmp_path: Path) -> None:
-    path = tmp_path / "pets.tsv"
-    rows = [f"{row.label}\t{row.text}\n" for row in word_order(100, 0)]
-    path.write_text("label\ttext\n" + "".join(rows), encoding="utf-8")
-    task, frozen = FinetuneTask.from_file(path, Training(epochs=1), seed=3), ClassificationTask.from_file(path, seed=3)
-    assert task.hash == frozen.hash == read_labelled(path, 3).hash
-    assert (task.name, frozen.name) == ("pets-finetune", "pets")
-
-
-def test_refuses_encoders_without_weights(data: Labelled) -> None:
-    with pytest.raises(EvaluationError, match=r"task order: fine-tuning needs the weights of a model folder .* Bag gives"):
+def test_what_is_refused(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EvaluationError, match="Bag"):
         FinetuneTask("order", data).score(Bag())
-
-
-def test_a_diverged_model_is_named(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_Run, "_logits", lambda run, part, rows: torch.full((len(rows), 2), torch.nan))
-    with pytest.raises(EvaluationError, match="order: the fine-tuning loss is nan; use a lower lr"):
-        FinetuneTask("order", data, FAST).score(encoder)
-
-
-@pytest.mark.parametrize("changes", [{"epochs": 0}, {"lr": 0.0}, {"batch": -1}, {"warmup": 1.0}])
-def test_bad_settings(changes: dict[str, float]) -> None:
-    with pytest.raises(EvaluationError, match=f"fine-tuning: {next(iter(changes))} is"):
-        Training(**changes)  # type: ignore[arg-type]
-
-
-def test_bad_heads_and_parts(data: Labelled) -> None:
-    with pytest.raises(EvaluationError, match="unknown head 'liner'; did you mean 'linear'"):
+    with pytest.raises(EvaluationError, match="head"):
         FinetuneTask("order", data, head="liner")
-    with pytest.raises(EvaluationError, match="the parts are all; train, dev and test are needed"):
-        FinetuneTask("order", Labelled("order", {"all": word_order(9, 0)}))
+    with pytest.raises(EvaluationError, match="lr"):
+        Training(lr=0)
+    monkeypatch.setattr(_Run, "_logits", lambda run, part, rows: torch.full((len(rows), 2), torch.nan))
+    with pytest.raises(EvaluationError, match="lower lr"):
+        FinetuneTask("order", data, FAST).score(encoder)

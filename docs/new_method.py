@@ -1,0 +1,120 @@
+"""ESimCSE (Wu et al., COLING 2022): SimCSE whose positive repeats some of its words, with a queue of further negatives."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from data.batch import Batch
+from models.frozen import frozen
+from models.text_encoder import TextEncoder
+from pipelines import parts
+from trainers import losses
+from trainers.gather import gather, offset
+from trainers.method import Method, MethodConfig, StepOutput, check_texts
+from trainers.recipe import OptimConfig, Recipe
+
+
+class ESimCSEConfig(MethodConfig):
+    """Settings of ESimCSE; the defaults are the paper's for BERT-base."""
+
+    name: Literal["esimcse"] = "esimcse"
+    temperature: float = Field(0.05, gt=0)
+    repetition: float = Field(0.32, ge=0, le=1)
+    """Largest share of a sentence's words that are repeated."""
+    queue: int = Field(160, gt=0)
+    """Vectors of earlier sentences that serve as negatives: 2.5 batches of 64."""
+    momentum: float = Field(0.995, ge=0, le=1)
+
+    def streams(self) -> tuple[tuple[str, ...], ...]:
+        return (("text",),)
+
+    def check(self, recipe: Recipe, encoder: Any) -> None:
+        check_texts(recipe, "text", (1,), "method.name='esimcse'", "one column, txt")
+
+    def build(self, encoder: TextEncoder) -> ESimCSE:
+        return ESimCSE(encoder, self)
+
+
+def repeat_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tensor]:
+    """Ids and mask (B, L) with some words twice: of a sentence's N tokens 0 to max(2, share x N), drawn at random."""
+    words = mask.sum(1) - 2  # neither [CLS] nor [SEP]
+    most = (share * words).long().clamp(min=2).minimum(words)
+    count = (torch.rand(len(ids), device=ids.device) * (most + 1)).long()
+    place = torch.arange(ids.shape[1], device=ids.device)
+    inside = (place > 0) & (place <= words[:, None])
+    order = torch.rand(ids.shape, device=ids.device).masked_fill(~inside, 2.0).argsort(1).argsort(1)
+    times = mask + (order < count[:, None]).long()
+    rows = [row.repeat_interleave(n) for row, n in zip(ids, times, strict=True)]
+    ones = [torch.ones_like(row) for row in rows]
+    return pad_sequence(rows, batch_first=True), pad_sequence(ones, batch_first=True)
+
+
+class ESimCSE(Method):
+    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L)."""
+
+    turns: tuple[tuple[str, ...], ...] = (("text",),)
+    sentence_encoder: TextEncoder
+
+    def __init__(self, encoder: TextEncoder, config: ESimCSEConfig) -> None:
+        super().__init__()
+        encoder.add_head(only_trains=True)
+        self.sentence_encoder, self.config = encoder, config
+        self.slow = frozen(copy.deepcopy(encoder))  # evaluated without dropout, saved in checkpoints
+        self.register_buffer("queue", torch.zeros(config.queue, encoder.hidden_size))
+        self.register_buffer("filled", torch.zeros((), dtype=torch.long))
+
+    def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
+        """``views`` (B, 2, d): the sentence and the one with repeated words; ``slow`` (B, d): of the momentum encoder."""
+        ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+        encoder = self.sentence_encoder
+        texts = ((ids, mask), repeat_words(ids, mask, self.config.repetition))
+        views = [encoder.project(encoder.outputs(*text).pooled) for text in texts]
+        with torch.no_grad():
+            slow = self.slow.project(self.slow.outputs(ids, mask).pooled)
+        return {"views": torch.stack(views, dim=1), "slow": slow}
+
+    def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        z, slow = features["text"]["views"], gather(features["text"]["slow"])
+        candidates = torch.cat([gather(z)[:, 1], self.queue[: self.filled]])  # the sentences of all workers, then the queue
+        loss = losses.info_nce(z[:, 0], candidates, self.config.temperature, offset(len(z)))
+        self.queue = torch.cat([slow.to(self.queue.dtype), self.queue])[: len(self.queue)]  # the newest first
+        self.filled = (self.filled + len(slow)).clamp(max=len(self.queue))
+        return StepOutput({"text": loss})
+
+    @torch.no_grad()
+    def after_step(self, step: int) -> None:
+        for slow, fast in zip(self.slow.parameters(), self.sentence_encoder.parameters(), strict=True):
+            slow.lerp_(fast, 1 - self.config.momentum)
+
+
+def bert_base() -> Recipe:
+    """BERT-base on a million sentences of Wikipedia, 64 at 3e-5."""
+    return Recipe(
+        name="esimcse/bert-base",
+        method=ESimCSEConfig(),
+        encoder=parts.BERT_BASE,
+        streams={"text": parts.wiki(64)},
+        optim={"text": OptimConfig(lr=3e-5)},
+        evaluation=parts.STS,
+        run=parts.paper_run("esimcse/bert-base"),
+    )
+
+
+def demo() -> Recipe:
+    """Minutes on a laptop, offline."""
+    method, text = ESimCSEConfig(temperature=0.2), parts.offline_text(64)
+    return parts.demo("esimcse", method, {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
+
+
+def smoke() -> Recipe:
+    """Eight steps: what tests run."""
+    return parts.smoke(demo())
+
+
+RECIPES = {"demo": demo, "smoke": smoke, "bert-base": bert_base}

@@ -1,0 +1,55 @@
+"""Where a pipeline is found: a script of this folder by its name, what an installed package brings along, or a file.
+
+A pipeline is a module with ``RECIPES`` (name -> a function without arguments that returns a `Recipe`), and perhaps
+``make_start(recipe)``, which makes what the recipe starts from.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+from importlib.metadata import entry_points
+from pathlib import Path
+from types import ModuleType
+
+from data.errors import did_you_mean
+from trainers.recipe import RecipeError
+from trainers.registry import load_file
+
+NAMES = tuple(
+    file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M)
+)
+"""The scripts of this folder that have recipes; the others are verbs."""
+GROUP = "multicse.pipelines"
+"""Entry points of installed packages: ``name = "package.module"``; its method is one of the group ``multicse.methods``."""
+
+
+def pipelines() -> dict[str, ModuleType]:
+    """Every pipeline of this repository by its name."""
+    return {name: load(name) for name in NAMES}
+
+
+def load(name: str) -> ModuleType:
+    """The pipeline of a name, or in a Python file (``my_method.py``), whose methods recipes know from then on.
+
+    Raises RecipeError where there is none, with the nearest name.
+    """
+    if name in NAMES:
+        return importlib.import_module(f"pipelines.{name}")
+    if name.endswith(".py"):
+        return _from_file(Path(name))
+    installed = {point.name: point for point in entry_points(group=GROUP)}
+    if name not in installed:
+        known = (*NAMES, *installed)
+        raise RecipeError(f"there is no pipeline {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}")
+    found: ModuleType = installed[name].load()
+    return found
+
+
+def _from_file(file: Path) -> ModuleType:
+    if not file.is_file():
+        raise RecipeError(f"there is no file {file}")
+    found = load_file(file)
+    if not getattr(found, "RECIPES", None):
+        raise RecipeError(f"{file} has no RECIPES, a dict from a name to a function that returns a Recipe")
+    return found

@@ -1,0 +1,47 @@
+"""What the tests of packing share."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+from PIL import Image
+
+from data.shards import RawSample, ShardSet, read
+from pipelines import pack
+
+LINES = [f"Sentence number {i} is about things." for i in range(25)]
+
+
+def samples(folder: Path) -> list[RawSample]:
+    found = [s for shard in ShardSet.open(str(folder)).shards for s in read(shard, range(shard.samples))]
+    assert all(isinstance(s, RawSample) for s in found)
+    return [s for s in found if isinstance(s, RawSample)]
+
+
+def run(*arguments: object) -> int:
+    """`pipelines/pack.py` with these arguments: its exit code."""
+    return pack.main([str(argument) for argument in arguments])
+
+
+def png(color: int = 0) -> bytes:
+    data = io.BytesIO()
+    Image.new("RGB", (4, 4), (color, 0, 0)).save(data, "PNG")
+    return data.getvalue()
+
+
+def write_pictures(folder: Path) -> Path:
+    """Twelve pictures of three classes, one of which has a dot in its name; and a hidden file."""
+    for i, (name, extension) in enumerate([("dog", "png"), ("cat", "PNG"), ("cat/deep", "png"), ("bird.s", "jpeg")]):
+        for j in range(3):
+            path = folder / name / f"my pic.{j}.{extension}"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(png(10 * i + j))
+    (folder / ".DS_Store").write_bytes(b"")
+    return folder
+
+
+def write_text(path: Path) -> Path:
+    """26 sentences with as many blank lines between them."""
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n\n".join([*LINES, "  ", "Ünï ḉode 漢字"]).encode())
+    return path

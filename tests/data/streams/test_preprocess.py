@@ -1,0 +1,289 @@
+"""Preprocessing against CLIP's, CLAP's and AST's own in transformers, and against plain loops."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+import soxr
+import torch
+from PIL import Image
+from torch import Tensor
+from transformers import audio_utils
+
+from data.streams.inputs import AudioInput, ImageInput
+from data.streams.preprocess import (
+    LOG_FLOOR,
+    audio_features,
+    clap_log_mel,
+    clap_mel_filters,
+    crop_or_pad,
+    log_mel,
+    mel_filters,
+    normalise,
+    prepare_images,
+    prepare_sounds,
+    resize_center_crop,
+    samples_for,
+)
+
+SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000).model_dump()
+IMAGE = ImageInput(size=12).model_dump()
+
+
+def noise(width: int, height: int, low: int = 0, high: int = 256) -> Image.Image:
+    return Image.fromarray(np.random.default_rng(0).integers(low, high, (height, width, 3), np.uint8))
+
+
+def waves(count: int, samples: int, rate: int, seed: int = 0) -> Tensor:
+    time = torch.arange(samples) / rate
+    tones = torch.stack([0.3 * torch.sin(2 * torch.pi * (200 + 313 * i) * time) for i in range(count)])
+    hiss = torch.randn(count, samples, generator=torch.Generator().manual_seed(seed))
+    return tones + 0.02 * hiss + 0.05  # and a constant offset
+
+
+# ---- pictures
+
+
+@pytest.mark.parametrize("size", [(90, 70), (70, 90), (33, 33), (64, 64), (300, 41), (20, 17), (64, 65)])
+def test_resize_center_crop_equals_resizing_all_of_it(size: tuple[int, int]) -> None:
+    picture = noise(*size, 96, 160)  # Pillow clips between its two passes, in either order: leave no overshoot to clip
+    shorter = min(size)
+    whole = picture.resize((max(64, 64 * size[0] // shorter), max(64, 64 * size[1] // shorter)), Image.Resampling.BICUBIC)
+    left, top = round((whole.width - 64) / 2), round((whole.height - 64) / 2)
+    expected = np.asarray(whole.crop((left, top, left + 64, top + 64))).astype(int)
+    assert np.abs(np.asarray(resize_center_crop(picture, 64)).astype(int) - expected).max() <= 1
+
+
+def test_a_very_long_picture_is_cheap() -> None:
+    assert resize_center_crop(Image.new("RGB", (1_000_000, 1)), 224).size == (224, 224)
+
+
+def test_prepare_images_is_transformers_clip_preprocessing() -> None:
+    from transformers import CLIPImageProcessorPil
+
+    processor = CLIPImageProcessorPil(size={"shortest_edge": 12}, crop_size=12)
+    pictures = [noise(20, 15, 96, 160), noise(15, 20, 96, 160)]
+    expected = processor(pictures, return_tensors="pt")["pixel_values"]
+    torch.testing.assert_close(prepare_images(pictures, **IMAGE), expected, atol=0.02, rtol=0)
+    assert torch.equal(prepare_images([np.asarray(one) for one in pictures], **IMAGE), prepare_images(pictures, **IMAGE))
+    with pytest.raises(ValueError, match="picture 1"):
+        prepare_images([pictures[0], np.zeros((3, 3, 3))], **IMAGE)
+
+
+def test_normalise() -> None:
+    image = torch.randint(0, 256, (2, 3, 3, 4, 5), dtype=torch.uint8)
+    mean, std = (0.4, 0.5, 0.6), (0.2, 0.3, 0.25)
+    expected = (image / 255 - torch.tensor(mean).view(3, 1, 1)) / torch.tensor(std).view(3, 1, 1)
+    torch.testing.assert_close(normalise(image, mean, std), expected)
+    torch.testing.assert_close(normalise(image / 255, mean, std), expected)
+
+
+# ---- waveforms
+
+
+def test_crop_or_pad_cuts() -> None:
+    wave = np.arange(10, dtype=np.int16)
+    np.testing.assert_array_equal(crop_or_pad(wave, 4), [[0, 1, 2, 3]])
+    np.testing.assert_array_equal(crop_or_pad(wave, 4, "center"), [[3, 4, 5, 6]])
+    np.testing.assert_array_equal(crop_or_pad(wave, 12, "center"), [[*wave, 0, 0]])
+    starts = [crop_or_pad(wave, 4, np.random.default_rng(seed))[0, 0] for seed in range(300)]
+    assert set(starts) == set(range(7))
+    np.testing.assert_array_equal(crop_or_pad(np.zeros(0, np.float32), 3, pad="repeat"), [[0, 0, 0]])
+
+
+@pytest.mark.parametrize(("length", "samples"), [(3, 10), (5, 10), (10, 10), (1, 10), (9, 10), (13, 10)])
+def test_crop_or_pad_repeats_whole_copies(length: int, samples: int) -> None:
+    wave = np.arange(1, length + 1, dtype=np.int16)
+    expected: list[int] = []
+    while len(expected) + length <= samples:
+        expected += wave.tolist()
+    expected = (expected or wave[:samples].tolist()) + [0] * samples
+    np.testing.assert_array_equal(crop_or_pad(wave, samples, pad="repeat"), [expected[:samples]])
+
+
+def test_crop_or_pad_is_16_bit_full_scale() -> None:
+    found = crop_or_pad(np.array([-2, -1, -0.5, 0, 1 / 32768, 0.5, 1, 2], np.float32), 8)
+    assert found.dtype == np.int16
+    np.testing.assert_array_equal(found, [[-32768, -32768, -16384, 0, 1, 16384, 32767, 32767]])
+
+
+def test_prepare_sounds_takes_the_middle_repeats_and_resamples() -> None:
+    long, short = waves(1, 8000, 8000)[0].numpy(), waves(1, 1500, 8000)[0].numpy()
+    found = prepare_sounds([(long, 8000), (short, 8000)], **SOUND)
+    quantised = [np.rint(wave * 32768).astype(np.int16) for wave in (long[2000:6000], np.tile(short, 2))]
+    padded = np.concatenate([quantised[1], np.zeros(1000, np.int16)])
+    assert torch.equal(found, prepare_sounds([(wave, 8000) for wave in (quantised[0], padded)], **SOUND))
+    assert found.shape == (2, 51, 16)
+    slow = soxr.resample(long, 16000, 8000)
+    assert torch.equal(prepare_sounds([(long, 16000)], **SOUND), prepare_sounds([(slow, 8000)], **SOUND))
+
+
+@pytest.mark.parametrize("broken", [np.zeros((2, 100)), np.zeros(0), np.array([0.1, np.nan]), np.array([np.inf] * 9)])
+def test_what_is_no_sound_is_refused(broken: np.ndarray) -> None:
+    with pytest.raises(ValueError, match="sound 1"):
+        prepare_sounds([(waves(1, 4000, 8000)[0].numpy(), 8000), (broken, 8000)], **SOUND)
+
+
+# ---- Kaldi's log-mel
+
+
+def reference_fbank(wave: np.ndarray, rate: int, bins: int) -> np.ndarray:
+    """(frames, bins) as ASTFeatureExtractor computes it with numpy."""
+    window, hop = rate * 25 // 1000, rate // 100
+    fft = 2 ** int(np.ceil(np.log2(window)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # its filter 3 is empty at 16 kHz and 128 bins
+        filters = audio_utils.mel_filter_bank(
+            fft // 2 + 1, bins, 20, rate / 2, rate, norm=None, mel_scale="kaldi", triangularize_in_mel_space=True
+        )
+    return audio_utils.spectrogram(
+        wave,
+        audio_utils.window_function(window, "hann", periodic=False),
+        frame_length=window,
+        hop_length=hop,
+        fft_length=fft,
+        power=2.0,
+        center=False,
+        preemphasis=0.97,
+        mel_filters=filters,
+        log_mel="log",
+        mel_floor=LOG_FLOOR,
+        remove_dc_offset=True,
+    ).T
+
+
+@pytest.mark.parametrize(("rate", "bins"), [(16000, 128), (8000, 64), (22050, 128)])
+def test_log_mel_is_kaldis(rate: int, bins: int) -> None:
+    wave = waves(3, rate, rate)
+    found = log_mel(wave[:, None], rate=rate, bins=bins)
+    assert found.shape == (3, 1, 98, bins) and found.dtype == torch.float32
+    for i in range(3):
+        expected = reference_fbank((wave[i] - wave[i].mean()).numpy(), rate, bins)[:98]
+        np.testing.assert_allclose(found[i, 0].numpy(), expected, atol=1e-3)
+
+
+def test_log_mel_is_the_ast_feature_extractors() -> None:
+    from transformers import ASTFeatureExtractor
+
+    wave = waves(1, 16000, 16000)[0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        extractor = ASTFeatureExtractor(do_normalize=False, max_length=128)
+    expected = extractor((wave - wave.mean()).numpy(), sampling_rate=16000, return_tensors="pt")["input_values"]
+    found = log_mel(wave.view(1, 1, -1), rate=16000, bins=128, frames=128)
+    torch.testing.assert_close(found[0], expected, atol=1e-3, rtol=0)
+    assert (found[0, 0, 98:] == 0).all() and (found[0, 0, :98] != 0).any(1).all()  # zero frames, not the log floor
+
+
+def test_log_mel_frames() -> None:
+    wave = waves(4, 8000, 8000).view(2, 2, 8000)
+    long, short = (log_mel(wave, rate=8000, bins=64, frames=frames) for frames in (98, 30))
+    torch.testing.assert_close(short, long[:, :, :30], atol=1e-5, rtol=0)
+    assert samples_for(8000, 98) == 97 * 80 + 200 <= 8000 < samples_for(8000, 99)
+    assert (log_mel(wave[..., :199], rate=8000, bins=64, frames=5) == 0).all()
+    assert (log_mel(wave[..., :200], rate=8000, bins=64, frames=5)[:, :, 0] != 0).any()
+    sixteen = torch.from_numpy(crop_or_pad(wave[0, 0].numpy(), 4000))[None]
+    mel = [log_mel(one, rate=8000, bins=64) for one in (sixteen, sixteen / 32768, torch.zeros(1, 1, 4000))]
+    torch.testing.assert_close(mel[0], mel[1])
+    torch.testing.assert_close(mel[2], torch.full_like(mel[2], np.log(LOG_FLOOR)))
+
+
+def test_log_mel_lengths_make_padding_invisible() -> None:
+    wave = waves(4, 8000, 8000)
+    lengths = torch.tensor([8000, 5013, 200, 150])
+    padded = wave.clone()
+    for i, length in enumerate(lengths.tolist()):
+        padded[i, length:] = 0
+    found = log_mel(padded[:, None], rate=8000, bins=64, frames=98, lengths=lengths)
+    for i, length in enumerate(lengths.tolist()):
+        alone = log_mel(wave[i : i + 1, None, :length], rate=8000, bins=64, frames=98)
+        torch.testing.assert_close(found[i], alone[0], atol=1e-3, rtol=0)
+    assert (found[1, 0, 61:] == 0).all() and (found[1, 0, 60] != 0).any() and (found[3] == 0).all()
+
+
+@pytest.mark.parametrize(("rate", "bins", "most"), [(8000, 128, 95), (8000, 96, 95), (16000, 127, 126), (16000, 129, 126)])
+def test_an_empty_mel_filter_is_an_error(rate: int, bins: int, most: int) -> None:
+    with pytest.raises(ValueError, match=rf"bins={bins} .*rate={rate}.* is {most}:"):
+        mel_filters(rate, bins)
+    assert (mel_filters(rate, most).amax(0) > 0).all()
+    assert (mel_filters(16000, 128).amax(0) == 0).nonzero().flatten().tolist() == [3]  # the paper's own bank is kept
+
+
+# ---- CLAP's log-mel
+
+CLAP: dict[str, Any] = {"rate": 48000, "n_fft": 1024, "hop": 480, "bins": 64, "low_hz": 50.0, "high_hz": 14000.0}
+
+
+@pytest.mark.parametrize("samples", [480_000, 9_000])
+def test_clap_log_mel_is_transformers(samples: int) -> None:
+    from transformers import ClapFeatureExtractor
+
+    extractor = ClapFeatureExtractor(frequency_min=50, frequency_max=14000, truncation="rand_trunc", padding="repeatpad")
+    wave = waves(1, samples, 48000, seed=samples)[0].numpy()
+    whole = crop_or_pad(wave, 480_000, pad="repeat")
+    heard = whole[0, :samples].astype(np.float64) / 32768
+    expected = extractor(heard, sampling_rate=48000, return_tensors="np")["input_features"][0, 0]
+    found = clap_log_mel(torch.from_numpy(whole)[None], **CLAP)
+    assert found.shape == (1, 1, 1001, 64) and found.dtype == torch.float32
+    np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=2e-3)
+
+
+def test_clap_log_mel_against_a_loop() -> None:
+    wave = waves(3, 1003, 8000).double().numpy()
+    n_fft, hop = 200, 77  # no power of two, and not a divisor of the length
+    filters = audio_utils.mel_filter_bank(101, 10, 100, 3000, 8000, norm="slaney", mel_scale="slaney")
+    taper = 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(n_fft) / n_fft)
+    two = torch.from_numpy(wave).float()[:, None].expand(3, 2, -1)
+    found = clap_log_mel(two, rate=8000, n_fft=n_fft, hop=hop, bins=10, low_hz=100, high_hz=3000)
+    assert found.shape == (3, 2, 1003 // hop + 1, 10)
+    for i in range(3):
+        padded = np.pad(wave[i], n_fft // 2, mode="reflect")
+        for frame in range(found.shape[2]):
+            power = np.abs(np.fft.rfft(padded[frame * hop : frame * hop + n_fft] * taper)) ** 2
+            np.testing.assert_allclose(found[i, 1, frame].numpy(), 10 * np.log10(power @ filters), atol=2e-3)
+
+
+def test_clap_log_mel_is_float32_under_autocast() -> None:
+    wave = waves(2, 9600, 48000)[:, None]
+    plain = clap_log_mel(wave, **CLAP)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = clap_log_mel(wave, **CLAP)
+    assert found.dtype == torch.float32 and torch.equal(found, plain)
+
+
+def test_clap_mel_filters_refuse() -> None:
+    with pytest.raises(ValueError, match="bins=128"):
+        clap_mel_filters(8000, 128, 128, 50.0, 4000.0)
+    with pytest.raises(ValueError, match="high_hz=14000"):
+        clap_mel_filters(16000, 1024, 64, 50.0, 14000.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"rate": 10, "seconds": 0.01}, "n_fft=1024 needs 513"),
+        ({"features": "kaldi", "rate": 8000, "seconds": 0.0248}, "25 ms needs 200"),
+        ({"features": "kaldi", "rate": 50}, "rate=50"),
+    ],
+)
+def test_clips_too_short_for_a_frame(settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        AudioInput(**settings)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"rate": 8000, "seconds": 129 / 8000, "n_fft": 256, "hop": 80, "bins": 8, "high_hz": 4000},
+        {"features": "kaldi", "rate": 8000, "seconds": 0.025, "bins": 8},
+        {"features": "kaldi", "rate": 8000, "seconds": 0.5, "bins": 32},
+    ],
+)
+def test_an_input_knows_its_frames(settings: dict[str, Any]) -> None:
+    """Down to the shortest clip that has any."""
+    input = AudioInput(**settings)
+    found = audio_features(waves(1, input.samples, 8000)[:, None], **input.model_dump(exclude={"seconds"}))
+    assert found.shape == (1, 1, input.frames, input.bins) and input.frames > 0 and bool(found.isfinite().all())

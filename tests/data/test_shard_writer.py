@@ -1,0 +1,143 @@
+"""Shards are exactly what they promise: equal bytes, true counts, whole or not there, in flat memory."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+import webdataset
+
+from data.errors import DataError
+from data.shard_writer import Draft, Output, pack
+from data.shards import RawSample, ShardSet, read
+from tests.data.packing import LINES, run, samples, write_text
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def drafts(count: int = 20) -> list[Draft]:
+    return [Draft({"txt": f"text {i}".encode()}) for i in range(count)]
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_equal_input_and_seed_give_equal_bytes(tmp_path: Path) -> None:
+    for out, seed in (("a", 0), ("b", 0), ("c", 1)):
+        pack(drafts(), Output(tmp_path / out, "x", seed=seed, shard_size=7))
+        time.sleep(0.01)
+    assert files(tmp_path / "a") == files(tmp_path / "b") != files(tmp_path / "c")
+    assert {s.fields["txt"] for s in samples(tmp_path / "a")} == {s.fields["txt"] for s in samples(tmp_path / "c")}
+    digest = hashlib.sha256(b"".join(content for name, content in files(tmp_path / "a").items() if name.endswith("tar")))
+    assert digest.hexdigest() == "bed5e598c530834774156ca49dc56e88da9cfd6eb743b09bbf4135abe115ce21"
+
+
+def test_no_shuffle_keeps_the_order(tmp_path: Path) -> None:
+    text = write_text(tmp_path / "wiki.txt")
+    assert run("text", text, "--out", tmp_path / "out", "--no-shuffle", "--shard-size", 6) == 0
+    assert [s.fields["txt"].decode() for s in samples(tmp_path / "out")][:-1] == LINES
+
+
+def test_sorted_classes_are_mixed(tmp_path: Path) -> None:
+    labelled = (Draft({"txt": b"x"}, label=str(i // 500)) for i in range(2000))
+    pack(labelled, Output(tmp_path / "out", "x", shard_size=200))
+    for shard in ShardSet.open(str(tmp_path / "out")).shards:
+        counts = Counter(s.fields["cls"] for s in read(shard, range(200)) if isinstance(s, RawSample))
+        assert set(counts) == {b"0", b"1", b"2", b"3"} and max(counts.values()) < 80  # 50 each, sd 6
+
+
+def test_the_index_says_what_is_there(tmp_path: Path) -> None:
+    """webdataset reads the same samples from the same bytes."""
+    pack(drafts(), Output(tmp_path / "out", "x", "dev", shard_size=9))
+    index = json.loads((tmp_path / "out" / "dataset.json").read_text())
+    assert (index["__kind__"], index["wids_version"], index["nsamples"]) == ("wids-shard-index-v1", 1, 20)
+    keys = []
+    for entry in index["shardlist"]:
+        path = tmp_path / "out" / entry["url"]
+        assert (entry["filesize"], entry["sha256"]) == (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+        theirs = [sample["__key__"] for sample in webdataset.WebDataset(str(path), shardshuffle=False)]
+        assert entry["nsamples"] == len(theirs)
+        keys += theirs
+    assert keys == [s.key for s in samples(tmp_path / "out")]
+
+
+def test_memory_stays_flat(tmp_path: Path) -> None:
+    """The peak of 60,000 sentences of 2 kB (120 MB) is not 40 MB above that of 600."""
+    code = (
+        "import resource, sys; from pathlib import Path; from data.shard_writer import *; n = int(sys.argv[1]);"
+        "pack((Draft({'txt': b'x' * 2000}) for _ in range(n)), Output(Path(sys.argv[2]), 'x', shard_size=5000));"
+        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
+    )
+    peaks = []
+    for count in (600, 60_000):
+        call = [sys.executable, "-c", code, str(count), str(tmp_path / str(count))]
+        peaks.append(int(subprocess.run(call, capture_output=True, text=True, cwd=ROOT, check=True).stdout))
+    assert peaks[1] - peaks[0] < 40
+
+
+def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(drafts(), Output(out, "x", shard_size=5))
+    before = files(out)
+    with pytest.raises(DataError, match="--overwrite"):
+        pack(drafts(), Output(out, "x"))
+    assert files(out) == before
+    pack(drafts(), Output(out, "x", "dev", overwrite=True))
+    assert sorted(files(out)) == ["dataset.json", "x-dev-000000.tar"]  # the old shards are not left beside the new
+    (out / "precious.tar").write_bytes(b"")
+    with pytest.raises(DataError, match="precious"):
+        pack(drafts(), Output(out, "x", overwrite=True))
+
+
+def test_a_failure_leaves_the_old_shards_alone(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    pack(drafts(), Output(out, "x"))
+    before = files(out)
+
+    def failing() -> Any:
+        yield Draft({"txt": b"x"})
+        raise OSError("disk gone")
+
+    with pytest.raises(OSError, match="disk gone"):
+        pack(failing(), Output(out, "x", overwrite=True))
+    assert files(out) == before
+
+
+def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
+    """Killed in the middle of writing shards: no file under a final name. A second run at the same time is refused."""
+    out = tmp_path / "out"
+    code = (
+        "import sys, time; from pathlib import Path; from data import shard_writer as w\n"
+        "def slow(path, samples, advance):\n"
+        "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(60)\n"
+        "w._write_shard = slow\n"
+        "w.pack((w.Draft({'txt': b'x'}) for _ in range(100)), w.Output(Path(sys.argv[1]), 'x'))"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
+    try:
+        assert process.stdout is not None and process.stdout.readline() == "writing\n"
+        with pytest.raises(DataError, match="another process"):
+            pack(drafts(), Output(out, "x"))
+        process.send_signal(signal.SIGKILL)
+        process.wait(30)
+    finally:
+        process.kill()
+    assert process.returncode == -signal.SIGKILL
+    assert [name for name in os.listdir(out) if not name.startswith(".")] == []
+    pack(drafts(), Output(out, "x"))
+    assert sorted(os.listdir(out)) == ["dataset.json", "x-train-000000.tar"]
+
+
+def test_a_class_that_the_first_split_has_not(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="class 'c'"):
+        pack([Draft({"txt": b"x"}, label="c")], Output(tmp_path / "out", "x"), classes=("a", "b"))

@@ -1,0 +1,21 @@
+"""How a table of a paper's numbers is compared with the recipes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from trainers.recipe import Recipe
+
+
+def holds(recipe: Recipe, numbers: Mapping[str, Any]) -> None:
+    """Check that the recipe has these values at these dotted paths."""
+    flat = recipe.flat()
+    assert {path: flat.get(path, "no such setting") for path in numbers} == dict(numbers)
+
+
+def difference(recipe: Recipe, base: Recipe) -> dict[str, Any]:
+    """What a recipe changes of another one, name and output aside."""
+    one, other = base.flat(), recipe.flat()
+    paths = (one.keys() | other.keys()) - {"name", "run.output"}
+    return {path: other.get(path) for path in paths if one.get(path) != other.get(path)}

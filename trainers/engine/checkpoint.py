@@ -1,0 +1,87 @@
+"""A run on disk: its method made from the recipe, its weights, and the checkpoint that it goes on from."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from data.order import seed_of
+from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
+from trainers.method import Method
+from trainers.recipe import Recipe
+
+log = logging.getLogger(__name__)
+
+METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.pt", "recipe.json"
+"""Files of a checkpoint's folder: the weights now, those of the best evaluation if they are kept, the rest, the recipe."""
+
+
+def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
+    """The recipe's method on its encoder, initialised from the recipe's seed."""
+    torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
+    beside = [checkpoint.resolve().parent] if checkpoint else []
+    method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
+    if getattr(method.sentence_encoder, "projected", False):
+        log.warning("encoder.path: its projection into another modality's space is left out")
+    return method
+
+
+def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
+    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint.
+
+    recipe: none: the checkpoint's own, whose paths are those of the machine that wrote it.
+    """
+    folder = Path(checkpoint)
+    if not (folder / RECIPE).is_file():
+        raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
+    method = build_method(recipe or Recipe.from_json((folder / RECIPE).read_text()), folder)
+    load_weights(method, folder / (BEST if (folder / BEST).exists() else METHOD))
+    return method.eval()
+
+
+def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
+    """The method's sentence encoder as evaluation takes it: for texts, and for pictures or sounds where it has a tower."""
+    encoder: Any = method.sentence_encoder
+    return ModuleEncoder(
+        encoder.tokenize,
+        encoder,
+        device,
+        module=method,
+        full_length=encoder.lengths,
+        cpu_tokens=CPU_WORDS if encoder.groups_by_length else None,
+        others={modality: encoder.encode_items for modality in encoder.modalities if modality != "text"},
+        logit_scale=encoder.logit_factor,
+    )
+
+
+def weights_of(method: nn.Module) -> dict[str, Tensor]:
+    """Copies of all weights on the CPU, as safetensors takes them."""
+    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+
+
+def load_weights(method: nn.Module, file: Path) -> None:
+    try:
+        method.load_state_dict(load_file(file))
+    except ValueError as error:  # an encoder that was not trained with these
+        raise ValueError(f"{file}: {error}") from None
+
+
+def write(folder: Path, recipe: Recipe, method: nn.Module, best: dict[str, Tensor] | None, state: dict[str, Any]) -> None:
+    """Write a checkpoint into a folder. state: what `torch.load` reads without unpickling code."""
+    save_file(weights_of(method), folder / METHOD)
+    if best is not None:
+        save_file(best, folder / BEST)
+    torch.save(state, folder / STATE)
+    (folder / RECIPE).write_text(recipe.to_json())
+
+
+def read(folder: Path, method: nn.Module) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
+    """Load a checkpoint's weights into the method; returns the best weights, where they were kept, and the state."""
+    load_weights(method, folder / METHOD)
+    best = load_file(folder / BEST) if (folder / BEST).exists() else None
+    return best, torch.load(folder / STATE, map_location="cpu", weights_only=True)

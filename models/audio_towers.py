@@ -85,8 +85,8 @@ class HTSATTower(AudioTower):
         last, strips = self.spec_size / unit, max(1, self.spec_size // self.input.bins)
         if last < self.window or last % strips:
             raise ValueError(
-                f"method.tower.spec_size: {self.spec_size} makes a last stage of {last:g} patches a side (patch_size"
-                f" {self.patch_size}, doubled in each stage but the last), which must hold a window of {self.window} and be a"
+                f"method.tower.spec_size: {self.spec_size} makes a last stage of {last:g} patches a side, patch_size"
+                f" {self.patch_size} doubled in each stage but the last; it must hold a window of {self.window} and be a"
                 f" multiple of the {strips} strips of {self.input.bins} bins; change patch_size, window or stages"
             )
         return ClapAudioConfig(
@@ -109,7 +109,7 @@ class HTSATTower(AudioTower):
             raise ValueError(
                 f"method.tower.path: {path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this tower "
                 "takes one. Choose a CLAP without fusion (`enable_fusion` false), such as laion/clap-htsat-unfused "
-                "(converted: docs/clip.md)."
+                "(converted: docs/papers/clip.md)."
             )
         if (features := _features_of(path)) != self.input.features:
             raise ValueError(

@@ -314,7 +314,7 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     clip().save_pretrained(tmp_path / "pickled")
     (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
     pictures = {"clip": 24, "bert": 16, "weightless": 16, "pickled": 16, "no such/folder/there": 16}
-    sounds = {"clip": {}, "fused": {}, "clap": {"bins": 32}, "./clap": {"seconds": 3.0}}
+    sounds: dict[str, dict[str, float]] = {"clip": {}, "fused": {}, "clap": {"bins": 32}, "./clap": {"seconds": 3.0}}
     configs: list[Any] = [
         *(ViTTower(input=ImageInput(size=size), path=str(tmp_path / name)) for name, size in pictures.items()),
         *(

@@ -186,16 +186,12 @@ def _size_and_sha256(url: str) -> tuple[int, str]:
 
 def describe_recipe(paper: str, name: str) -> str:
     """What a recipe would do: streams, steps, parameters, memory. Raises ValueError for an unknown paper or recipe."""
-    import importlib
-
     from pipelines.cli import parse, prepare
+    from pipelines.registry import load
     from trainers.engine.checkpoint import build_method
     from trainers.engine.launch import quiet
 
-    try:
-        recipes = importlib.import_module(f"pipelines.{paper}").RECIPES
-    except (ImportError, AttributeError):
-        raise ValueError(f"no paper {paper!r}: pipelines/{paper}.py is no pipeline script") from None
+    recipes = load(paper).RECIPES
     quiet()
     recipe = parse(recipes, "", [name])
     prepare(recipe)

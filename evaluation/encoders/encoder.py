@@ -158,11 +158,10 @@ def token_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     A text longer than the budget makes a batch of its own.
     """
     order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        size = max(1, budget // max(1, int(lengths[order[start]])))
-        yield order[start : start + size]
-        start += size
+    while len(order):
+        size = max(1, budget // max(1, int(lengths[order[0]])))
+        yield order[:size]
+        order = order[size:]
 
 
 @contextlib.contextmanager
@@ -371,9 +370,7 @@ def _depth(model: Any, folder: Path) -> int:
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     depth = getattr(config, "num_hidden_layers", None)
     if not isinstance(depth, int):
-        raise EvaluationError(
-            f"{folder} begins with {type(model[0]).__name__}, not with a transformer that has layers; use its own pooling"
-        )
+        raise EvaluationError(f"{folder} begins with {type(model[0]).__name__}, which has no layers; use its own pooling")
     return depth
 
 

@@ -4,7 +4,7 @@
 
 step: from texts to updated weights, against the paper's route as one would first write it: each word augmented in NumPy,
 padded to 64 words, one Conv2d after another, the attention's matrix, torch's SGD. Both sides have the same sentences and,
-before anything is timed, the same weights and loss to 1e-4. pwva: the augmentation alone. inference: an encoder as it is evaluated
+before anything is timed, the same weights and loss to 1e-4. pwva: the augmentation alone. inference: as evaluation runs it
 and as exported, against all-MiniLM-L6-v2's `encode`. Sentences are made up; every word has a random vector.
 """
 
@@ -157,7 +157,7 @@ def augmentation(batch: int, rounds: int, on: torch.device) -> None:
 
 def inference(rounds: int, on: torch.device) -> None:
     """Encoders of word vectors of two sizes against MiniLM, at the batch of 128, which suits both."""
-    texts = made_up(1000, 11, np.random.default_rng(0))
+    texts = made_up(300, 11, np.random.default_rng(0))
 
     def call(model: Any) -> Call:
         return partial(model.encode, texts, batch_size=128, show_progress_bar=False)

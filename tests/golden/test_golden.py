@@ -18,6 +18,7 @@ import re
 import warnings
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ from trainers.engine import launch
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
 TWO = "-2-workers"
-TOLERANCE = 1e-3  # on another machine
+TOLERANCE = 1e-4  # on another machine
 SENTENCES = [
     "A dog runs through the park.",
     "The market fell by three percent on Monday.",
@@ -54,14 +55,14 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def _case(name: str) -> Any:
     """Of the cases of two workers, which start processes, one belongs to every run of the tests."""
-    return pytest.param(name, marks=[pytest.mark.cluster] if name.endswith(TWO) and "cyclip" not in name else [])
+    rare = name.endswith(TWO) and "cyclip" not in name
+    return pytest.param(name, marks=[pytest.mark.timeout(600), *([pytest.mark.cluster] if rare else [])])
 
 
 @pytest.mark.parametrize("name", map(_case, NAMES))
 def test_golden(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
     monkeypatch.chdir(place)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
-    monkeypatch.setattr(launch, "log_figures", lambda *_: None)  # they take longer than training
     if name.endswith(TWO):
         mp.spawn(_worker, args=(name,), nprocs=2)
     else:
@@ -82,13 +83,14 @@ def test_golden(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, pytestc
 
 
 def train(paper: str, output: str) -> None:
-    """Run a paper's smoke recipe in this process, into a folder."""
+    """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
     pipeline = importlib.import_module(f"pipelines.{paper}")
     settings = ["--run.output", output, "--run.workers=0", "--run.threads=1", "--run.log-every=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     prepare(recipe)
     getattr(pipeline, "make_start", lambda recipe: None)(recipe)
-    with threadpool_limits(1):
+    no_gpu, no_figures = patch("torch.cuda.is_available", return_value=False), patch.object(launch, "log_figures")
+    with threadpool_limits(1), no_gpu, no_figures:  # figures take longer than training
         launch.fit(recipe)
 
 
@@ -97,7 +99,6 @@ def _worker(rank: int, name: str) -> None:
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///rank-{rank}.db"
     dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/{name}-store", rank=rank, world_size=2)
     launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
-    launch.log_figures = lambda *_: None
     if rank:
         launch.deliver = lambda *_: {}
     train(name.removesuffix(TWO), f"{name}-rank-{rank}" if rank else name)

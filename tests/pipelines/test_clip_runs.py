@@ -106,9 +106,6 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     ours = encoder.encode_items([picture])
     torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
 
-    again = fit(recipe.replace("run.output", str(tmp_path / "again")))
-    assert again["fingerprints"] == summary["fingerprints"]  # the same recipe gives the same weights
-
 
 @pytest.mark.cluster  # most of a minute; test_launch.py has two workers of another method
 @pytest.mark.usefixtures("local_ray")

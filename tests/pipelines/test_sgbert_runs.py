@@ -1,9 +1,8 @@
-"""SG-BERT through the engine: one and two texts a sample, the teacher outside the checkpoint, a run that goes on."""
+"""SG-BERT through the engine: one and two texts a sample, the teacher outside the checkpoint."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,11 +14,9 @@ from data.shard_writer import Output, pack
 from data.streams.text import TextStream
 from evaluation.registry import absolute
 from tests.small import WORDS
-from tests.trainers.engine.test_engine import Memory, run
+from tests.trainers.engine.test_engine import run
 from trainers.engine.checkpoint import load_method
-from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import resolve
-from trainers.engine.loop import Engine
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 
@@ -49,9 +46,7 @@ def guided(place: Path, translated: str, tmp_path: Path) -> Recipe:
     )
 
 
-@pytest.mark.parametrize(
-    ("positive", "loss"), [("teacher", "opt3"), ("teacher", "sg"), ("translation", "sg"), ("both", "opt3")]
-)
+@pytest.mark.parametrize(("positive", "loss"), [("teacher", "opt3"), ("translation", "sg"), ("both", "opt3")])
 def test_runs_and_leaves_the_student_alone_in_the_checkpoint(guided: Recipe, positive: str, loss: str) -> None:
     columns = ("original",) if positive == "teacher" else ("original", "translation")
     recipe = (
@@ -74,28 +69,6 @@ def test_runs_and_leaves_the_student_alone_in_the_checkpoint(guided: Recipe, pos
     if loaded.teacher is not None and method.teacher is not None:  # rebuilt from encoder.path
         for ours, theirs in zip(loaded.teacher.parameters(), method.teacher.parameters(), strict=True):
             assert torch.equal(ours, theirs)
-
-
-def test_a_resumed_run_has_the_same_teacher_and_losses(guided: Recipe, tmp_path: Path) -> None:
-    whole, _, engine = run(guided)
-    half = guided.replace("run.output", str(tmp_path / "half"))
-    host = LocalHost(Path(half.run.output))
-    host.device = torch.device("cpu")
-    first = Engine(half, host, Memory())
-    save = first._save
-
-    def stop_after_saving(readers: Any) -> None:
-        save(readers)
-        raise KeyboardInterrupt
-
-    first._save = stop_after_saving  # type: ignore[method-assign]
-    with pytest.raises(KeyboardInterrupt):
-        first.run()
-    resumed, _, after = run(half)
-    assert sorted(resumed.losses()) == [3, 4]
-    assert all(resumed.losses()[step] == whole.losses()[step] for step in (3, 4))
-    for name, tensor in engine.method.state_dict().items():
-        assert torch.equal(tensor, after.method.state_dict()[name]), name
 
 
 def test_tasks_on_files_of_ones_own(guided: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

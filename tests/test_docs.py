@@ -1,0 +1,51 @@
+"""What the documentation names exists: files of the repository, links, and the tests of docs/errata.md."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+HISTORY = {"log.md", "decisions.md"}
+"""Pages whose paths are those of their date."""
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines", "benchmarks", "tests", "docs")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page: Path) -> None:
+    """Links to files, and to headings as GitHub names them."""
+    for target in re.findall(r"\]\(([^)]+)\)", page.read_text()):
+        if target.startswith("http"):
+            continue
+        place, _, heading = target.partition("#")
+        file = page.parent / place if place else page
+        assert file.exists(), target
+        if heading:
+            titles = re.findall(r"^#+ (.*)$", file.read_text(), re.MULTILINE)
+            assert heading in {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}, target
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name not in HISTORY], ids=lambda page: page.stem)
+def test_files_exist(page: Path) -> None:
+    found = re.findall(rf"(?<![\w/.])(?:{'|'.join(ROOMS)})/[\w/-]+\.(?:py|md)\b", page.read_text())
+    assert [path for path in found if not (ROOT / path).exists() and Path(path).stem not in ("x", "PIPELINE")] == []
+    modules = re.findall(r"-m (benchmarks\.[\w.]+)", page.read_text())
+    assert [name for name in modules if not (ROOT / name.replace(".", "/")).with_suffix(".py").exists()] == []
+
+
+def test_the_tests_of_the_errata_exist() -> None:
+    """``file::test``, and ``::test`` of the file before it; a bare file is in tests/trainers or tests/evaluation."""
+    tests = {
+        (file.name, name)
+        for file in (ROOT / "tests").rglob("*.py")
+        for name in re.findall(r"def (test_\w+)", file.read_text())
+    }
+    named, file = set(), ""
+    for place, name in re.findall(r"`([\w/.]*)::(test_\w+)`", (ROOT / "docs" / "errata.md").read_text()):
+        file = place or file
+        assert "/" not in file or (ROOT / file).exists(), file
+        named.add((Path(file).name, name))
+    assert len(named) > 50 and sorted(named - tests) == []

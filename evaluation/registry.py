@@ -15,6 +15,7 @@ from evaluation.tables import SEVEN, TRANSFER
 from evaluation.task import EvaluationError, Task
 from evaluation.tasks import finetune, lee, probe, sts, transfer, zero_shot
 from evaluation.tasks.classification import ClassificationTask
+from evaluation.tasks.classifiers import Protocol
 from evaluation.tasks.contrastive import BATCH, ContrastiveTask
 from evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
 from evaluation.tasks.hub import hub_pairs
@@ -48,7 +49,7 @@ class Probing:
     seed: int = 1111
 
     @property
-    def protocol(self) -> probe.Protocol:
+    def protocol(self) -> Protocol:
         """The classifiers' protocol."""
         return probe.PRESETS[self.preset].replace(nhid=self.hidden, seed=self.seed)
 

@@ -20,7 +20,8 @@ if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.shards import Shard, ShardSet, expand_folders, read_manifest
+from data.shard_urls import expand
+from data.shards import Shard, ShardSet, read_manifest
 from data.streams.decode import IMAGES, SOUNDS
 
 
@@ -130,7 +131,7 @@ def verify(urls: str) -> list[str]:
         DataError: shards that cannot be opened at all.
     """
     wrong: list[str] = []
-    found, whole = expand_folders(urls)
+    found, whole = expand(urls)
     for folder in dict.fromkeys(url.rpartition("/")[0] for url in found):
         manifest = read_manifest(folder)
         here = [url for url in found if url.rpartition("/")[0] == folder]

@@ -31,7 +31,7 @@ from models.pwva import pwva
 from models.word_encoder import WordEncoder
 from models.word_module import EPSILON, split
 from pipelines import gclsr
-from trainers.engine.loop import module_encoder
+from trainers.engine.checkpoint import module_encoder
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
 from trainers.gclsr import GCLSR, GCLSRConfig
@@ -58,7 +58,7 @@ class Naive(nn.Module):
 
     def __init__(self, method: GCLSR) -> None:
         super().__init__()
-        encoder = method.sentence_encoder
+        encoder: Any = method.sentence_encoder
         self.row = {word: i for i, word in enumerate(encoder.words)}
         self.table, self.padding = encoder.table.cpu().numpy(), encoder.padding.cpu().numpy()
         self.projector, self.predictor = method.projector, method.predictor

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from data import shards
+from data import shard_urls
 from data.errors import DataError, did_you_mean
 from evaluation.tables import SEVEN, TRANSFER
 from evaluation.task import EvaluationError, Task
@@ -135,7 +135,7 @@ def absolute(name: str) -> str:
         return name
     place, options = _options(place)
     options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in options.items()}
-    return f"{kind}:{shards.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
+    return f"{kind}:{shard_urls.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:

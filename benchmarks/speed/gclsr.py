@@ -31,7 +31,7 @@ from models.pwva import pwva
 from models.word_encoder import WordEncoder
 from models.word_module import EPSILON, split
 from pipelines import gclsr
-from trainers.engine.loop import module_encoder
+from trainers.engine.checkpoint import module_encoder
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
 from trainers.gclsr import GCLSR, GCLSRConfig

@@ -133,7 +133,7 @@ def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
 
 
 def test_the_documents_say_how_everything_is_made_that_recipes_read() -> None:
-    text = (Path(__file__).resolve().parents[2] / "docs" / "clip.md").read_text()
+    text = (Path(__file__).resolve().parents[2] / "docs" / "papers" / "clip.md").read_text()
     for name in ("cyclip-s-vit", "cyclip-s", "cyclip-n", "cyclip-e"):
         recipe = cyclip.RECIPES[name]()
         held_out = str(recipe.evaluation.select).split(":")[1].split("?")[0]

@@ -337,7 +337,7 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
         client = _client(uri)
         sent = sent or Sent(0, _last_steps(client, run_id))
         for end, line in journal.lines(sent.offset):
-            step: int = line.get("step", line.get("second", 0))
+            step = line.get("step", line.get("second", 0))
             for key, value in line.get("metrics", {}).items():
                 if step > sent.last.get(key, -1):
                     sent.last[key] = step

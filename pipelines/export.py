@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import tempfile
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
@@ -47,19 +47,10 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
     from trainers.engine.checkpoint import load_method
-    from trainers.engine.export import verify
+    from trainers.engine.export import write_export
 
     _check_target(out, overwrite)
-    encoder = load_method(checkpoint).sentence_encoder
-    out.absolute().parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
-        fresh = Path(place) / "model"
-        encoder.save(str(fresh))
-        verify(encoder, fresh)
-        (fresh / "README.md").write_text(card_of(checkpoint, encoder.card(fresh)), encoding="utf-8")
-        if out.exists():
-            out.rename(Path(place) / "old")
-        fresh.rename(out)
+    write_export(load_method(checkpoint).sentence_encoder, out, partial(card_of, checkpoint))
     return out
 
 
@@ -91,11 +82,8 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     from trainers.recipe import Recipe
 
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
-    numbers: dict[str, Any] = {}
-    state = checkpoint / "state.pt"
-    if state.is_file():
-        content = torch.load(state, map_location="cpu", weights_only=True)
-        numbers = {"before": content.get("before"), "best_step": (content.get("best") or [None, None])[1]}
+    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    numbers = {"before": state["before"], "best_step": state["best"][1]}
     summary = checkpoint.parent / "summary.json"
     if summary.is_file():
         found = json.loads(summary.read_text())
@@ -104,8 +92,7 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     try:
         data = describe_shards_of(recipe)
     except (ValueError, OSError):  # the shards have been moved since; the model has not
-        data = [{"name": name, "source": stream.shards} for name, stream in recipe.streams.items()]
-        data = [{**row, "source": Path(str(row["source"])).name} for row in data]
+        data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
     return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
 
 

@@ -1,7 +1,9 @@
-"""Whether a saved model is the one that was trained."""
+"""The folder of a trained model, and whether it is the one that was trained."""
 
 from __future__ import annotations
 
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,7 @@ import torch
 
 from models.carried_code import ExportError as ExportError
 from models.carried_code import load_by_its_code
-from models.sentence_encoder import SentenceEncoder
+from models.sentence_encoder import CardText, SentenceEncoder
 
 PROBES = [
     "A dog runs through the park.",
@@ -20,6 +22,22 @@ PROBES = [
 """Texts of several lengths, whose vectors must not change by being saved."""
 TOLERANCE = 1e-4
 """Largest difference between the vectors, relative to the largest number in them."""
+
+
+def write_export(encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str]) -> None:
+    """Make `out` the encoder's folder with its card; what was there stays until all is well. Raises ExportError.
+
+    card: the model card, given what the encoder says of itself.
+    """
+    out.absolute().parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
+        fresh = Path(place) / "model"
+        encoder.save(str(fresh))
+        verify(encoder, fresh)
+        (fresh / "README.md").write_text(card(encoder.card(fresh)), encoding="utf-8")
+        if out.exists():
+            out.rename(Path(place) / "old")
+        fresh.rename(out)
 
 
 def verify(encoder: SentenceEncoder, folder: Path) -> None:

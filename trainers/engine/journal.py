@@ -28,9 +28,9 @@ class Sent:
 class Journal:
     """A file of JSON lines: a header (run id, URI, start), then metrics and, after training, what is left to be done.
 
-    ``{"step": 10, "time": 1763700000000, "metrics": {"train/text": 0.5}}`` with time in ms since 1970;
-    ``{"do": "artifacts", ...}`` is an upload or the like that failed. What was sent is remembered beside it in
-    ``JOURNAL.sent``, which a copy of the journal lacks.
+    ``{"step": 10, "time": 1763700000000, "metrics": {"train/text": 0.5}}`` with time in ms since 1970; lines of the
+    machine's load have ``"second"`` (since the run's start) in place of ``"step"``; ``{"do": "artifacts", ...}`` is an
+    upload or the like that failed. What was sent is remembered beside it in ``JOURNAL.sent``, which a copy lacks.
     """
 
     def __init__(self, path: Path | str) -> None:

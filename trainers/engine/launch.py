@@ -7,14 +7,13 @@ import json
 import logging
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from data import upload
-from data.shards import absolute
+from data.shard_urls import absolute
 from evaluation import registry as tasks
 from trainers import registry
 from trainers.engine.checkpoint import load_method
@@ -260,21 +259,12 @@ def deliver(
     alias: of the registered version, for example ``champion``.
     """
     from trainers.engine.card import library_versions, model_card
-    from trainers.engine.export import verify
+    from trainers.engine.export import write_export
 
-    export = output / "export"
-    with tempfile.TemporaryDirectory(dir=output) as place:
-        fresh = Path(place) / "export"
-        encoder = load_method(checkpoint).sentence_encoder
-        encoder.save(str(fresh))
-        verify(encoder, fresh)
-        numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
-        card = model_card(
-            json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions(), encoder.card(fresh)
-        )
-        (fresh / "README.md").write_text(card)
-        shutil.rmtree(export, ignore_errors=True)
-        fresh.rename(export)
+    export, method = output / "export", load_method(checkpoint)
+    numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
+    facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
+    write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
     if skipped:
@@ -283,7 +273,7 @@ def deliver(
     handle.log_artifact(output / "recipe.json")
     handle.log_artifact(export, "export")
     try:
-        log_figures(recipe, handle, output, export)
+        log_figures(recipe, method, handle, output, export)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
     if recipe.run.register_as:

@@ -59,12 +59,15 @@ class Tracker:
 
         Raises ValueError after `close`, and TypeError for a value that is no number.
         """
+        self._append({"step": int(step)}, metrics)
+
+    def _append(self, when: dict[str, int], metrics: Mapping[str, float]) -> None:
         values = {metric_name(name): float(value) for name, value in metrics.items()}
         with self._guard:
             if self._ending.is_set():
                 raise ValueError(f"the tracker of {self.path} is closed")
             file = self._file or self._open()
-            file.write(line_of({"step": int(step), "time": int(time.time() * 1000), "metrics": values}))
+            file.write(line_of({**when, "time": int(time.time() * 1000), "metrics": values}))
             file.flush()
 
     def resume(self, checkpoint: Path) -> None:
@@ -109,15 +112,16 @@ class Tracker:
 
         # Not started: its own thread ends for good when the server once fails to answer.
         monitor = SystemMetricsMonitor(self.run_id, tracking_uri=self.uri)
+        monitor.collect_metrics()  # psutil's load counts from the last call; the first one has no meaning
         closing = False
         while not closing:
             closing = self._closing.wait(self.system_every)
             with contextlib.suppress(Exception):  # a sensor that fails is no reason to stop
-                monitor.collect_metrics()
-                values = {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
                 for one in monitor.monitors:
                     one.clear_metrics()
-                self.log(int(time.time() - self._began), values)
+                monitor.collect_metrics()
+                values = {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
+                self._append({"second": int(time.time() - self._began)}, values)
 
     def _send(self) -> None:
         pause, away, ending = SEND_EVERY, False, False

@@ -92,8 +92,7 @@ class FoundRun:
 def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
     """Active runs of an experiment that have all these tags, the newest first. Raises what MLflow raises."""
     client = _client(uri)
-    found = client.get_experiment_by_name(experiment)
-    if found is None:
+    if (found := client.get_experiment_by_name(experiment)) is None:
         return []
     conditions = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
     runs = client.search_runs([found.experiment_id], conditions, max_results=MOST_RUNS)
@@ -215,13 +214,14 @@ class RunHandle:
     artifact_uri: str
     journal: Path | None = None
 
-    def drain(self, journal: Path, timeout: float = 60.0) -> bool:
+    def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
         """Send what the workers' journal still holds. See the function `drain`."""
-        self.journal = journal
+        self.journal = Path(journal)
         return drain(journal, self.uri, self.run_id, timeout)
 
-    def log_artifact(self, path: Path, folder: str = "") -> None:
+    def log_artifact(self, path: Path | str, folder: str = "") -> None:
         """Upload a file, or what is in a folder, into `folder` of the run's artifacts. Raises FileNotFoundError."""
+        path = Path(path)
         if not path.exists():
             raise FileNotFoundError(f"artifact {path}: there is no such file or folder")
         self._do({"do": "artifacts", "path": str(path.resolve()), "folder": folder})
@@ -337,10 +337,11 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
         client = _client(uri)
         sent = sent or Sent(0, _last_steps(client, run_id))
         for end, line in journal.lines(sent.offset):
+            step: int = line.get("step", line.get("second", 0))
             for key, value in line.get("metrics", {}).items():
-                if line["step"] > sent.last.get(key, -1):
-                    sent.last[key] = line["step"]
-                    batch.append(Metric(key, value, line["time"], line["step"]))
+                if step > sent.last.get(key, -1):
+                    sent.last[key] = step
+                    batch.append(Metric(key, value, line["time"], step))
             sent.offset = end
             if "do" in line or len(batch) >= BATCH:
                 client.log_batch(run_id, metrics=batch)

@@ -117,22 +117,3 @@ def test_hooks_parameters_and_modes_survive(kind: type[nn.Module], monkeypatch: 
     assert (net.last.training, net.last.momentum, net.first.eps, net.plain.affine) == (False, 0.3, 1e-3, False)
     assert torch.equal(net(x), before)
     assert called == [1]
-
-
-@pytest.mark.parametrize("training", [False, True])
-def test_one_process_is_as_before(training: bool) -> None:
-    nets = Net().train(training), synchronised(Net().train(training))
-    x = _data()[0][0]
-    assert torch.equal(nets[0](x), nets[1](x))
-    for name, tensor in nets[0].state_dict().items():
-        assert torch.equal(tensor, nets[1].state_dict()[name]), name
-
-
-def test_a_batchnorm_itself_is_replaced() -> None:
-    norm = nn.BatchNorm2d(3)
-    made = synchronised(norm)
-    assert isinstance(made, SyncedBatchNorm)
-    assert made.weight is norm.weight
-    assert synchronised(made) is made
-    with pytest.raises(ValueError, match=r"\(3,\); it must be \(N, C, ...\)"):
-        made(torch.zeros(3))

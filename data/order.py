@@ -92,11 +92,6 @@ def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
     return total * rank // world_size, total * (rank + 1) // world_size
 
 
-def shard_order(shards: int, *, seed: int, stream: str, pass_: int, shuffle: bool = True) -> list[int]:
-    """The order in which a pass visits the shards; all ranks agree on it."""
-    return permutation(shards, seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else list(range(shards))
-
-
 def pass_windows(
     counts: Sequence[int],
     *,
@@ -129,7 +124,8 @@ def pass_windows(
         raise ValueError(f"window={window}; it must be at least 1 sample")
     if any(number < 0 for number in counts):
         raise ValueError(f"shard counts {list(counts)} must not be negative")
-    order = shard_order(len(counts), seed=seed, stream=stream, pass_=pass_, shuffle=shuffle)
+    # The order in which the pass visits the shards; all ranks agree on it.
+    order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
     ends = list(accumulate((counts[shard] for shard in order), initial=0))  # ends[i]: samples before the i-th shard
     begin, end = segment(ends[-1], rank, world_size)
     size = end - begin
@@ -191,31 +187,3 @@ def windows(
             planned += len(whole) - cut
             if samples is not None and planned >= samples:
                 return
-
-
-def pass_sequence(
-    counts: Sequence[int],
-    *,
-    seed: int,
-    stream: str,
-    pass_: int,
-    rank: int,
-    world_size: int,
-    window: int,
-    shuffle: bool = True,
-) -> np.ndarray:
-    """Everything a rank reads in one pass, in its order: int64 (samples, 2) of shard and index.
-
-    Arguments and errors are those of `pass_windows`.
-    """
-    plan = pass_windows(
-        counts,
-        seed=seed,
-        stream=stream,
-        pass_=pass_,
-        rank=rank,
-        world_size=world_size,
-        window=window,
-        shuffle=shuffle,
-    )
-    return np.array([pick for part in plan for pick in part.picks], dtype=np.int64).reshape(-1, 2)

@@ -292,7 +292,7 @@ def _write_shard(
             names |= set(fields)
             count += 1
             advance(1)
-    with path.open("rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    with path.open("rb") as written:
+        digest = hashlib.file_digest(written, "sha256").hexdigest()
     size = path.stat().st_size
     return {"url": path.name, "nsamples": count, "filesize": size, "sha256": digest, "fields": sorted(names)}

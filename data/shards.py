@@ -13,21 +13,16 @@ import posixpath
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from typing import Any
 
-import fsspec
-from braceexpand import braceexpand
-from fsspec.implementations.local import LocalFileSystem
-
 from data.errors import DataError
+from data.shard_urls import expand, filesystem, parent
 
 log = logging.getLogger(__name__)
 
 MANIFEST = "dataset.json"
 WIDS_KIND = "wids-shard-index-v1"
-_CACHES = ("simplecache", "filecache", "blockcache")  # fsspec chains these with `::`, which otherwise joins URLs
 
 
 @dataclass(frozen=True)
@@ -100,17 +95,17 @@ class ShardSet:
             DataError: nothing found, a shard missing, a file that is no tar, a `dataset.json` that cannot be understood,
                 or shards without any sample.
         """
-        found, folders = expand_folders(urls)
+        found, folders = expand(urls)
         manifests: dict[str, Manifest | None] = {}
         for url in found:
-            if (folder := _parent(url)) not in manifests:
+            if (folder := parent(url)) not in manifests:
                 manifests[folder] = read_manifest(folder)
         for folder in folders:
             if (manifest := manifests.get(folder)) is not None:
                 _check_complete(folder, manifest, found)
         shards = []
         for url in found:
-            manifest = manifests[_parent(url)]
+            manifest = manifests[parent(url)]
             listed = manifest.shards.get(posixpath.basename(url)) if manifest else None
             shards.append(scan(url) if listed is None else listed)
         used = [manifest for manifest in manifests.values() if manifest is not None]
@@ -141,141 +136,6 @@ class Manifest:
     """The whole file."""
 
 
-def expand(urls: str | Sequence[str]) -> list[str]:
-    """Shard URLs, one by one and in order; local ones as absolute paths.
-
-    Args:
-        urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
-            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. A cache of
-            fsspec goes before what it caches: `simplecache::s3://bucket/x-{00..09}.tar`.
-
-    Raises:
-        DataError: nothing found, a shard missing or named twice, an unknown protocol.
-    """
-    return expand_folders(urls)[0]
-
-
-def expand_folders(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
-    """Shard URLs, and the folders that were asked for as a whole."""
-    found: list[str] = []
-    folders: list[str] = []
-    names: dict[str, list[str]] = {}
-
-    def inside(folder: str) -> list[str]:
-        if folder not in names:
-            names[folder] = _names(folder)
-        return names[folder]
-
-    for piece in _pieces([urls] if isinstance(urls, str) else urls):
-        try:
-            parts = list(braceexpand(piece))
-        except ValueError as error:
-            raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
-        for part in parts:
-            url = _absolute(part)
-            folder, name = _parent(url), posixpath.basename(url)
-            if "*" in name or "?" in name.partition(".tar")[0]:
-                matching = [other for other in inside(folder) if fnmatchcase(other, name) and _is_tar(other)]
-                if not matching:
-                    raise _missing(part, folder, inside(folder))
-                found += [f"{folder}/{other}" for other in matching]
-            elif _is_tar(name):
-                if name not in inside(folder) and not _exists(url):
-                    raise _missing(part, folder, inside(folder))
-                found.append(url)
-            elif _is_folder(url):
-                if not (tars := [other for other in inside(url) if _is_tar(other)]):
-                    raise _missing(part, url, inside(url))
-                folders.append(url)
-                found += [f"{url}/{other}" for other in tars]
-            else:
-                raise _missing(part, folder, inside(folder))
-    if not found:
-        raise DataError(
-            f"shards {urls!r} names nothing; give a folder, a .tar file or a range like train-{{000000..000004}}.tar"
-        )
-    if len(set(found)) < len(found):
-        twice = next(url for url in found if found.count(url) > 1)
-        raise DataError(
-            f"shards {urls!r} names {twice} twice; its samples would get the same views twice in a pass. Name it once"
-        )
-    return found, folders
-
-
-def absolute(urls: str) -> str:
-    """The same URLs with local paths made absolute: workers run in other folders."""
-    return "::".join(_absolute(piece) for piece in _pieces([urls]))
-
-
-def _pieces(urls: Sequence[str]) -> Iterator[str]:
-    """Splits at `::`, but leaves fsspec's caches with what they cache."""
-    for url in urls:
-        caches = ""
-        for piece in url.split("::"):
-            if piece.split("://")[0] in _CACHES:
-                caches += piece + "::"
-            elif piece.strip():
-                yield caches + piece.strip()
-                caches = ""
-
-
-def _filesystem(url: str) -> tuple[Any, str]:
-    try:
-        return fsspec.core.url_to_fs(url)
-    except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
-        raise DataError(f"shards {url!r}: {error}") from error
-    except ValueError as error:
-        raise DataError(
-            f"shards {url!r}: {error}; allowed are local paths and {', '.join(sorted(fsspec.available_protocols()))}"
-        ) from error
-
-
-def _absolute(url: str) -> str:
-    fs, path = _filesystem(url)
-    return path if isinstance(fs, LocalFileSystem) and "::" not in url else url.rstrip("/")
-
-
-def _parent(url: str) -> str:
-    return url.rpartition("/")[0]
-
-
-def _is_tar(name: str) -> bool:
-    return name.partition("?")[0].endswith(".tar") and not name.startswith(".")
-
-
-def _is_folder(url: str) -> bool:
-    fs, path = _filesystem(url)
-    return bool(fs.isdir(path))
-
-
-def _exists(url: str) -> bool:
-    fs, path = _filesystem(url)
-    return bool(fs.exists(path))
-
-
-def _names(folder: str) -> list[str]:
-    """What is in a folder; nothing where it does not exist or cannot be listed (HTTP)."""
-    fs, path = _filesystem(folder)
-    try:
-        entries = fs.ls(path, detail=False)
-    except (FileNotFoundError, NotADirectoryError):
-        return []
-    except OSError as error:
-        raise DataError(f"shards: {folder} cannot be listed ({error})") from error
-    return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries})
-
-
-def _missing(url: str, folder: str, names: list[str]) -> DataError:
-    tars = [name for name in names if _is_tar(name)]
-    if tars:
-        there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")
-    elif names:
-        there = f"{folder} holds no .tar file"
-    else:
-        there = f"there is no folder {folder}, or it is empty"
-    return DataError(f"shards {url!r}: no such shard or folder of shards; {there}. Shards are made by pipelines/pack.py")
-
-
 def read_manifest(folder: str) -> Manifest | None:
     """The `dataset.json` of a folder; none when there is none.
 
@@ -283,7 +143,7 @@ def read_manifest(folder: str) -> Manifest | None:
         DataError: it is not JSON, or not a list of shards with `url` and `nsamples`.
     """
     where = f"{folder}/{MANIFEST}"
-    fs, path = _filesystem(where)
+    fs, path = filesystem(where)
     try:
         text = fs.cat_file(path)
     except (FileNotFoundError, PermissionError):  # a bucket that may not be listed denies what does not exist
@@ -364,7 +224,7 @@ def index_of(url: str) -> Index:
     Raises:
         DataError: it cannot be opened, is compressed or no tar file.
     """
-    fs, path = _filesystem(url)
+    fs, path = filesystem(url)
     try:
         return _index(url, str(fs.checksum(path)))
     except OSError as error:
@@ -377,7 +237,7 @@ def _index(url: str, checksum: str) -> Index:
     members: list[tuple[tuple[str, int, int], ...]] = []
     faults: dict[int, str] = {}
     tail: str | None = None
-    fs, path = _filesystem(url)
+    fs, path = filesystem(url)
     with fs.open(path, "rb") as file:
         size = file.seek(0, 2)
         file.seek(0)
@@ -459,7 +319,7 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
             "it was changed after it was packed: pack it again, or delete the dataset.json"
         )
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
-    fs, path = _filesystem(shard.url)
+    fs, path = filesystem(shard.url)
     try:
         with fs.open(path, "rb") as file:
             for position in indexes:

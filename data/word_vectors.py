@@ -16,8 +16,9 @@ import json
 import logging
 import os
 import shutil
+import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -179,47 +180,31 @@ def train_vectors(
         raise DataError("word vectors: the sentences can be read only once; give a list, or a function that gives them anew")
     import gensim
     from gensim.models import Word2Vec
+    from gensim.models.word2vec import LineSentence
 
     model = Word2Vec(vector_size=dim, sg=1, window=window, min_count=min_count, sample=sample, seed=seed % 2**32, workers=1)
     with tempfile.TemporaryDirectory() as place:
-        corpus = _Corpus(sentences, split, Path(place) / "words.txt")
-        model.build_vocab(corpus)
-        if not corpus.sentences:
+        # Every pass reads the split words from a file: sentences may come from far away, and need not be split twenty times.
+        file, count, words = Path(place) / "words.txt", 0, 0
+        with file.open("w", encoding="utf-8") as lines:
+            for found in map(split, sentences() if callable(sentences) else sentences):
+                if found:
+                    count, words = count + 1, words + len(found)
+                    lines.write(" ".join(found) + "\n")
+        if not count:
             raise DataError("word vectors: there is no sentence with a word to train on; give `vectors`, or sentences")
+        corpus = LineSentence(str(file), max_sentence_length=sys.maxsize)
+        model.build_vocab(corpus)
         if not len(model.wv):
             raise DataError(
-                f"word vectors: no word occurs {min_count} times in {corpus.sentences:,} sentences ({corpus.words:,} "
-                "words); give more sentences or a smaller min_count"
+                f"word vectors: no word occurs {min_count} times in {count:,} sentences ({words:,} words); give more "
+                "sentences or a smaller min_count"
             )
-        sizes = {"sentences": corpus.sentences, "words": corpus.words, "vocabulary": len(model.wv)}
+        sizes = {"sentences": count, "words": words, "vocabulary": len(model.wv)}
         model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
     note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
     note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
     return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
-
-
-class _Corpus:
-    """The words of each sentence that has any, as often as asked. The first pass counts them and writes them to a file,
-    which the others read: sentences may come from far away, and need not be split twenty times."""
-
-    def __init__(self, texts: Sentences, split: Callable[[str], list[str]], file: Path) -> None:
-        self.texts, self.split, self.file = texts, split, file
-        self.sentences = self.words = 0
-
-    def __iter__(self) -> Iterator[list[str]]:
-        if self.file.exists():
-            with self.file.open(encoding="utf-8") as lines:
-                yield from map(str.split, lines)
-            return
-        half = self.file.with_suffix(".half")
-        with half.open("w", encoding="utf-8") as lines:
-            for text in self.texts() if callable(self.texts) else self.texts:
-                if words := self.split(text):
-                    self.sentences += 1
-                    self.words += len(words)
-                    lines.write(" ".join(words) + "\n")
-                    yield words
-        half.rename(self.file)
 
 
 # ------------------------------------------------------------------------------------------------------ folders and cache

@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from data import shards
+from data import shard_urls
 from data.errors import DataError, did_you_mean
 from evaluation.tables import SEVEN, TRANSFER
 from evaluation.task import EvaluationError, Task
 from evaluation.tasks import finetune, lee, probe, sts, transfer, zero_shot
 from evaluation.tasks.classification import ClassificationTask
+from evaluation.tasks.classifiers import Protocol
 from evaluation.tasks.contrastive import BATCH, ContrastiveTask
 from evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
 from evaluation.tasks.hub import hub_pairs
@@ -48,7 +49,7 @@ class Probing:
     seed: int = 1111
 
     @property
-    def protocol(self) -> probe.Protocol:
+    def protocol(self) -> Protocol:
         """The classifiers' protocol."""
         return probe.PRESETS[self.preset].replace(nhid=self.hidden, seed=self.seed)
 
@@ -134,7 +135,7 @@ def absolute(name: str) -> str:
         return name
     place, options = _options(place)
     options = {key: str(Path(value).resolve()) if Path(value).is_file() else value for key, value in options.items()}
-    return f"{kind}:{shards.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
+    return f"{kind}:{shard_urls.absolute(place)}" + (f"?{urlencode(options, safe='/')}" if options else "")
 
 
 def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Probing | None = None) -> list[Task]:

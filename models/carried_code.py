@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sentence_transformers import SentenceTransformer
 
+from data.streams import preprocess
 from models import dual_module, resnet, word_module
 
 
@@ -31,7 +32,11 @@ DUAL, WORDS = "multicse_dual.DualEncoder", "multicse_words.WordModule"
 CARRIED = {
     DUAL: Carried(
         dual_module.DualEncoder,
-        {"multicse_dual.py": str(dual_module.__file__), "resnet.py": str(resnet.__file__)},
+        {
+            "multicse_dual.py": str(dual_module.__file__),
+            "resnet.py": str(resnet.__file__),
+            "preprocess.py": str(preprocess.__file__),
+        },
     ),
     WORDS: Carried(word_module.WordModule, {"multicse_words.py": str(word_module.__file__)}),
 }

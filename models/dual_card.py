@@ -69,7 +69,7 @@ def _native(dual: DualEncoder) -> str:
 
 
 def _with_code() -> str:
-    files = " and ".join(f"`{name}`" for name in CARRIED[DUAL].files)
+    files = ", ".join(f"`{name}`" for name in CARRIED[DUAL].files)
     return (
         f"The folder brings Python of its own ({files}), which `trust_remote_code=True` runs: read it first if the folder "
         "has come from somewhere else. The text half alone needs none of it: "

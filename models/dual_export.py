@@ -32,9 +32,10 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from data.streams.inputs import AudioInput, ImageInput
 from models import dual_module as exported
+from models.audio_towers import AST, HTSAT
 from models.carried_code import DUAL, save_with_code
+from models.image_towers import CLIPVision, CLSVision, ResNet
 from models.text_encoder import TextEncoder
-from models.towers import AST, HTSAT, CLIPVision, CLSVision, ResNet
 
 if TYPE_CHECKING:
     from models.dual_encoder import DualEncoder

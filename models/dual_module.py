@@ -1,7 +1,8 @@
 """Texts and pictures, or texts and sounds, to unit vectors of one space: the code that an exported model carries.
 
-A copy of this file lies in every folder that transformers has no architecture for, so it needs nothing of the project that
-wrote it: torch, transformers, sentence-transformers, and soxr for sounds at another rate. Use:
+A copy of this file, of resnet.py and of preprocess.py lies in every folder that transformers has no architecture for, so it
+needs nothing else of the project that wrote it: torch, transformers, sentence-transformers, and soxr for sounds at another
+rate. Use:
 
     model = SentenceTransformer(folder, trust_remote_code=True)
     model.encode(["a dog barks"])
@@ -38,8 +39,8 @@ from transformers import (
     Dinov2WithRegistersModel,
     ViTModel,
 )
-from transformers.audio_utils import mel_filter_bank
 
+from .preprocess import prepare_images, prepare_sounds
 from .resnet import ModifiedResNet
 
 CONFIG, PROJECTION = "dual_config.json", "projection.safetensors"
@@ -118,9 +119,9 @@ class DualEncoder(InputModule):
         if any(texts):
             raise ValueError(f"texts and {self.modality} items together: encode them in two calls")
         if self.modality == "image":
-            return {"pixel_values": prepare_pictures([_picture(item) for item in inputs], self.settings["input"])}
+            return {"pixel_values": prepare_images([_picture(item) for item in inputs], **self.settings["input"])}
         sounds = [_sound(item, self.settings["input"]["rate"]) for item in inputs]
-        return {"input_features": prepare_sounds(sounds, self.settings["input"])}
+        return {"input_features": prepare_sounds(sounds, **self.settings["input"])}
 
     def _tokens(self, texts: list[str]) -> dict[str, Any]:
         if self.settings["keeps_end"]:
@@ -279,15 +280,13 @@ def _read(saved: dict[str, Tensor], modality: str) -> nn.Module:
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _picture(item: Any) -> Image.Image:
+def _picture(item: Any) -> np.ndarray | Image.Image:
     if isinstance(item, dict) and list(item) == ["image"]:
         item = item["image"]
     if isinstance(item, Tensor):
         item = item.cpu().numpy()
-    if isinstance(item, np.ndarray) and item.dtype == np.uint8 and item.ndim == 3 and item.shape[2] == 3:
-        item = Image.fromarray(item)
-    if not isinstance(item, Image.Image):
-        raise ValueError(f"a picture must be PIL or uint8 RGB (H, W, 3), not {_kind(item)}")
+    if not isinstance(item, (np.ndarray, Image.Image)):
+        raise ValueError(f"a picture must be PIL or uint8 RGB (H, W, 3), not {type(item).__name__}")
     return item
 
 
@@ -297,102 +296,9 @@ def _sound(item: Any, rate: int) -> tuple[np.ndarray, int]:
     if isinstance(item, dict):
         item, rate = item.get("array"), int(item.get("sampling_rate") or 0)
     wave = np.asarray(item.cpu() if isinstance(item, Tensor) else item)
-    if wave.ndim != 1 or not len(wave) or wave.dtype.kind not in "fi" or rate <= 0:
+    if wave.dtype != np.int16 and wave.dtype.kind != "f":
         raise ValueError(
-            f"a sound must be {{'array': mono samples (T,), 'sampling_rate': samples per second}}, not {_kind(wave)} at "
-            f"rate {rate}"
+            f"a sound must be {{'array': mono samples (T,), 'sampling_rate': samples per second}}, its samples float or "
+            f"int16, not {wave.dtype}"
         )
     return (wave if wave.dtype == np.int16 else wave.astype(np.float32)), rate
-
-
-def _kind(value: Any) -> str:
-    return f"{value.dtype} {value.shape}" if isinstance(value, np.ndarray) else type(value).__name__
-
-
-def prepare_pictures(pictures: Sequence[Image.Image], settings: dict[str, Any]) -> Tensor:
-    """CLIP's preprocessing: the shorter side resized (bicubic), the central square, (x - mean) / std; (N, 3, S, S).
-
-    Only the part that is kept is computed. settings: ``size``, ``mean``, ``std``.
-    """
-    size = settings["size"]
-    made = []
-    for picture in pictures:
-        picture = picture if picture.mode == "RGB" else picture.convert("RGB")
-        shorter = min(picture.size)
-        sides = [max(size, int(size * side / shorter)) for side in picture.size]
-        edges = [round((side - size) / 2) for side in sides]
-        scales = [have / side for have, side in zip(picture.size, sides, strict=True)]
-        ends = [min((edge + size) * s, have) for edge, s, have in zip(edges, scales, picture.size, strict=True)]
-        box = (edges[0] * scales[0], edges[1] * scales[1], ends[0], ends[1])
-        made.append(np.asarray(picture.resize((size, size), Image.Resampling.BICUBIC, box=box)))
-    pixels = torch.from_numpy(np.stack(made)).permute(0, 3, 1, 2).float() / 255
-    mean, std = (torch.tensor(settings[name]).view(3, 1, 1) for name in ("mean", "std"))
-    return (pixels - mean) / std
-
-
-def prepare_sounds(sounds: Sequence[tuple[np.ndarray, int]], settings: dict[str, Any]) -> Tensor:
-    """Spectrograms (N, frames, bins) of N sounds (samples (T,), samples per second).
-
-    Resampled, the middle part of a longer one, a shorter one repeated whole and followed by silence, in 16 bits as in
-    training; then CLAP's decibels or Kaldi's filter bank. settings: ``features``, ``rate``, ``seconds``, ``bins``,
-    ``n_fft``, ``hop``, ``low_hz``, ``high_hz``.
-    """
-    rate = settings["rate"]
-    samples = round(rate * settings["seconds"])
-    clips = np.zeros((len(sounds), samples), np.float32)
-    for number, (clip, (wave, its_rate)) in enumerate(zip(clips, sounds, strict=True)):
-        if not np.isfinite(wave).all():
-            raise ValueError(f"sound {number} has samples that are infinite or NaN")
-        if its_rate != rate:
-            import soxr
-
-            wave = soxr.resample(wave, its_rate, rate)
-        start = max(0, len(wave) - samples) // 2
-        part = wave[start : start + samples]
-        if not len(part):
-            raise ValueError(f"a sound is empty at a rate of {rate}")
-        if part.dtype != np.int16:
-            part = np.clip(np.rint(part * 32768.0), -32768, 32767).astype(np.int16)
-        copies = samples // len(part)
-        clip[: copies * len(part)] = np.tile(part.astype(np.float32) / 32768, copies)
-    make = _decibels if settings["features"] == "clap" else _filter_bank
-    return torch.stack([make(torch.from_numpy(clip), settings) for clip in clips])
-
-
-def _decibels(wave: Tensor, settings: dict[str, Any]) -> Tensor:
-    """CLAP: centred frames, periodic Hann window, Slaney's mel filters, 10 log10 of the power: (frames, bins)."""
-    n_fft, hop = settings["n_fft"], settings["hop"]
-    filters = mel_filter_bank(
-        n_fft // 2 + 1,
-        settings["bins"],
-        settings["low_hz"],
-        settings["high_hz"],
-        settings["rate"],
-        norm="slaney",
-        mel_scale="slaney",
-    )
-    padded = F.pad(wave[None, None], (n_fft // 2, n_fft // 2), mode="reflect")[0, 0]
-    frames = padded.unfold(0, n_fft, hop)[: len(wave) // hop + 1]
-    power = torch.fft.rfft(frames * torch.hann_window(n_fft)).abs().square()
-    return 10 * (power @ torch.from_numpy(filters).float()).clamp_min(1e-10).log10()
-
-
-def _filter_bank(wave: Tensor, settings: dict[str, Any]) -> Tensor:
-    """Kaldi as AST and SSAST use it: windows of 25 ms every 10 ms, HTK mel from 20 Hz, natural log: (frames, bins)."""
-    rate = settings["rate"]
-    window, hop = int(rate * 25.0 / 1000), int(rate * 10.0 / 1000)
-    fft = 1 << (window - 1).bit_length()
-
-    def mel(hertz: Any) -> np.ndarray:
-        return 1127 * np.log1p(np.asarray(hertz) / 700)
-
-    edges = np.linspace(mel(20.0), mel(rate / 2), settings["bins"] + 2)
-    places = mel(np.arange(fft // 2 + 1) * rate / fft)[:, None]
-    rising = (places - edges[:-2]) / (edges[1:-1] - edges[:-2])
-    falling = (edges[2:] - places) / (edges[2:] - edges[1:-1])
-    filters = torch.from_numpy(np.maximum(0, np.minimum(rising, falling))).float()
-    frames = (wave - wave.mean()).unfold(0, window, hop)
-    frames = frames - frames.mean(-1, keepdim=True)
-    frames = frames - 0.97 * torch.cat([frames[:, :1], frames[:, :-1]], -1)
-    power = torch.fft.rfft(frames * torch.hann_window(window, periodic=False), fft).abs().square()
-    return (power @ filters).clamp_min(torch.finfo(torch.float32).eps).log()

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import torch
 from huggingface_hub import snapshot_download
 from huggingface_hub.errors import HFValidationError
+from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,27 @@ class Source:
             f"{self.setting}: {path!r} cannot be loaded. Give a folder with {parts}, or the name of such a model on the "
             f"Hugging Face hub. ({error})"
         )
+
+    def load(
+        self, kind: Any, path: str, folder: Path, config: PretrainedConfig, optional: str = "", **options: Any
+    ) -> tuple[Any, list[str]]:
+        """A transformers model of class `kind` in float32, from the safetensors in `folder`, which `path` stands for.
+
+        Also names of weights that are missing: they begin with `optional`. Raises ValueError when others are missing.
+        """
+        try:
+            model, report = kind.from_pretrained(
+                folder, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+            )
+        except OSError as error:
+            raise self.cannot_load(path, error) from error
+        missing = sorted(report["missing_keys"])
+        if other := [name for name in missing if not (optional and name.startswith(optional))]:
+            raise ValueError(
+                f"{self.setting}: {path!r} lacks {len(other)} weights of a {config.model_type!r} model, such as "
+                f"{other[0]!r}; they would be random. Is config.json that of these weights?"
+            )
+        return model, missing
 
     def refuse_pickles(self, path: str, folder: Path) -> None:
         """Raise ValueError for what would need unpickling, before anything is loaded: the `folder` that `path` stands for

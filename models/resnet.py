@@ -91,7 +91,12 @@ class ModifiedResNet(nn.Module):
 
     def __init__(self, embed_dim: int, size: int = 224, width: int = 64, blocks: tuple[int, ...] = (3, 4, 6, 3)) -> None:
         super().__init__()
-        check_sizes(size, width, blocks)
+        if size < SHRINKS or size % SHRINKS:
+            raise ValueError(f"size={size} is not a multiple of {SHRINKS}, by which the ResNet shrinks an image")
+        if width < 2 or width % 2:
+            raise ValueError(f"width={width} is not an even number of at least 2")
+        if len(blocks) != 4 or min(blocks) < 1:
+            raise ValueError(f"blocks={blocks} are not four numbers of at least 1, such as (3, 4, 6, 3) for RN50")
         self.size = size
         half = width // 2
         self.conv1 = nn.Conv2d(3, half, 3, stride=2, padding=1, bias=False)
@@ -118,13 +123,3 @@ class ModifiedResNet(nn.Module):
         x = F.relu(self.bn2(self.conv2(x)))
         x = self.avgpool(F.relu(self.bn3(self.conv3(x))))
         return self.attnpool(self.stages(x))
-
-
-def check_sizes(size: int, width: int, blocks: tuple[int, ...], setting: str = "") -> None:
-    """Raise ValueError, naming `setting` + the field, for what `ModifiedResNet` cannot be built of."""
-    if size < SHRINKS or size % SHRINKS:
-        raise ValueError(f"{setting}input.size: {size} is not a multiple of {SHRINKS}, by which the ResNet shrinks an image")
-    if width < 2 or width % 2:
-        raise ValueError(f"{setting}width: {width} is not an even number of at least 2")
-    if len(blocks) != 4 or min(blocks) < 1:
-        raise ValueError(f"{setting}blocks: {blocks} are not four numbers of at least 1, such as (3, 4, 6, 3) for RN50")

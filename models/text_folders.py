@@ -21,6 +21,7 @@ from transformers import (
 
 from models.clip_layers import init_clip_text
 from models.heads import Head
+from models.hub_folders import ENCODER
 from models.pooling import AVERAGED, MODES, Pooling
 
 # Models of texts and something else, of which a text encoder is one half.
@@ -121,26 +122,13 @@ def new_model(config: PretrainedConfig) -> Any:
 def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) -> tuple[Any, Head | None]:
     """The model of a folder in float32, from safetensors, and with `pooler` its pooler as a head, if there is one.
 
-    Raises ValueError, about `path`, when weights are missing, and OSError for a folder that is no model.
+    Raises ValueError, about `path`, when weights are missing.
     """
     pooler = pooler and has_pooler(config)
     options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
     half = _half(config)
-    model, report = (half or AutoModel).from_pretrained(
-        folder,
-        key_mapping={r"^text_model\.": ""} if half else None,
-        config=config,
-        use_safetensors=True,
-        dtype=torch.float32,
-        output_loading_info=True,
-        **options,
-    )
-    absent = sorted(report["missing_keys"])
-    if other := [name for name in absent if not name.startswith("pooler.")]:
-        raise ValueError(
-            f"encoder.path: {path!r} lacks {len(other)} weights of a {config.model_type!r} model, such as {other[0]!r}; "
-            "they would be random. Is config.json that of these weights?"
-        )
+    mapping = {r"^text_model\.": ""} if half else None
+    model, absent = ENCODER.load(half or AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options)
     head = None
     if pooler:
         if not absent:

@@ -21,14 +21,14 @@ MODELS: dict[str, dict[str, float]] = {
     "cyclap-s": parts.CYCLIC | {"captions": 0.1},
 }
 """A model of the paper is these weights of losses. Its winners of the grid {0.1, 0.25, 0.5} for sounds are not published;
-these are its winners for pictures. `tune_spaces/clap.py` holds the grid."""
+these are its winners for pictures. `tune_spaces/clip.py` holds the grid."""
 
 TEXT = EncoderConfig(path="FacebookAI/roberta-base", pooling="cls")
 """With a pooler that begins at random: the checkpoint has none. Its dropout is 0.1, as in the paper."""
 AUDIO = HTSATTower(path="models/clap-htsat-unfused")
-"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/papers/clip.md has the line. The paper
-starts from an AudioSet checkpoint; this one has gone on to learn captions, Clotho's and AudioCaps' among them, so its
-numbers are above the paper's."""
+"""HTSAT-tiny, converted once from the hub's laion/clap-htsat-unfused, which is pickled; docs/papers/clip.md has the line.
+The paper starts from an AudioSet checkpoint; this one has gone on to learn captions, Clotho's and AudioCaps' among them, so
+its numbers are above the paper's."""
 
 PRINTED_WARMUP = 9_600
 WARMUP = 0.17

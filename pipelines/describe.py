@@ -20,7 +20,8 @@ if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.shards import Shard, ShardSet, expand_folders, read_manifest
+from data.shard_urls import expand
+from data.shards import Shard, ShardSet, read_manifest
 from data.streams.decode import IMAGES, SOUNDS
 
 
@@ -130,7 +131,7 @@ def verify(urls: str) -> list[str]:
         DataError: shards that cannot be opened at all.
     """
     wrong: list[str] = []
-    found, whole = expand_folders(urls)
+    found, whole = expand(urls)
     for folder in dict.fromkeys(url.rpartition("/")[0] for url in found):
         manifest = read_manifest(folder)
         here = [url for url in found if url.rpartition("/")[0] == folder]
@@ -185,16 +186,12 @@ def _size_and_sha256(url: str) -> tuple[int, str]:
 
 def describe_recipe(paper: str, name: str) -> str:
     """What a recipe would do: streams, steps, parameters, memory. Raises ValueError for an unknown paper or recipe."""
-    import importlib
-
     from pipelines.cli import parse, prepare
+    from pipelines.registry import load
     from trainers.engine.checkpoint import build_method
     from trainers.engine.launch import quiet
 
-    try:
-        recipes = importlib.import_module(f"pipelines.{paper}").RECIPES
-    except (ImportError, AttributeError):
-        raise ValueError(f"no paper {paper!r}: pipelines/{paper}.py is no pipeline script") from None
+    recipes = load(paper).RECIPES
     quiet()
     recipe = parse(recipes, "", [name])
     prepare(recipe)

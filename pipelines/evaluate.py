@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
+import pandas as pd
 import tyro
 
 if __name__ == "__main__":
@@ -19,11 +20,15 @@ if __name__ == "__main__":
     # the package `evaluate` that other libraries look for.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from evaluation import registry, report, tables
+from evaluation.load import TARGET, load_model, parse
+from evaluation.report import Measured
+from evaluation.task import EvaluationError, Task
+from evaluation.tasks.retrieval import read_captions
+
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from evaluation.report import Measured
-    from evaluation.task import Task
     from trainers.engine.tracking import RunHandle
 
 logger = logging.getLogger("evaluation.command")
@@ -56,7 +61,7 @@ class Arguments:
     pooling gets mean."""
     fit: Path | None = None
     """Sentences, one a line, that +whitening and +flow are fitted on. Default: those of the tasks, without labels."""
-    protocol: Literal["test", "released", "fast", "gclsr"] = "test"
+    protocol: Literal["test", "released", "fast", "two-fold"] = "test"
     """Of classifiers: SentEval's for published numbers with a steadier last fit, to the letter, its quick one, GCLSR's."""
     hidden: int = 0
     """Width of the classifiers' hidden layer; 0: logistic regression. SG-BERT has 50."""
@@ -66,7 +71,7 @@ class Arguments:
     """Of the table."""
     metric: str | None = None
     """The one metric that --compare and --style show of every task, f1 or pearson. Default: each one's headline."""
-    order: Literal["simcse", "sgbert"] = "simcse"
+    order: Literal["sts12-first", "stsb-first"] = "sts12-first"
     """Of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 ..."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write the results, with what is needed to repeat them, to this file."""
@@ -98,9 +103,6 @@ def run(arguments: Arguments) -> Outcome:
 
     Raises ValueError for a missing folder or file, an unknown task or pooling, and bad lines or embeddings.
     """
-    from evaluation import registry
-    from evaluation.task import EvaluationError
-
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give one model (--model MODEL), or several to compare (--compare MODEL MODEL ...)")
     names, missing = registry.expand(list(arguments.tasks) or registry.available(arguments.data), arguments.data)
@@ -119,8 +121,6 @@ def run(arguments: Arguments) -> Outcome:
 
 
 def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from evaluation import tables
-
     assert arguments.model is not None
     measured = _measure(arguments, arguments.model, tasks)
     results = measured.report["results"]
@@ -132,12 +132,12 @@ def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
     for key, name in (("average", "the seven"), ("transfer_average", "the seven transfer tasks")):
         if key in measured.report and arguments.style == "text":
             table += f"\naverage of {name}: {measured.report[key]:.2f}"
-    return Outcome(table, measured.report, _flat(results), dict(_figures(arguments, measured, tasks)), measured)
+    drawn = arguments.figures is not None or arguments.experiment is not None
+    figures = dict(report.figures(measured.encoded, tasks, arguments.seed)) if drawn and measured.encoded else {}
+    return Outcome(table, measured.report, _flat(results), figures, measured)
 
 
 def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from evaluation import report, tables
-
     runs: dict[str, list[Measured]] = {}
     for label, spec in _entries(arguments.compare):
         saved = spec.endswith(".json")
@@ -164,49 +164,34 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from evaluation import load as models
-    from evaluation import tables
     from evaluation.encoders.layers import layer_scores
     from evaluation.figures.basic import layer_curves
-    from evaluation.report import provenance
-    from evaluation.task import EvaluationError
 
     if arguments.model is None:
         raise EvaluationError("--layers is for one model (--model DIR)")
-    spec = models.parse(arguments.model)
+    spec = parse(arguments.model)
     if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
         raise EvaluationError(
             "--layers takes a plain folder and prints text: every layer by cls, mean and max. Leave out @POOLING, "
             "+whitening, +flow, --pooling, --fit and --style"
         )
     curves = layer_scores(arguments.model, tasks, arguments.device, arguments.batch_size)
-    primary = {t.name: [[scores[t.name][t.primary] for scores in curve] for curve in curves.values()] for t in tasks}
-    rows = [["layer", *(f"{task} {pool}" for task in primary for pool in curves)]]
-    depth = len(next(iter(curves.values())))
-    rows += [[str(i), *(f"{curve[i]:.2f}" for task in primary.values() for curve in task)] for i in range(depth)]
+    scores = pd.DataFrame(
+        {(t.name, pool): [layer[t.name][t.primary] for layer in curve] for t in tasks for pool, curve in curves.items()}
+    )
+    rows = [[str(layer), *(f"{value:.2f}" for value in values)] for layer, *values in scores.itertuples()]
     figures = {
-        f"layers_{task.name}": layer_curves(
-            dict(zip(curves, primary[task.name], strict=True)), ylabel=f"{task.primary} on {task.name}"
-        )
+        f"layers_{task.name}": layer_curves(scores[task.name].to_dict("list"), ylabel=f"{task.primary} on {task.name}")
         for task in tasks
     }
-    metrics = {
-        f"{task.name}/{pool}/layer{i}": value
-        for task in tasks
-        for pool, curve in zip(curves, primary[task.name], strict=True)
-        for i, value in enumerate(curve)
-    }
-    made = provenance(models.load_model(arguments.model, device=arguments.device), tasks)
+    metrics = {f"{t}/{pool}/layer{i}": value for (t, pool), curve in scores.items() for i, value in enumerate(curve)}
+    made = report.provenance(load_model(arguments.model, device=arguments.device), tasks)
     made["protocol"]["pooling"] = "every layer by cls, mean and max"
-    report = {"model": arguments.model, "layers": curves, "provenance": made}
-    return Outcome(tables.layout(rows), report, metrics, figures)
+    content = {"model": arguments.model, "layers": curves, "provenance": made}
+    return Outcome(tables.layout([["layer", *map(" ".join, scores)], *rows]), content, metrics, figures)
 
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
-    from evaluation.load import TARGET, load_model
-    from evaluation.report import measure
-    from evaluation.tasks.retrieval import read_captions
-
     if arguments.fit is not None:
         fit, source = read_captions(arguments.fit), str(arguments.fit)
     else:
@@ -220,14 +205,7 @@ def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
         fit_source=source,
         seed=arguments.seed,
     )
-    return measure(spec, model, tasks)
-
-
-def _figures(arguments: Arguments, measured: Measured, tasks: list[Task]) -> Iterator[tuple[str, Figure]]:
-    from evaluation.report import figures
-
-    if measured.encoded is not None and (arguments.figures is not None or arguments.experiment is not None):
-        yield from figures(measured.encoded, tasks, arguments.seed)
+    return report.measure(spec, model, tasks)
 
 
 def _entries(entries: Sequence[str]) -> Iterator[tuple[str, str]]:
@@ -298,12 +276,11 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
 
 def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> None:
     from evaluation.figures.basic import save
-    from evaluation.report import save_examples
 
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
         if outcome.measured is not None and outcome.measured.examples:
-            save_examples(outcome.measured, arguments.json)
+            report.save_examples(outcome.measured, arguments.json)
         print(f"written to {arguments.json}")
     if arguments.figures is not None:
         for name, figure in outcome.figures.items():

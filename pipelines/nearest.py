@@ -14,6 +14,10 @@ import tyro
 if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from evaluation.load import load_model
+from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
+from pipelines.evaluate import quiet
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -42,10 +46,6 @@ class Arguments:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    from evaluation.load import load_model
-    from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
-    from pipelines.evaluate import quiet
-
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     try:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from data.streams.kinds import AnyStream
 from pipelines import parts
 from pipelines.cli import main
 from trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSEConfig, NonLingSettings, VisualCSEConfig
@@ -51,7 +52,7 @@ def row(paper: str, name: str) -> Recipe:
         "image": ImageConfig(weight=row.image[1], temperature=temperature, path="auto"),
         "audio": AudioConfig(weight=row.audio[1], temperature=temperature),
     }
-    streams = {"image": parts.imagenet60(48), "audio": parts.librispeech50(48)}
+    streams: dict[str, AnyStream] = {"image": parts.imagenet60(48), "audio": parts.librispeech50(48)}
     rates = {"image": row.image[0], "audio": row.audio[0]}
     batch, lr = row.text
     return Recipe(
@@ -90,7 +91,7 @@ def offline(paper: str) -> Recipe:
         "image": ImageConfig(weight=1.0, image_size=32, patch_size=8),
         "audio": AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0),
     }
-    streams = {"image": parts.offline_images(48), "audio": parts.offline_sounds(48)}
+    streams: dict[str, AnyStream] = {"image": parts.offline_images(48), "audio": parts.offline_sounds(48)}
     rates = {"image": 1.5e-5, "audio": 3.5e-6}
     return parts.demo(
         paper,

@@ -48,7 +48,7 @@ def method_config(name: str) -> type[MethodConfig]:
 
 def load_file(path: str | Path) -> ModuleType:
     """Run a Python file of the user's own, and register the methods whose settings it defines. Returns its module."""
-    return load_source(Path(path).stem, Path(path).read_text(encoding="utf-8"), str(path))
+    return load_source(f"own_{Path(path).stem}", Path(path).read_text(encoding="utf-8"), str(path))
 
 
 def load_source(name: str, source: str, path: str | None = None) -> ModuleType:

@@ -58,7 +58,7 @@ class Naive(nn.Module):
 
     def __init__(self, method: GCLSR) -> None:
         super().__init__()
-        encoder = method.sentence_encoder
+        encoder: Any = method.sentence_encoder
         self.row = {word: i for i, word in enumerate(encoder.words)}
         self.table, self.padding = encoder.table.cpu().numpy(), encoder.padding.cpu().numpy()
         self.projector, self.predictor = method.projector, method.predictor

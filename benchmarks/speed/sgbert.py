@@ -12,6 +12,7 @@ import copy
 import tempfile
 from collections.abc import Callable
 from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +34,7 @@ from trainers.sgbert import SGBERTConfig
 from trainers.simcse import SimCSEConfig
 
 OPTIM = OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, schedule="constant")
-POOLING = "cls_before_pooler"
+POOLING: Literal["cls_before_pooler"] = "cls_before_pooler"
 
 Similarity = Callable[[Tensor, Tensor], Tensor]
 Tokens = dict[str, Tensor]

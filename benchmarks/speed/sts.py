@@ -36,8 +36,9 @@ def minilm() -> Path:
 def cut(task: PairTask, count: int) -> PairTask:
     """`count` pairs at even distances, so that every subset keeps its share."""
     rows = np.linspace(0, len(task.pairs) - 1, min(count, len(task.pairs))).astype(int)
-    columns = (task.pairs.first, task.pairs.second, task.pairs.gold, task.pairs.subset)
-    return PairTask(task.name, Pairs(*(tuple(column[i] for i in rows) for column in columns)))
+    columns: Any = (task.pairs.first, task.pairs.second, task.pairs.gold, task.pairs.subset)
+    first, second, gold, subset = (tuple(column[i] for i in rows) for column in columns)
+    return PairTask(task.name, Pairs(first, second, gold, subset))
 
 
 def ours(tasks: list[PairTask], encoder: Any) -> dict[str, float]:

@@ -18,6 +18,8 @@ from transformers import ASTFeatureExtractor
 from benchmarks.timer import device, race, show
 from data.streams import decode, views
 from data.streams import device as photometric
+from data.streams.image import ImageStream
+from data.streams.preprocess import log_mel, normalise, samples_for
 
 
 def main(source: int = 32, size: int = 64, batch: int = 96, rounds: int = 15) -> None:
@@ -36,26 +38,27 @@ def main(source: int = 32, size: int = 64, batch: int = 96, rounds: int = 15) ->
     show(f"PNG of {source} px to 2 random crops of {size}, one picture after the other", race(sides, rounds), batch)
 
     image = torch.randint(0, 256, (batch, 3, size, size), dtype=torch.uint8, device=on)
+    mean, std = (ImageStream.model_fields[name].default for name in ("mean", "std"))
     theirs = torch.nn.Sequential(
         K.ColorJitter(0.4, 0.4, 0.4, 0.1, p=0.8),
         K.RandomGrayscale(p=0.2),
-        K.Normalize(torch.tensor(photometric.IMAGENET_MEAN), torch.tensor(photometric.IMAGENET_STD)),
+        K.Normalize(torch.tensor(mean), torch.tensor(std)),
     ).to(on)
 
     def ours() -> torch.Tensor:
         changed = photometric.color_jitter(image.float() / 255, generator)
-        return photometric.normalise(photometric.random_grayscale(changed, generator))
+        return normalise(photometric.random_grayscale(changed, generator), mean, std)
 
     with torch.no_grad():
         took = race({"ours": ours, "kornia": lambda: theirs(image.float() / 255)}, rounds)
     show(f"jitter, gray, normalise: {batch} x 3 x {size} x {size} on {on}", took, batch)
 
-    wave = torch.randint(-9999, 9999, (16, 1, photometric.samples_for(16_000, 1024)), dtype=torch.int16, device=on)
+    wave = torch.randint(-9999, 9999, (16, 1, samples_for(16_000, 1024)), dtype=torch.int16, device=on)
     single = [row[0].float().cpu().numpy() / 2**15 for row in wave]
-    extract = ASTFeatureExtractor()  # type: ignore[no-untyped-call]  # transformers does not annotate it
+    extract = ASTFeatureExtractor()
     took = race(
         {
-            "ours": lambda: photometric.log_mel(wave, rate=16_000, bins=128, frames=1024),
+            "ours": lambda: log_mel(wave, rate=16_000, bins=128, frames=1024),
             "ASTFeatureExtractor": lambda: extract(single, sampling_rate=16_000),
         },
         rounds,

@@ -97,8 +97,10 @@ def pack_esc10(data: Path, out: Path) -> None:
         labels = [(row["file"], row["category"].lower()) for row in chosen]
         lines = [(file, label, *(template.format(label) for template in templates)) for file, label in labels]
         source = write_tsv(out / f"esc10-{part}.tsv", ("file", "class", *columns), lines)
-        root = ("--root", str(data / "esc10" / "esc10_ogg22k_folds1-4.tar"))
-        pack("audio", source, out / f"esc10-{part}", *root, "--label", "class", "--split", part, "--captions", *columns)
+        options = ["--root", str(data / "esc10" / "esc10_ogg22k_folds1-4.tar"), "--label", "class", "--split", part]
+        if part != "train":  # a class may be missing there
+            options += ["--classes-from", str(out / "esc10-train")]
+        pack("audio", source, out / f"esc10-{part}", *options, "--captions", *columns)
 
 
 # ------------------------------------------------------------------------------------------------------------------- rows

@@ -66,7 +66,7 @@ def main(
     }
     runs = run_rows({name: changed(gclsr.RECIPES[name](), changes) for name in only}, seeds, out, threads)
     rows = {LABELS[name]: [with_mean(run["after"], FINAL) for run in found] for name, found in runs.items()}
-    plain = WordVectors(vectors, "gclsr")
+    plain = WordVectors(vectors, "letters")
     tasks = make_tasks(FINAL, data / "sts")
     encoded = encode_once(tasks, plain)
     mean = {task.name: task.score(encoded).metrics for task in tasks}

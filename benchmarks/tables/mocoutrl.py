@@ -74,7 +74,7 @@ def one_folder(data: Path, folder: Path) -> str:
     return str(folder)
 
 
-def figure(runs: Summaries, out: Path) -> list[Path]:
+def figure(runs: Summaries, out: Path) -> tuple[Path, ...]:
     """Alignment against uniformity of the rows, means over seeds."""
 
     def mean(found: list[dict[str, Results]], task: str, metric: str) -> float:
@@ -131,7 +131,7 @@ def main(
         "method": SimCSEConfig(head="none", temperature=temperature).model_dump(),
         "streams": {"text": TextStream(**common).model_dump()},
     }
-    recipes = {name: changed(mocoutrl, simcse if name == "simcse" else LOSSES[name]) for name in only}
+    recipes = {name: changed(mocoutrl, simcse if name == "simcse" else LOSSES[name][0]) for name in only}
     runs = run_rows(recipes, seeds, out, threads)
 
     def shown(results: dict[str, Results]) -> Results:

@@ -60,32 +60,37 @@ class TextStream(StreamConfig):
         return [f"text{i}" for i in range(self.n_texts)]
 
 
-def lexicon_of(path: str | None) -> Lexicon:
-    """The lexicon of a stream (`data.wordnet.lexicon.open_lexicon`), opened once in a process.
+class LexiconTextStream(TextStream):
+    """Views of one sentence that are made with a lexicon, where the shards are read."""
 
-    ValueError where there is none, not DataError: no fault of a sample, so no sample is skipped for it.
-    """
-    from data.wordnet.lexicon import open_lexicon
+    columns: tuple[str] = ("txt",)
+    """The one field that holds the sentence."""
+    lexicon: str | None = None
+    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
 
-    try:
-        return open_lexicon(path)
-    except DataError as error:
-        raise ValueError(f"lexicon={path!r}: {error}") from None
+    def check(self, shards: ShardSet) -> None:
+        super().check(shards)
+        self.open_lexicon()
+
+    def open_lexicon(self) -> Lexicon:
+        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
+        from data.wordnet.lexicon import open_lexicon
+
+        try:
+            return open_lexicon(self.lexicon)
+        except DataError as error:
+            raise ValueError(f"lexicon={self.lexicon!r}: {error}") from None
 
 
-class EDATextStream(TextStream):
+class EDATextStream(LexiconTextStream):
     """Two independent EDA views of every sentence (GCLSR's baseline): ``input_ids``, ``attention_mask`` (B, 2, L).
 
-    They are made where the shards are read; the same seed, pass and sample give the same views.
+    The same seed, pass and sample give the same views.
     """
 
     kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # the union tells streams apart by it
-    columns: tuple[str] = ("txt",)
-    """The one field that holds the sentence."""
     alpha: float = Field(0.1, ge=0, le=1)
     """Share of the words that each of the four edits is to change; 0: the sentence twice."""
-    lexicon: str | None = None
-    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
 
     @property
     def n_texts(self) -> int:
@@ -97,11 +102,3 @@ class EDATextStream(TextStream):
         words = decode.text(sample.fields, self.columns, key=sample.key)[0].split()
         synonyms = remembered(self.open_lexicon())
         return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
-
-    def check(self, shards: ShardSet) -> None:
-        super().check(shards)
-        self.open_lexicon()
-
-    def open_lexicon(self) -> Lexicon:
-        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        return lexicon_of(self.lexicon)

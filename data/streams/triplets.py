@@ -17,10 +17,10 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from data.errors import DecodeError
-from data.shards import RawSample, ShardSet
+from data.shards import RawSample
 from data.streams import decode
 from data.streams.base import Row, Tokenize
-from data.streams.text import TextStream, lexicon_of
+from data.streams.text import LexiconTextStream
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,7 +97,7 @@ def remembered(lexicon: Lexicon, pos: str | None) -> Replacements:
     return find
 
 
-class TripletTextStream(TextStream):
+class TripletTextStream(LexiconTextStream):
     """MoCoUTRL's triplets: sentence, sentence with a synonym, sentence with an antonym in place of one word.
 
     ``input_ids``, ``attention_mask`` and ``word_mask`` (B, 3, L), where ``word_mask`` is 1 at the sub-tokens of the
@@ -109,12 +109,8 @@ class TripletTextStream(TextStream):
     """
 
     kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # the union tells streams apart by it
-    columns: tuple[str] = ("txt",)
-    """The one field that holds the sentence."""
     choose: Literal["token", "adjective"] = "token"
     """Which words are replaced: `token`: any (paper), `adjective`: those that may be an adjective (released code)."""
-    lexicon: str | None = None
-    """Folder of WordNet's database files, or `small` for a table of some 200 words; none: where packages put WordNet."""
     without_candidate: Literal["skip", "keep"] = "skip"
     """What becomes of a sentence without a word that has a synonym and an antonym: it is skipped and counted, or three
     times the same, without a replaced word."""
@@ -154,11 +150,3 @@ class TripletTextStream(TextStream):
         names = ("input_ids", "attention_mask", "word_mask")
         views = {name: tokens[name].view(-1, 3, tokens[name].shape[-1]) for name in names}
         return {**views, "candidate": views["word_mask"].any(2).all(1)}
-
-    def check(self, shards: ShardSet) -> None:
-        super().check(shards)
-        self.open_lexicon()
-
-    def open_lexicon(self) -> Lexicon:
-        """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        return lexicon_of(self.lexicon)

@@ -190,15 +190,15 @@ class Whitened(PostProcessed):
         if dimensions is not None and dimensions < 1:
             raise EvaluationError(f"whitening to {dimensions} dimensions; at least 1 is needed")
         fitted = PCA(svd_solver="covariance_eigh").fit(self.encoded.vectors.astype(np.float64))
-        self.mean, values = fitted.mean_, fitted.explained_variance_
+        self.mean, values, width = fitted.mean_, fitted.explained_variance_, len(fitted.mean_)
         rank = int((values > 1e-10 * values[0]).sum()) if values[0] > 0 else 0
         if rank < (dimensions or 1):
             raise EvaluationError(
-                f"{self.label}: {len(self.encoded.vectors):,} sentences vary along {rank} of {len(values)} dimensions; "
+                f"{self.label}: {len(self.encoded.vectors):,} sentences vary along {rank} of {width} dimensions; "
                 "ask for fewer dimensions, or fit on more sentences"
             )
-        if dimensions is None and rank < len(values):
-            logger.info("whitening keeps %d of %d dimensions; the sentences do not vary along the rest", rank, len(values))
+        if dimensions is None and rank < width:
+            logger.info("whitening keeps %d of %d dimensions; the sentences do not vary along the rest", rank, width)
         kept = dimensions or rank
         self.fitted_on["dimensions"] = kept
         self.matrix = fitted.components_[:kept].T / np.sqrt(values[:kept])

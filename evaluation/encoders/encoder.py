@@ -128,7 +128,7 @@ class ModuleEncoder:
                 longest += [(int(n), text) for n, text in zip(lengths, texts, strict=True)]
                 outputs, places = [], []
                 for batch in token_batches(lengths, self.budget):
-                    outputs.append(self.forward(_to(_pick(features, batch, len(texts)), self.device)).float())
+                    outputs.append(self.forward(on_device(_pick(features, batch, len(texts)), self.device)).float())
                     places.append(rows[batch])
                 chunk = torch.cat(outputs).cpu().numpy()
                 if vectors is None:
@@ -158,11 +158,10 @@ def token_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
     A text longer than the budget makes a batch of its own.
     """
     order = np.argsort(-lengths, kind="stable")
-    start = 0
-    while start < len(order):
-        size = max(1, budget // max(1, int(lengths[order[start]])))
-        yield order[start : start + size]
-        start += size
+    while len(order):
+        size = max(1, budget // max(1, int(lengths[order[0]])))
+        yield order[:size]
+        order = order[size:]
 
 
 @contextlib.contextmanager
@@ -214,7 +213,8 @@ def _pick(features: Features, rows: np.ndarray, count: int) -> Features:
     return picked
 
 
-def _to(features: Features, device: torch.device) -> Features:
+def on_device(features: Features, device: torch.device) -> Features:
+    """The features with their tensors on `device`."""
     return {n: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for n, v in features.items()}
 
 
@@ -300,13 +300,11 @@ def load_encoder(
     Raises EvaluationError when the folder is missing or holds no model, or the pooling is unknown.
     """
     folder = Path(path).expanduser()
-    if not folder.is_dir():
-        raise EvaluationError(
-            f"no model folder {folder}; give a Hugging Face or sentence-transformers folder on disk (a model of the Hub: "
-            "`hf download NAME --local-dir DIR` first)"
-        )
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
-        raise EvaluationError(f"{folder} holds no model: neither modules.json nor config.json is in it")
+        raise EvaluationError(
+            f"no model in {folder}: neither modules.json nor config.json is there; give a Hugging Face or "
+            "sentence-transformers folder (of the Hub: `hf download NAME --local-dir DIR` first)"
+        )
     layered = pooling is not None and is_layer_pooling(pooling)
     if pooling is not None and not layered:
         _check_pooling(pooling)
@@ -349,9 +347,7 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
 
 
 def _poolings(model: Any) -> list[Any]:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    return [module for module in model if isinstance(module, Pooling)]
+    return [module for module in model if hasattr(module, "pooling_mode")]
 
 
 def _replace_pooling(model: Any, folder: Path, pooling: str) -> None:
@@ -371,14 +367,10 @@ def _replace_pooling(model: Any, folder: Path, pooling: str) -> None:
 
 def _depth(model: Any, folder: Path) -> int:
     """The number of layers of the model's transformer."""
-    from sentence_transformers.sentence_transformer.modules import Transformer
-
     config = getattr(getattr(model[0], "auto_model", None), "config", None)
     depth = getattr(config, "num_hidden_layers", None)
-    if not isinstance(model[0], Transformer) or not isinstance(depth, int):
-        raise EvaluationError(
-            f"{folder} begins with {type(model[0]).__name__}, not with a transformer that has layers; use its own pooling"
-        )
+    if not isinstance(depth, int):
+        raise EvaluationError(f"{folder} begins with {type(model[0]).__name__}, which has no layers; use its own pooling")
     return depth
 
 

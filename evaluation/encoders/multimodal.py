@@ -12,7 +12,7 @@ import soxr
 import torch
 from torch import Tensor
 
-from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, usable_device
+from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, on_device, usable_device
 from evaluation.encoders.folders import own_module
 from evaluation.task import EvaluationError, Sound
 from models.carried_code import CARRIED, load_saved
@@ -72,9 +72,8 @@ class MultimodalEncoder(FolderEncoder):
         vectors = []
         with evaluation_mode(self.module):
             for start in range(0, len(items), self.batch_size):
-                features = prepare(items[start : start + self.batch_size])
-                on_device = {n: v.to(self.device) if isinstance(v, Tensor) else v for n, v in features.items()}
-                vectors.append(self.forward(on_device).float().cpu().numpy())
+                features = on_device(prepare(items[start : start + self.batch_size]), self.device)
+                vectors.append(self.forward(features).float().cpu().numpy())
         return np.concatenate(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
 
     def _pictures(self, pictures: list[np.ndarray]) -> Features:

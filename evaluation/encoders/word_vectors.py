@@ -76,6 +76,7 @@ class WordVectors:
         if modality != "text":
             raise EvaluationError(f"word vectors encode texts only; modality {modality!r} was asked for")
         vectors = np.zeros((len(items), self.vectors.shape[1]), dtype=np.float32)
+        before = self.unknown
         for i, text in enumerate(items):
             rows, unknown = self._look_up(text)
             if rows:
@@ -85,7 +86,7 @@ class WordVectors:
                 self.words += len(rows) + unknown
                 self.unknown += unknown
                 self.empty += not rows
-        if self.unknown:
+        if self.unknown > before:
             logger.info(
                 "%s: %d of %d words so far (%.1f %%) have no vector and were left out; %d texts have no known word and got "
                 "the zero vector", self.name, self.unknown, self.words, 100 * self.unknown / self.words, self.empty

@@ -22,8 +22,9 @@ from torch import Tensor, nn
 from data.errors import did_you_mean
 from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
+from evaluation.tasks.classifiers import OPTIMIZERS, Protocol
 from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask, read_labelled
-from evaluation.tasks.probe import Protocol, Result
+from evaluation.tasks.probe import Result
 
 
 def _linear(width: int, classes: int) -> nn.Module:
@@ -96,7 +97,7 @@ def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Proto
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(protocol.seed)
         model = three_layers(x["train"].shape[1], int(y["train"].max()) + 1)
-    optimizer = probe.OPTIMIZERS[protocol.optimizer](list(model.parameters()))
+    optimizer = OPTIMIZERS[protocol.optimizer](list(model.parameters()))
     best, misses, rounds, kept = -1.0, 0, 0, model.state_dict()
     while rounds * protocol.epoch_size <= protocol.max_epochs:
         rounds += 1

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.encoders.encoder import FolderEncoder, evaluation_mode
+from evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
 from evaluation.task import Encoded, Encoder, EvaluationError, Score
 from evaluation.tasks import probe
 from evaluation.tasks.classification import HEADS, check, score
@@ -119,9 +119,8 @@ class _Run:
 
     def _logits(self, part: str, rows: Tensor) -> Tensor:
         features = self.tokenize([self.data.parts[part][i].text for i in rows])
-        features = {n: v.to(self.device) if isinstance(v, Tensor) else v for n, v in features.items()}
         encoder, head = self.model
-        return head(encoder(features)["sentence_embedding"][:, : self.width])
+        return head(encoder(on_device(features, self.device))["sentence_embedding"][:, : self.width])
 
     @torch.no_grad()
     def _predict(self, part: str) -> np.ndarray:

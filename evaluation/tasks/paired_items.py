@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,11 +33,13 @@ class Sample(NamedTuple):
 
     def captions(self) -> list[str]:
         """Its captions, at least one: the entry `captions` of its json, else its field txt."""
-        return _checked(self.where, lambda: decode.captions(self.fields, self.key))
+        with named(self.where):
+            return decode.captions(self.fields, self.key)
 
     def label(self) -> int:
         """Its class number, from the field cls."""
-        return _checked(self.where, lambda: decode.label(self.fields, "cls", self.key))
+        with named(self.where):
+            return decode.label(self.fields, "cls", self.key)
 
 
 class Samples:
@@ -47,8 +51,8 @@ class Samples:
 
     def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:
         self.task = f"task {task}"
-        urls = str(shards) if isinstance(shards, Path) else shards
-        self.shards: ShardSet = _checked(self.task, lambda: ShardSet.open(urls))
+        with named(self.task):
+            self.shards = ShardSet.open(str(shards) if isinstance(shards, Path) else shards)
         self.classes = self.shards.classes
         self.modality = self._modality()
 
@@ -69,22 +73,21 @@ class Samples:
 
     def chunks(self, size: int = CHUNK) -> Iterator[list[Sample]]:
         """All samples, at most `size` at a time. A sample that cannot be decoded is an error that names it."""
-        chunk: list[Sample] = []
         samples = self._raw()
-        while (raw := _checked(self.task, lambda: next(samples, None))) is not None:
-            where = f"{self.task}: shard {raw.shard}"
-            if isinstance(raw, BadSample):
-                raise EvaluationError(f"{where}, sample {raw.key!r}: {raw.reason}")
-            chunk.append(Sample(where, _checked(where, lambda raw=raw: self._item(raw)), raw.fields, raw.key))
-            if len(chunk) == size:
-                yield chunk
-                chunk = []
-        if chunk:
+        while chunk := [self._decoded(raw) for raw in islice(samples, size)]:
             yield chunk
 
+    def _decoded(self, raw: RawSample | BadSample) -> Sample:
+        where = f"{self.task}: shard {raw.shard}"
+        if isinstance(raw, BadSample):
+            raise EvaluationError(f"{where}, sample {raw.key!r}: {raw.reason}")
+        with named(where):
+            return Sample(where, self._item(raw), raw.fields, raw.key)
+
     def _raw(self) -> Iterator[RawSample | BadSample]:
-        for shard in self.shards.shards:
-            yield from read(shard, range(shard.samples))
+        with named(self.task):
+            for shard in self.shards.shards:
+                yield from read(shard, range(shard.samples))
 
     def _item(self, raw: RawSample) -> Any:
         if self.modality == "text":
@@ -154,9 +157,10 @@ def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
     return Sound(decode.audio(data, extension, rate, key), rate)
 
 
-def _checked(where: str, action: Any) -> Any:
-    """What `action` gives; the data's errors become errors of the evaluation that say where."""
+@contextlib.contextmanager
+def named(where: str) -> Iterator[None]:
+    """The data's errors become errors of the evaluation that say where."""
     try:
-        return action()
+        yield
     except DataError as error:
         raise EvaluationError(f"{where}: {error}") from error

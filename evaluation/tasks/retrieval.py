@@ -42,10 +42,10 @@ def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk
     which would be a perfect rank).
     """
     numbers = np.arange(len(texts))
-    there = relevant_ranks(items, texts, (owners, numbers), chunk)
+    there = relevant_ranks(items, texts, (owners, numbers), chunk=chunk)
     ranks = np.empty(len(texts), dtype=np.int64)
     ranks[np.argsort(owners, kind="stable")] = there.ranks
-    return Ranks(ranks, relevant_ranks(texts, items, (numbers, owners), chunk).ranks)
+    return Ranks(ranks, relevant_ranks(texts, items, (numbers, owners), chunk=chunk).ranks)
 
 
 class Found(NamedTuple):

@@ -17,8 +17,8 @@ import numpy as np
 from data.text_files import read_lines
 from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
+from evaluation.tasks.classifiers import Protocol
 from evaluation.tasks.labelled_texts import Labelled, LabelledTask, Row
-from evaluation.tasks.probe import Protocol
 
 Parts = dict[str, list[Row]]  # "all"; "train" and "test"; or "train", "dev" and "test"
 

@@ -201,40 +201,31 @@ def read_prompts(path: str | Path, name: str | None = None) -> Prompts:
         raise EvaluationError(f"{path} cannot be read: {error}") from error
     except ValueError as error:
         raise EvaluationError(f"{path} is no JSON file: {error}") from error
-    return _prompts(_named(record, name, path), f"{path}, set {name}" if name else str(path))
-
-
-def _named(record: Any, name: str | None, path: Path) -> Any:
+    where = str(path)
     several = isinstance(record, dict) and record and all(isinstance(value, dict) for value in record.values())
-    if not several:
-        if name is not None:
-            raise EvaluationError(f"{path} holds one set, not several by name; leave the name {name!r} out")
-        return record
-    known = {str(key).lower(): key for key in record}
-    if name is None:
-        raise EvaluationError(f"{path} holds several sets; name one of {', '.join(record)}")
-    if name.lower() not in known:
-        raise EvaluationError(f"{path} has no set {name!r}.{did_you_mean(name, record)} Sets are {', '.join(record)}")
-    return record[known[name.lower()]]
-
-
-def _prompts(record: Any, where: str) -> Prompts:
-    if isinstance(record, list):
-        if not record:
-            raise EvaluationError(f"{where} is an empty list; it needs a name for every class number")
-        record = {"classes": record}
-    if isinstance(record, dict) and "classes" in record:
-        classes = [tuple(names) if isinstance(names, list) else (names,) for names in record["classes"]]
-        templates = record.get("templates", [])
-        if not all(names and all(name and isinstance(name, str) for name in names) for names in classes):
-            raise EvaluationError(f"{where}: a class is neither a name nor a list of names")
-        single = (names[0] if len(names) == 1 else names for names in classes)
-        return Prompts(tuple(single), tuple(templates))
+    if several != (name is not None):
+        sets = f"holds several sets; name one of {', '.join(record)}" if several else f"holds one set; leave {name!r} out"
+        raise EvaluationError(f"{path} {sets}")
+    if name is not None:
+        key = next((key for key in record if key.lower() == name.lower()), None)
+        if key is None:
+            raise EvaluationError(f"{path} has no set {name!r}.{did_you_mean(name, record)} Sets are {', '.join(record)}")
+        record, where = record[key], f"{path}, set {name}"
     if isinstance(record, dict) and record and all(type(number) is int for number in record.values()):
-        ordered = sorted(record, key=record.__getitem__)
-        if [record[label] for label in ordered] != list(range(len(ordered))):
-            raise EvaluationError(f"{where}: the class numbers are not 0 to {len(ordered) - 1}, each once")
-        return Prompts(tuple(words(label) for label in ordered))
-    raise EvaluationError(
-        f'{where} is neither a list of names, {{"classes": [...], "templates": [...]}}, nor class numbers by name'
-    )
+        if sorted(record.values()) != list(range(len(record))):
+            raise EvaluationError(f"{where}: the class numbers are not 0 to {len(record) - 1}, each once")
+        return Prompts(tuple(words(label) for label in sorted(record, key=record.__getitem__)))
+    if isinstance(record, list):
+        record = {"classes": record}
+    classes = record.get("classes") if isinstance(record, dict) else None
+    if not classes or not all(names and all(name and isinstance(name, str) for name in _listed(names)) for names in classes):
+        raise EvaluationError(
+            f'{where} is neither a list of names (or lists of names), {{"classes": [...], "templates": [...]}}, nor class '
+            "numbers by name"
+        )
+    single = (names[0] if len(names) == 1 else tuple(names) for names in map(_listed, classes))
+    return Prompts(tuple(single), tuple(record.get("templates", [])))
+
+
+def _listed(names: Any) -> list[Any]:
+    return names if isinstance(names, list) else [names]

@@ -65,7 +65,7 @@ def agrees_with_sentence_transformers(task: object, model: object, encoded: Enco
 def agrees_with_mteb(task: object, encoded: Encoded, cache: Path) -> None:
     """mteb's own scores of the vectors that are there already (STS13), to 1e-4."""
     pytest.importorskip("mteb")
-    from test_mteb import agrees, local_task, run
+    from tests.evaluation.encoders.test_mteb import agrees, local_task, run
 
     assert isinstance(task, PairTask)
 

@@ -20,7 +20,6 @@ from PIL import Image
 from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
 
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.preprocess import prepare_images, prepare_sounds
 from evaluation.encoders.multimodal import load_whole
 from evaluation.load import load_model
 from evaluation.task import EvaluationError, Sound
@@ -267,21 +266,6 @@ def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: P
         saved: Any = load_model(str(tmp_path / "again"), device="cpu")
         np.testing.assert_allclose(saved.encode(TEXTS), again(again.tokenize(TEXTS)).numpy(), atol=1e-4)
         np.testing.assert_allclose(saved.encode(items, dual.modalities[1]), again.encode_items(items).numpy(), atol=1e-4)
-
-
-def test_inputs_are_prepared_as_in_training() -> None:
-    rng = np.random.default_rng(3)
-    arrays = [rng.integers(0, 256, (*shape, 3), dtype=np.uint8) for shape in ((40, 61), (75, 33), (7, 7), (300, 20))]
-    picture = ImageInput(size=24, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7))
-    got = exported.prepare_pictures([Image.fromarray(array) for array in arrays], picture.model_dump())
-    torch.testing.assert_close(got, prepare_images(arrays, **picture.model_dump()), atol=1e-5, rtol=0)
-    clips = [*sounds(8000, (3000, 9000, 16000, 400)), *sounds(22050, (20000, 999)), *sounds(16000, (4001,))]
-    pairs = [(clip.samples, clip.rate) for clip in clips]
-    for sound in (CLAP_INPUT, KALDI_INPUT, AudioInput(rate=16000, seconds=0.7, bins=20, high_hz=8000)):
-        got = exported.prepare_sounds(pairs, sound.model_dump())
-        want = prepare_sounds(pairs, **sound.model_dump())
-        assert got.shape == want.shape == (7, sound.frames, sound.bins)
-        torch.testing.assert_close(got, want, atol=2e-3, rtol=0)
 
 
 def _edited(folder: Path, out: Path, name: str, text: str | None = None) -> Path:

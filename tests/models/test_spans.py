@@ -86,15 +86,11 @@ def test_byte_level_tokens_of_a_word_give_the_word(trim_offsets: bool, add_prefi
     assert ((3, 7) in offsets) is not trim_offsets  # else this would not test the space before a word
 
 
-def test_the_same_word_twice_is_marked_once(encoder: TextEncoder) -> None:
-    mask = encoder.tokenize(["dog dog dog"], spans=[(4, 7)])["word_mask"]
-    assert mask.tolist() == [[0, 0, 1, 0, 0]]
-
-
-def test_no_span_an_empty_span_and_padding_mark_nothing(encoder: TextEncoder) -> None:
-    texts = ["the dog", "the dog", "the dog", "the dog sees a cat in the house"]
-    mask = encoder.tokenize(texts, spans=[None, (0, 0), (5, 5), (0, 3)])["word_mask"]
-    assert mask[:3].sum() == 0 and mask[3].tolist() == [0, 1] + [0] * (mask.shape[1] - 2)
+def test_one_word_of_several_and_none(encoder: TextEncoder) -> None:
+    """The same word twice is marked once; no span, an empty one and padding mark nothing."""
+    texts = ["dog dog dog", "the dog", "the dog", "the dog sees a cat in the house"]
+    mask = encoder.tokenize(texts, spans=[(4, 7), None, (5, 5), (0, 3)])["word_mask"]
+    assert [row.nonzero().flatten().tolist() for row in mask] == [[2], [], [], [1]]
 
 
 def test_a_word_that_is_cut_off_marks_nothing(encoder: TextEncoder) -> None:
@@ -112,16 +108,14 @@ def test_without_spans_nothing_changes(encoder: TextEncoder) -> None:
 
 
 def test_what_is_refused(encoder: TextEncoder) -> None:
-    with pytest.raises(ValueError, match="tokenize: 1 spans for 2 texts"):
+    with pytest.raises(ValueError, match="1 spans for 2 texts"):
         encoder.tokenize(["a", "b"], spans=[(0, 1)])
 
     class Slow(BertTokenizer):
         is_fast = False
 
     slow = TextEncoder(encoder.model, Slow.from_pretrained(ROOT / "models" / "small-bert-en"))
-    slow.path = "some/folder"
-    assert set(slow.tokenize(["a"])) == {"input_ids", "attention_mask"}
-    with pytest.raises(ValueError, match=r"encoder.path: the tokenizer of 'some/folder' \(Slow\)"):
+    with pytest.raises(ValueError, match=r"encoder\.path"):
         slow.tokenize(["a"], spans=[(0, 1)])
 
 

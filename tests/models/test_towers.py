@@ -41,7 +41,8 @@ from transformers.masking_utils import create_causal_mask
 
 from data.streams.inputs import AudioInput, ImageInput
 from models.clip_layers import last_clip_layer
-from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, Tower, ViTTower, spec_augment
+from models.tower import Tower
+from models.towers import AnyTower, ASTTower, HTSATTower, ResNetTower, ViTTower
 from tests.models import tiny_encoder
 from trainers.engine.batchnorm import synchronised
 
@@ -111,6 +112,8 @@ def test_shape_and_gradients(kind: str) -> None:
     torch.manual_seed(0)
     config = TOWERS[kind]
     config.check()
+    adapter: TypeAdapter[Any] = TypeAdapter(AnyTower)
+    assert adapter.validate_json(adapter.dump_json(config)) == config
     tower = config.build(20).train()
     x = items(tower)
     out = tower(x)
@@ -124,20 +127,8 @@ def test_shape_and_gradients(kind: str) -> None:
         tower.eval()
         close(tower(x), tower(x), 0)
         close(tower(x)[:1], tower(x[:1]))  # a row does not depend on the others
-
-
-@pytest.mark.parametrize("kind", TOWERS)
-def test_config_survives_json(kind: str) -> None:
-    adapter: TypeAdapter[Any] = TypeAdapter(AnyTower)
-    assert adapter.validate_json(adapter.dump_json(TOWERS[kind])) == TOWERS[kind]
-
-
-@pytest.mark.parametrize("kind", TOWERS)
-def test_other_inputs_are_refused(kind: str) -> None:
-    tower = TOWERS[kind].build(20)
-    x = items(tower)[..., :-1]
-    with pytest.raises(ValueError, match=r"method\.tower\.input: the tower takes \w+ items of shape"):
-        tower(x)
+    with pytest.raises(ValueError, match=r"method\.tower\.input"):
+        tower(x[..., :-1])
 
 
 def test_defaults_are_the_published_sizes() -> None:
@@ -159,36 +150,28 @@ def test_defaults_are_the_published_sizes() -> None:
     assert sum(p.numel() for p in built["vit"].parameters()) == 87_456_000
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (VIT.model_copy(update={"patch_size": 5}), r"method\.tower\.patch_size: 5 does not divide .*input\.size 16"),
-        (VIT.model_copy(update={"heads": 5}), r"method\.tower\.heads: 5 heads do not divide a width of 24"),
-        (ResNetTower(input=ImageInput(size=40)), r"method\.tower\.input\.size: 40 is not a multiple of 32"),
-        (ResNetTower(width=3), r"method\.tower\.width: 3 is not an even number"),
-        (HTSAT.model_copy(update={"heads": (1, 2)}), r"method\.tower\.heads: \(1, 2\) for depths \(1, 2, 1\)"),
-        (HTSAT.model_copy(update={"heads": (1, 2, 5)}), r"method\.tower\.heads: 5 heads do not divide a width of 32"),
-        (HTSAT.model_copy(update={"spec_size": 40}), r"method\.tower\.spec_size: 40 is not a multiple of .*bins 16"),
-        (HTSAT.model_copy(update={"spec_size": 32}), r"method\.tower\.input: 101 frames, and spec_size 32 takes at most 64"),
-        (HTSAT.model_copy(update={"patch_size": 3}), r"method\.tower\.spec_size: 64 is not a multiple of 12"),
-        (HTSAT.model_copy(update={"window": 16}), r"method\.tower\.window: 16 is larger than the last stage, 8 x 8"),
-        (HTSAT.model_copy(update={"mask_bins": 17}), r"method\.tower\.mask_bins: 17 is more than a spectrogram has, 16"),
-        (AST.model_copy(update={"mask_frames": 49}), r"method\.tower\.mask_frames: 49 is more than a spectrogram has, 48"),
-        (AST.model_copy(update={"patch_size": 25}), r"method\.tower\.patch_size: 25 is larger than .*48 frames x 24 bins"),
-        (AST.model_copy(update={"heads": 5}), r"method\.tower\.heads: 5 heads do not divide"),
+WRONG: dict[str, Any] = {
+    "patch_size": [(VIT, {"patch_size": 5}), (AST, {"patch_size": 25})],
+    "heads": [(VIT, {"heads": 5}), (AST, {"heads": 5}), (HTSAT, {"heads": (1, 2)}), (HTSAT, {"heads": (1, 2, 5)})],
+    "width": [(ResNetTower(), {"width": 3})],
+    "size": [(ResNetTower(), {"input": ImageInput(size=40)})],
+    "spec_size": [
+        (HTSAT, {"spec_size": 40}),
+        (HTSAT, {"spec_size": 32}),
+        (HTSAT, {"patch_size": 3}),
+        (HTSAT, {"window": 16}),
+        (HTSAT, {"depths": (1, 1, 1, 1, 1), "heads": (1, 1, 1, 1, 1), "window": 2}),
     ],
-)
-def test_impossible_settings(config: Any, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        config.check()
-    with pytest.raises(ValueError, match=message):
-        config.build(8)
+    "mask_bins": [(HTSAT, {"mask_bins": 17})],
+    "mask_frames": [(AST, {"mask_frames": 49})],
+}
 
 
-def test_strips_must_divide_the_last_stage() -> None:
-    config = HTSAT.model_copy(update={"depths": (1, 1, 1, 1, 1), "heads": (1, 1, 1, 1, 1), "window": 2})
-    with pytest.raises(ValueError, match=r"64 is 4 strips of 16 bins, which do not divide the last stage of 2 x 2 patches"):
-        config.check()
+@pytest.mark.parametrize("setting", WRONG)
+def test_impossible_settings(setting: str) -> None:
+    for config, change in WRONG[setting]:
+        with pytest.raises(ValueError, match=rf"method\.tower.*{setting}"):
+            config.model_copy(update=change).check()
 
 
 # ---- one position of the last layer ----------------------------------------------------------------------------------
@@ -237,15 +220,8 @@ def test_last_layer_of_a_text_transformer() -> None:
 def test_last_layer_honours_attention_dropout() -> None:
     layer, states = _layer_and_states(dropout=0.5)
     index = torch.zeros(5, dtype=torch.long)
-    torch.manual_seed(0)
-    draws = torch.stack([last_clip_layer(layer, states, index) for _ in range(2)])
+    draws = [last_clip_layer(layer, states, index) for _ in range(2)]
     assert (draws[0] - draws[1]).abs().max() > 1e-3
-    layer.eval()
-    with torch.no_grad():
-        close(last_clip_layer(layer, states, index), layer(states, None)[:, 0], 1e-12)
-        attended = layer.self_attn.register_forward_hook(lambda *_: pytest.fail("the whole attention was computed"))
-        last_clip_layer(layer, states, index)
-        attended.remove()
 
 
 # ---- images ----------------------------------------------------------------------------------------------------------
@@ -327,48 +303,45 @@ def test_vit_dropout(tmp_path: Path) -> None:
             assert torch.equal(tower(x), tower(x)) == (dropout == 0)
 
 
-def test_picture_folders_that_do_not_fit(tmp_path: Path) -> None:
+def test_folders_that_do_not_fit(tmp_path: Path) -> None:
+    """The error names the setting."""
     clip().save_pretrained(tmp_path / "clip")
-    torch.manual_seed(6)
-    VISION["dinov2"]().save_pretrained(tmp_path / "dinov2")
+    clap().save_pretrained(tmp_path / "clap")
+    clap(enable_fusion=True, fusion_type="channel_map").save_pretrained(tmp_path / "fused")
     BertModel(tiny_encoder.bert_config()).save_pretrained(tmp_path / "bert")
-    (tmp_path / "empty").mkdir()
     (tmp_path / "weightless").mkdir()
     (tmp_path / "weightless" / "config.json").write_text((tmp_path / "clip" / "config.json").read_text())
-    cases = {
-        "clip": (24, r"method\.tower\.input\.size: 24, and '.*clip' takes images of 16 pixels"),
-        "dinov2": (18, r"method\.tower\.input\.size: 18 is not a multiple of the patch of '.*dinov2', 4"),
-        "bert": (16, r"method\.tower\.path: '.*bert' is a 'bert' model; this kind of tower takes clip"),
-        "empty": (16, r"method\.tower\.path: '.*empty' cannot be loaded\. Give a folder with config\.json"),
-        "weightless": (16, r"method\.tower\.path: '.*weightless' cannot be loaded\..*has no safetensors file"),
-        "no such/folder/there": (16, r"method\.tower\.path: '.*there' cannot be loaded\. Give a folder"),
-    }
-    for name, (size, message) in cases.items():
-        config = ViTTower(input=ImageInput(size=size), path=str(tmp_path / name))
-        with pytest.raises(ValueError, match=message):
+    clip().save_pretrained(tmp_path / "pickled")
+    (tmp_path / "pickled" / "model.safetensors").rename(tmp_path / "pickled" / "pytorch_model.bin")
+    pictures = {"clip": 24, "bert": 16, "weightless": 16, "pickled": 16, "no such/folder/there": 16}
+    sounds: dict[str, dict[str, float]] = {"clip": {}, "fused": {}, "clap": {"bins": 32}, "./clap": {"seconds": 3.0}}
+    configs: list[Any] = [
+        *(ViTTower(input=ImageInput(size=size), path=str(tmp_path / name)) for name, size in pictures.items()),
+        *(
+            HTSATTower(input=SOUND.model_copy(update=change), path=str(tmp_path / name), **MASKS)
+            for name, change in sounds.items()
+        ),
+    ]
+    for config in configs:
+        with pytest.raises(ValueError, match=r"^method\.tower.*"):
             config.check()
 
 
-def test_other_normalisation_than_the_folders(tmp_path: Path) -> None:
-    clip().save_pretrained(tmp_path)
-    settings = {"image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"method\.tower\.input\.mean: .*says image_mean \[0\.5, 0\.5, 0\.5\]"):
-        ViTTower(input=IMAGE, path=str(tmp_path)).check()
-    halves = ImageInput(size=16, mean=(0.5, 0.5, 0.5), std=(0.5, 0.5, 0.5))
-    ViTTower(input=halves, path=str(tmp_path)).check()
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps({"image_mean": None, "image_std": list(IMAGE.std)}))
-    ViTTower(input=IMAGE, path=str(tmp_path)).check()  # null: the folder says nothing
-
-
-def test_pickled_weights_are_refused(tmp_path: Path) -> None:
-    clip().save_pretrained(tmp_path)
-    (tmp_path / "model.safetensors").rename(tmp_path / "pytorch_model.bin")
-    config = ViTTower(input=IMAGE, path=str(tmp_path))
-    with pytest.raises(ValueError, match=r"method\.tower\.path: .* has only pickled weights"):
-        config.check()
-    with pytest.raises(ValueError, match=r"method\.tower\.path: .* has only pickled weights"):
-        config.build(12)
+def test_inputs_are_made_as_the_folders_preprocessor_says(tmp_path: Path) -> None:
+    clip().save_pretrained(tmp_path / "clip")
+    clap().save_pretrained(tmp_path / "clap")
+    path, halves = str(tmp_path / "clip"), (0.5, 0.5, 0.5)
+    settings: dict[str, Any] = {"image_mean": halves, "image_std": halves}
+    (tmp_path / "clip" / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"method\.tower\.input\.mean"):
+        ViTTower(input=IMAGE, path=path).check()
+    ViTTower(input=ImageInput(size=16, mean=halves, std=halves), path=path).check()
+    (tmp_path / "clip" / "preprocessor_config.json").write_text(json.dumps({"image_mean": None}))
+    ViTTower(input=IMAGE, path=path).check()  # null: the folder says nothing
+    settings = {"sampling_rate": 48000, "hop_length": 80, "fft_window_size": 256}
+    (tmp_path / "clap" / "preprocessor_config.json").write_text(json.dumps(settings))
+    with pytest.raises(ValueError, match=r"method\.tower\.input\.rate"):
+        HTSATTower(input=SOUND, path=str(tmp_path / "clap"), **MASKS).check()
 
 
 def test_missing_weights_are_refused(tmp_path: Path) -> None:
@@ -377,7 +350,7 @@ def test_missing_weights_are_refused(tmp_path: Path) -> None:
     settings = json.loads((tmp_path / "config.json").read_text())
     settings["vision_config"]["num_hidden_layers"] = 3
     (tmp_path / "config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"method\.tower\.path: .* lacks \d+ weights of a 'clip' model"):
+    with pytest.raises(ValueError, match=r"method\.tower\.path"):
         ViTTower(input=IMAGE, path=str(tmp_path)).build(12)
 
 
@@ -405,41 +378,19 @@ def test_clap_folder(saved: str, tmp_path: Path) -> None:
         assert expected.std() > 1e-2
 
 
-def test_sound_folders_that_do_not_fit(tmp_path: Path) -> None:
-    clap().save_pretrained(tmp_path / "clap")
-    clap(enable_fusion=True, fusion_type="channel_map").save_pretrained(tmp_path / "fused")
-    clip().save_pretrained(tmp_path / "clip")
-
-    def message(path: str, input: AudioInput) -> str:
-        with pytest.raises(ValueError) as raised:
-            HTSATTower(input=input, path=str(tmp_path / path), **MASKS).check()
-        return str(raised.value)
-
-    assert "is a CLAP with fusion, which takes four spectrograms" in message("fused", SOUND)
-    more = SOUND.model_copy(update={"bins": 32})
-    assert message("clap", more).startswith("method.tower.input.bins: 32, and ")
-    longer = SOUND.model_copy(update={"seconds": 3.0})
-    assert message("clap", longer).startswith("method.tower.input: 301 frames, and spec_size 64 of ")
-    assert "is a 'clip' model; this kind of tower takes clap, clap_audio_model" in message("clip", SOUND)
-    settings = {"sampling_rate": 48000, "hop_length": 80, "fft_window_size": 256}
-    (tmp_path / "clap" / "preprocessor_config.json").write_text(json.dumps(settings))
-    assert message("clap", SOUND).startswith("method.tower.input.rate: 8000, and the preprocessor of ")
-
-
 def test_clap_weights_take_claps_spectrograms(tmp_path: Path) -> None:
     """Kaldi's only where an export of this project says that its tower was trained on them."""
-    clap().save_pretrained(tmp_path / "clap")
-    clap().audio_model.save_pretrained(tmp_path / "export" / "tower")
+    path = tmp_path / "export" / "tower"
+    clap().audio_model.save_pretrained(path)
     kaldi = AudioInput(features="kaldi", rate=8000, seconds=1.0, bins=16)
-    message = r"method\.tower\.input\.features: '%s', and the weights of '.*%s' were trained on '%s'"
-    for path in ("clap", "export/tower"):
-        HTSATTower(input=SOUND, path=str(tmp_path / path), **MASKS).check()
-        with pytest.raises(ValueError, match=message % ("kaldi", path, "clap")):
-            HTSATTower(input=kaldi, path=str(tmp_path / path), **MASKS).check()
+    decibels, logarithms = (HTSATTower(input=input, path=str(path), **MASKS) for input in (SOUND, kaldi))
+    decibels.check()
+    with pytest.raises(ValueError, match=r"method\.tower\.input\.features"):
+        logarithms.check()
     (tmp_path / "export" / "dual_config.json").write_text(json.dumps({"input": kaldi.model_dump()}))
-    HTSATTower(input=kaldi, path=str(tmp_path / "export" / "tower"), **MASKS).check()
-    with pytest.raises(ValueError, match=message % ("clap", "tower", "kaldi")):
-        HTSATTower(input=SOUND, path=str(tmp_path / "export" / "tower"), **MASKS).check()
+    logarithms.check()
+    with pytest.raises(ValueError, match=r"method\.tower\.input\.features"):
+        decibels.check()
 
 
 @pytest.mark.parametrize("kind", ["htsat", "ast"])
@@ -480,63 +431,26 @@ def test_drop_path_leaves_out_both_branches() -> None:
         assert not (block.eval()(x, (8, 8))[0] == x).all(2).all(1).any()
 
 
-def _after_batch_norm(tower: Any, x: Tensor) -> Tensor:
-    """(B, frames, bins) that goes on to be folded."""
-    seen: list[Tensor] = []
-    encoder = tower.model.audio_encoder
-    fold = encoder.reshape_mel2img
-
-    def watched(normed: Tensor) -> Tensor:
-        seen.append(normed)
-        return fold(normed)
-
-    encoder.reshape_mel2img = watched
-    tower(x)
-    del encoder.reshape_mel2img
-    return seen[0].detach()[:, 0]
-
-
 def test_htsat_masks_come_behind_the_batch_norm() -> None:
     """The statistics are those of whole spectrograms; masked places are 0, the others as without masks. Copies and
-    synchronised towers mask as well."""
-    tower = HTSAT.build(8).train()
+    synchronised towers mask as well, by their own mode."""
+    tower: Any = HTSAT.build(8).train()
     x = items(tower, 4) * 3 - 40
     mean = x.mean((0, 1))
     normed = (x - mean) / (x.var((0, 1), unbiased=False) + 1e-5).sqrt()
     towers: list[Any] = [tower, copy.deepcopy(tower), synchronised(copy.deepcopy(tower))]
     for each in towers:
-        found = _after_batch_norm(each, x)
-        kept = found != 0
-        assert 0.2 < kept.float().mean() < 0.98
-        close(found[kept], normed[kept], 1e-4)
-        close(each.model.audio_encoder.batch_norm.running_mean, 0.1 * mean, 1e-4)
-        assert bool((_after_batch_norm(each.eval(), x) != 0).all())
-    # a deep copy masks by its own mode, not by that of the original
-    copied = copy.deepcopy(tower.train()).eval()
-    assert bool((_after_batch_norm(copied, x) != 0).all())
-
-
-def test_spec_augment_stripes() -> None:
-    """Whole rows and columns, at most two stretches of each, fewer than the limits, different from row to row."""
-    torch.manual_seed(8)
-    x = torch.ones(300, 40, 24, requires_grad=True)
-    out = spec_augment(x, frames=10, bins=5)
-    lost = out == 0
-    by_frame, by_bin = lost.all(2), lost.all(1)
-    assert torch.equal(lost, by_frame[:, :, None] | by_bin[:, None, :])
-    for stripes, most in ((by_frame, 10), (by_bin, 5)):
-        padded = nn.functional.pad(stripes.int(), (1, 0))
-        starts = (padded.diff(dim=1) == 1).sum(1)
-        assert starts.max() == 2
-        assert stripes.sum(1).max() == 2 * (most - 1)  # 300 rows show the widest two
-        assert (stripes.sum(1) == 0).any()
-        assert stripes[:, 0].any() and stripes[:, -1].any()
-        # mean width of a stripe: (most - 1) / 2, and two of them, which may overlap
-        assert 0.7 * (most - 1) < stripes.sum(1).float().mean() < most - 1
-    assert len({tuple(row.tolist()) for row in by_frame}) > 200
-    out.sum().backward()
-    assert x.grad is not None
-    assert torch.equal(x.grad, (~lost).float())
+        seen: list[Tensor] = []
+        encoder = each.model.audio_encoder
+        fold = encoder.reshape_mel2img
+        encoder.reshape_mel2img = lambda found, fold=fold, seen=seen: fold(seen.append(found) or found)
+        each(x)
+        close(encoder.batch_norm.running_mean, 0.1 * mean, 1e-4)
+        each.eval()(x)
+        masked, whole = (one.detach()[:, 0] for one in seen)
+        kept = masked != 0
+        assert 0.2 < kept.float().mean() < 0.98 and bool((whole != 0).all())
+        close(masked[kept], normed[kept], 1e-4)
 
 
 def test_new_ast_can_tell_its_tokens_apart() -> None:
@@ -567,15 +481,12 @@ def test_ast_folder(tmp_path: Path) -> None:
     tower.masks = (0, 0)
     assert torch.equal(tower(x), tower(x))  # the folder's dropout is not taken over
 
-    for update, message in (
-        ({"bins": 32}, "48 frames x 32 bins, and"),
-        ({"seconds": 1.0}, "98 frames x 24 bins, and"),
-    ):
-        with pytest.raises(ValueError, match=rf"method\.tower\.input: {message} .* takes up to 60 frames x 24 bins"):
+    for update in ({"bins": 32}, {"seconds": 1.0}):
+        with pytest.raises(ValueError, match=r"method\.tower\.input"):
             config.model_copy(update={"input": KALDI.model_copy(update=update)}).check()
     extractor.mean = -1.0
     extractor.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=r"method\.tower\.mean: -4\.267\d*, and the preprocessor of .* says mean -1\.0"):
+    with pytest.raises(ValueError, match=r"method\.tower\.mean"):
         config.check()
     config.model_copy(update={"mean": -1.0}).check()
 

@@ -133,7 +133,7 @@ def here(recipe: Recipe, place: Path, changes: dict[str, Any]) -> Recipe:
 
 
 def test_going_on_from_a_clip_asks_for_one_s_own_pairs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of docs/clip.md on a set of a few pairs, with a CLIP of a few weights in the place of the hub's."""
+    """The commands of docs/papers/clip.md on a few pairs, with a CLIP of a few weights in the place of the hub's."""
     monkeypatch.chdir(tmp_path)
     rng = np.random.default_rng(0)
     words = tiny_encoder.WORDS[2:]

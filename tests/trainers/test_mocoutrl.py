@@ -10,17 +10,15 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from transformers import CanineConfig, ElectraConfig, PretrainedConfig
 
 from data.batch import Batch
 from tests.models import tiny_encoder
+from tests.trainers.test_losses import A
 from trainers import losses
-from trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig, mean_of_marked
+from trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig
 
-A = torch.tensor([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]], dtype=torch.float64)
-B = torch.tensor([[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]], dtype=torch.float64)
-C = torch.tensor([[0, 0, 1], [1, 0, 0], [0, 1, 0], [0.6, 0, 0.8]], dtype=torch.float64)
-
-
+SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 VOCABULARY = tiny_encoder.bert_config().vocab_size
 
 
@@ -46,15 +44,6 @@ def triplets(samples: int = 16, seed: int = 0, absent: tuple[int, ...] = ()) -> 
     return Batch(
         {"input_ids": ids * mask, "attention_mask": mask, "word_mask": marks, "candidate": candidate}, ["x"] * samples
     )
-
-
-# --------------------------------------------------------------------------------------------------------------- formulas
-
-
-def test_golden_values() -> None:
-    assert losses.long_span(A, B, C, 0.07).item() == pytest.approx(2.780395, abs=1e-6)
-    views = torch.stack([A, B], 1)
-    assert losses.nt_xent_with_negatives(views, views, C, 0.07).item() == pytest.approx(4.017536, abs=1e-6)
 
 
 def naive_nt_xent(embeddings: Tensor, labels: list[int], t: float) -> float:
@@ -183,9 +172,6 @@ def test_gaussian_shell() -> None:
     assert moved.mean().item() == pytest.approx(0.005, rel=0.01) and moved.std().item() == pytest.approx(0.005 / 3, rel=0.01)
 
 
-# ------------------------------------------------------------------------------------------------------------- dictionary
-
-
 def test_the_dictionary_is_an_exponential_moving_average() -> None:
     made = method(momentum=0.9)
     optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
@@ -204,22 +190,6 @@ def test_the_dictionary_is_an_exponential_moving_average() -> None:
     fresh = method(momentum=0.9)
     fresh.load_state_dict(made.state_dict())
     assert torch.equal(fresh.dictionary, made.dictionary)
-
-
-def test_views_are_embedded_by_the_dictionary() -> None:
-    made, batch = method(), triplets()
-    before = made.encode("text", batch)
-    with torch.no_grad():
-        made.dictionary.add_(torch.randn_like(made.dictionary))
-    after = made.encode("text", batch)
-    assert torch.equal(before["z"][:, 0], after["z"][:, 0])
-    assert not torch.allclose(before["z"][:, 1], after["z"][:, 1]) and not torch.allclose(
-        before["z"][:, 2], after["z"][:, 2]
-    )
-    plain = method(dictionary_views=False)
-    with torch.no_grad():
-        plain.dictionary.zero_()
-    assert torch.equal(plain.encode("text", batch)["z"], before["z"])
 
 
 def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:
@@ -253,14 +223,6 @@ def test_one_forward_of_three_views(monkeypatch: pytest.MonkeyPatch) -> None:
         assert torch.allclose(features["w"][:, view], out.tokens[:, 2:4].mean(1), atol=1e-5)
 
 
-def test_groups_of_similar_length_change_nothing() -> None:
-    made, batch = method(), triplets(samples=30)
-    grouped = made.encode("text", batch)
-    one = [made.encode("text", Batch({n: t[i : i + 1] for n, t in batch.tensors.items()})) for i in range(30)]
-    for name in ("z", "w"):
-        assert torch.allclose(grouped[name], torch.cat([part[name] for part in one]), atol=1e-5)
-
-
 def test_token_loss_leaves_out_sentences_without_the_word() -> None:
     made, batch = method(perturbation=False), triplets(absent=(1, 5, 9))
     out = made({"text": batch})
@@ -268,15 +230,6 @@ def test_token_loss_leaves_out_sentences_without_the_word() -> None:
     rest = [i for i in range(16) if i not in (1, 5, 9)]
     fewer = Batch({n: t[rest] for n, t in batch.tensors.items()})
     assert torch.allclose(out.losses["token"], made({"text": fewer}).losses["token"], atol=1e-6)
-
-
-def test_mean_of_marked() -> None:
-    states = torch.arange(12.0).view(1, 4, 3)
-    assert mean_of_marked(states, torch.tensor([[0, 1, 0, 1]])).tolist() == [[6.0, 7.0, 8.0]]
-    assert mean_of_marked(states, torch.zeros(1, 4)).tolist() == [[0.0, 0.0, 0.0]]
-
-
-# --------------------------------------------------------------------------------------------------------------- variants
 
 
 def test_disagree_6_3_projectors_serve_training_only() -> None:
@@ -333,44 +286,6 @@ def test_disagree_6_3_released_mean_counts_padding() -> None:
     assert not torch.allclose(z, masked, atol=1e-3)
 
 
-# ----------------------------------------------------------------------------------------------------------- wrong models
-
-
-def test_states_and_word_embeddings_of_different_size() -> None:
-    from transformers import ElectraConfig, ElectraModel
-
-    config = ElectraConfig(
-        vocab_size=40,
-        embedding_size=8,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=16,
-        hidden_dropout_prob=0.0,
-    )
-    from models.text_encoder import TextEncoder
-
-    def electra() -> TextEncoder:
-        return TextEncoder(ElectraModel(config), tiny_encoder.tokenizer(), "mean")
-
-    made = MoCoUTRLConfig().build(electra())
-    assert torch.isfinite(made({"text": triplets()}).losses["token"])
-    with pytest.raises(ValueError, match=r"8 dimensions and its states 16.*method\.projectors"):
-        MoCoUTRLConfig(variant="released").build(electra())
-
-
-def test_a_model_without_word_embeddings() -> None:
-    from transformers import CanineConfig, CanineModel
-
-    from models.text_encoder import TextEncoder
-
-    config = CanineConfig(
-        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16, num_hash_buckets=32
-    )
-    with pytest.raises(ValueError, match="a 'canine' model has no table of word embeddings"):
-        MoCoUTRLConfig().build(TextEncoder(CanineModel(config), tiny_encoder.tokenizer(), "mean"))
-
-
 @pytest.mark.parametrize("kind", ["deberta", "deberta-v2", "roberta", "distilbert", "mpnet"])
 def test_encoders_of_other_kinds(kind: str) -> None:
     """x through the trained embeddings is what token ids give; the views differ, and all that is trained has a gradient."""
@@ -410,3 +325,15 @@ def test_word_embeddings_that_do_more_than_look_up() -> None:
     assert not torch.allclose(made.encode("text", batch)["z"][:, 1:], fresh[:, 1:], atol=0.1)
     made({"text": batch}).losses["long"].backward()
     assert made.table.weight.grad is not None and not made.dictionary.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("config", "settings", "named"),
+    [
+        (CanineConfig(num_hash_buckets=32, **SIZES), {}, "'canine'"),  # no table of word embeddings
+        (ElectraConfig(vocab_size=40, embedding_size=8, **SIZES), {"variant": "released"}, r"method\.projectors"),
+    ],
+)
+def test_models_whose_words_cannot_be_replaced(config: PretrainedConfig, settings: dict[str, Any], named: str) -> None:
+    with pytest.raises(ValueError, match=named):
+        MoCoUTRLConfig(**settings).build(tiny_encoder.encoder("mean", config))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from data import upload
-from data.shards import absolute
+from data.shard_urls import absolute
 from evaluation import registry as tasks
 from trainers import registry
 from trainers.engine.checkpoint import load_method

@@ -136,7 +136,7 @@ def test_random_grayscale() -> None:
 @pytest.mark.parametrize("wrong", [{"hue": 0.6}, {"contrast": -1}, {"image": torch.zeros(2, 3, 4, 4, dtype=torch.uint8)}])
 def test_color_jitter_refuses(wrong: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=f"color_jitter: {next(iter(wrong))}"):
-        device.color_jitter(**({"image": pictures(), "generator": seeded()} | wrong))
+        device.color_jitter(**{"image": pictures(), "generator": seeded(), **wrong})
 
 
 # ---- mix-up

@@ -237,9 +237,7 @@ def test_ray_gives_what_inline_gives(tmp_path: Path) -> None:
 @pytest.mark.parametrize("keep", ["skip", "keep"])
 def test_a_run_without_wordnet_stops_and_skips_no_sample(tmp_path: Path, keep: Literal["skip", "keep"]) -> None:
     config = stream(write(tmp_path, LINES), lexicon=str(tmp_path / "none"), without_candidate=keep)
-    with pytest.raises(
-        ValueError, match=r"the lexicon of a stream of kind 'triplet': no WordNet in .*apt-get install"
-    ) as caught:
+    with pytest.raises(ValueError, match="lexicon=") as caught:
         views(config, 1)
     assert not isinstance(caught.value, DataError)
 

@@ -165,7 +165,7 @@ def test_wk_by_its_formulas(folders: dict[str, Path], name: str, start: int, rel
 
 @pytest.mark.parametrize("pooling", ["wk", "wk1", "layer3-mean", "layer1-median", "frist-last"])
 def test_poolings_that_do_not_fit(folders: dict[str, Path], pooling: str) -> None:
-    with pytest.raises(EvaluationError, match=pooling):
+    with pytest.raises(EvaluationError):
         load_encoder(folders["bert"], pooling, "cpu")
 
 

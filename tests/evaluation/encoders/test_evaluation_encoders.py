@@ -205,4 +205,4 @@ def test_bad_models(bert: Path, tmp_path: Path) -> None:
         {"path": bert, "batch_size": 0},
     ):
         with pytest.raises(EvaluationError):
-            load_encoder(**settings)  # type: ignore[arg-type]
+            load_encoder(**settings)

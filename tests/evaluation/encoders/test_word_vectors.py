@@ -72,7 +72,7 @@ def test_unknown_words_and_empty_sentences_are_counted_once(tmp_path: Path, capl
             vectors = encoder.encode(["the red dog", "zebra", "cat", "zebra", "?"])
     assert not vectors[[1, 3, 4]].any()
     assert (encoder.words, encoder.unknown, encoder.empty) == (5, 2, 2)
-    assert caplog.text.count("2 of 5 words (40.0 %) have no vector") == 1
+    assert caplog.text.count("2 of 5 words so far (40.0 %)") == 1
     assert "2 texts have no known word" in caplog.text
 
 

@@ -15,8 +15,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from evaluation.task import EvaluationError
-from evaluation.tasks import probe
-from evaluation.tasks.probe import FAST, RELEASED, TEST, Protocol
+from evaluation.tasks import classifiers, probe
+from evaluation.tasks.classifiers import Protocol
+from evaluation.tasks.probe import FAST, RELEASED, TEST
 
 SHORT = Protocol(kfold=3, batch=16, tenacity=1, epoch_size=1, max_epochs=12, l2=(1e-4, 1e-1))
 
@@ -97,7 +98,7 @@ def shared_size(train: list[np.ndarray], rows: int, protocol: Protocol) -> int:
 def test_equals_one_model_at_a_time(
     classes: int, changes: dict[str, Any], at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(probe, "WEIGHTS", at_once)  # 200 weights: one or two models at a time
+    monkeypatch.setattr(classifiers, "WEIGHTS", at_once)  # 200 weights: one or two models at a time
     x, y = synthetic(150, classes)
     protocol = SHORT.replace(**changes)
     pairs = [pair for seed in (0, 1) for pair in probe.folds(y, 3, seed)]

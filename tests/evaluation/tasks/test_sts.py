@@ -199,7 +199,7 @@ HEAD = "score\tsentence1\tsentence2\n"
         (HEAD.replace("score", "gold") + "1\ta\tb\n", "'score'"),
         (HEAD + "1\ta\tb\nhigh\tc\td\n", "line 3"),
         (HEAD + "inf\ta\tb\n", "line 2"),
-        (HEAD, "sts13"),
+        (HEAD, "STS13"),
         (HEAD + "\ta\tb\n\tc\td\n", "2 more came without"),
         (HEAD + "1\ta\tb\nnan\tc\td\n", "1 more came without"),
         (HEAD + "1\ta\tb\n1.0\tc\td\n", "one rating"),

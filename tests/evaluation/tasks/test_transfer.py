@@ -15,8 +15,9 @@ from data.errors import DataError
 from evaluation.encoders.encoder import load_encoder
 from evaluation.task import EvaluationError, encode_once
 from evaluation.tasks import probe, transfer
+from evaluation.tasks.classifiers import Protocol
 from evaluation.tasks.labelled_texts import Row
-from evaluation.tasks.probe import TEST, Protocol
+from evaluation.tasks.probe import TEST
 from evaluation.tasks.transfer import TransferTask, make
 from tests.evaluation.evaluation_helpers import Bag, sentence
 

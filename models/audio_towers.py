@@ -1,0 +1,245 @@
+"""Spectrograms to vectors: CLAP's HTSAT (Chen et al. 2022) and AST (Gong et al. 2021), as in Zhao et al. 2023."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+from transformers import ASTConfig, ClapAudioConfig
+
+from data.streams.device import spec_augment
+from data.streams.inputs import AudioInput
+from models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
+
+# Mean and standard deviation of spectrograms, for AST: its own of AudioSet (natural log); of decibels, those of
+# environmental sounds (ESC-50's and Clotho's clips have means of -40 and -42 and deviations of 34 and 26).
+STATISTICS = {"kaldi": (-4.2677393, 4.5689974), "clap": (-40.0, 30.0)}
+
+
+class AudioTower(TowerConfig):
+    """What both kinds have: an input, and SpecAugment in training."""
+
+    modality: ClassVar[Modality] = "audio"
+
+    input: AudioInput = AudioInput()
+    mask_bins: int = Field(8, ge=0)
+    """SpecAugment in training: two bands of fewer than so many bins are set to 0, the mean (0: none)."""
+    mask_frames: int = Field(64, ge=0)
+    """Likewise two stretches of fewer than so many frames."""
+    path: str | None = None
+
+    def check(self) -> None:
+        """Raise ValueError for sizes that do not fit together, or a folder that cannot be used; loads no weights."""
+        for name, size in {"mask_bins": self.input.bins, "mask_frames": self.input.frames}.items():
+            if getattr(self, name) > size:
+                raise ValueError(
+                    f"method.tower.{name}: {getattr(self, name)} is more than a spectrogram has, {size}; 0 turns it off"
+                )
+        super().check()
+
+
+class HTSATTower(AudioTower):
+    """CLAP's HTSAT, a Swin transformer on a folded spectrogram; the defaults are HTSAT-tiny.
+
+    `path` is a folder or hub name of CLAP (its audio half) without fusion. Its sizes then come from there, and `input` must
+    fit them; spec_size, patch_size, embed, depths, heads and window are not read.
+    """
+
+    kind: Literal["htsat"] = "htsat"
+    spec_size: int = Field(256, gt=0)
+    """Side of the square that a spectrogram is folded to: spec_size / bins strips of spec_size frames, so it must be a
+    multiple of the bins, and spec_size^2 / bins at least the frames (fewer are stretched)."""
+    patch_size: int = Field(4, gt=0)
+    """Side of a patch of the square."""
+    embed: int = Field(96, gt=0)
+    """Channels of the first stage; they double from stage to stage, to 768."""
+    depths: tuple[int, ...] = Field((2, 2, 6, 2), min_length=1)
+    """Blocks of each stage."""
+    heads: tuple[int, ...] = (4, 8, 16, 32)
+    """Of each stage."""
+    window: int = Field(8, gt=0)
+    """Side of an attention window in patches."""
+    drop_path: float = Field(0.1, ge=0, lt=1)
+    """Share of samples for which a branch of the last block is left out in training; it falls to 0 in the first."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Of the perceptrons, in training; LAION's CLAP has none."""
+
+    def config(self) -> Any:
+        config: Any = self._new_config() if self.path is None else self._saved_config(self.path)
+        if config.spec_size % self.input.bins:
+            raise ValueError(
+                f"method.tower.spec_size: {config.spec_size} is not a multiple of method.tower.input.bins {self.input.bins}"
+            )
+        config.drop_path_rate, config.hidden_dropout_prob = self.drop_path, self.dropout
+        return config
+
+    def _new_config(self) -> ClapAudioConfig:
+        stages = len(self.depths)
+        if len(self.heads) != stages:
+            raise ValueError(f"method.tower.heads: {self.heads} for depths {self.depths}; give one number for each stage")
+        unit = self.patch_size * 2 ** (stages - 1)
+        last, strips = self.spec_size / unit, max(1, self.spec_size // self.input.bins)
+        if last < self.window or last % strips:
+            raise ValueError(
+                f"method.tower.spec_size: {self.spec_size} makes a last stage of {last:g} patches a side, patch_size"
+                f" {self.patch_size} doubled in each stage but the last; it must hold a window of {self.window} and be a"
+                f" multiple of the {strips} strips of {self.input.bins} bins; change patch_size, window or stages"
+            )
+        return ClapAudioConfig(
+            spec_size=self.spec_size,
+            num_mel_bins=self.input.bins,
+            patch_size=self.patch_size,
+            patch_stride=(self.patch_size, self.patch_size),
+            patch_embeds_hidden_size=self.embed,
+            hidden_size=self.embed * 2 ** (stages - 1),
+            depths=list(self.depths),
+            num_hidden_layers=stages,
+            num_attention_heads=list(self.heads),
+            window_size=self.window,
+            attention_probs_dropout_prob=0.0,
+        )
+
+    def _saved_config(self, path: str) -> Any:
+        config: Any = saved_config(path, ("clap", "clap_audio_model"))
+        if config.enable_fusion:
+            raise ValueError(
+                f"method.tower.path: {path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this tower "
+                "takes one. Choose a CLAP without fusion (`enable_fusion` false), such as laion/clap-htsat-unfused "
+                "(converted: docs/papers/clip.md)."
+            )
+        if (features := _features_of(path)) != self.input.features:
+            raise ValueError(
+                f"method.tower.input.features: {self.input.features!r}, and the weights of {path!r} were trained on "
+                f"{features!r}; give {features!r} here and in the stream's input, or leave method.tower.path out"
+            )
+        names = {"rate": "sampling_rate", "hop": "hop_length", "n_fft": "fft_window_size"}
+        names |= {"low_hz": "frequency_min", "high_hz": "frequency_max"}
+        check_preprocessor(path, {f"input.{ours}": (theirs, getattr(self.input, ours)) for ours, theirs in names.items()})
+        return config
+
+    def wrap(self, model: Any) -> Tower:
+        return HTSAT(model, self)
+
+
+class ASTTower(AudioTower):
+    """The audio spectrogram transformer; the defaults are AST-base.
+
+    `path` is a folder or hub name of an AST. Its sizes then come from there, and `input` must fit them; patch_size, stride,
+    width, layers and heads are not read. A spectrogram with fewer frames than it has is followed by zeros, as AST does.
+    """
+
+    kind: Literal["ast"] = "ast"
+    patch_size: int = Field(16, gt=0)
+    """Bins and frames of a patch."""
+    stride: int = Field(10, gt=0)
+    """Bins and frames from patch to patch."""
+    width: int = Field(768, gt=0)
+    layers: int = Field(12, gt=0)
+    heads: int = Field(12, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Of attention and hidden states, in training; AST has none."""
+    mean: float | None = None
+    """Of the spectrograms' values: the model gets (x - mean) / (2 std). None: see `STATISTICS`."""
+    std: float | None = Field(None, gt=0)
+    """Likewise."""
+
+    @property
+    def statistics(self) -> tuple[float, float]:
+        """Mean and standard deviation."""
+        mean, std = STATISTICS[self.input.features]
+        return mean if self.mean is None else self.mean, std if self.std is None else self.std
+
+    def config(self) -> Any:
+        if self.path is None:
+            if self.width % self.heads:
+                raise ValueError(f"method.tower.heads: {self.heads} heads do not divide a width of {self.width}")
+            config: Any = ASTConfig(
+                patch_size=self.patch_size,
+                frequency_stride=self.stride,
+                time_stride=self.stride,
+                max_length=self.input.frames,
+                num_mel_bins=self.input.bins,
+                hidden_size=self.width,
+                intermediate_size=4 * self.width,
+                num_hidden_layers=self.layers,
+                num_attention_heads=self.heads,
+            )
+        else:
+            config = saved_config(self.path, ("audio-spectrogram-transformer",))
+            if config.num_mel_bins != self.input.bins or config.max_length < self.input.frames:
+                raise ValueError(
+                    f"method.tower.input: {self.input.frames} frames x {self.input.bins} bins, and {self.path!r} takes up "
+                    f"to {config.max_length} frames x {config.num_mel_bins} bins; shorten input.seconds or set input.bins"
+                )
+            mean, std = self.statistics
+            ours = {"mean": ("mean", mean), "std": ("std", std), "input.rate": ("sampling_rate", self.input.rate)}
+            check_preprocessor(self.path, ours)
+        config.hidden_dropout_prob = config.attention_probs_dropout_prob = self.dropout
+        return config
+
+    def initialised(self, model: Any) -> Any:
+        # Hugging Face leaves them 0, and then the CLS and the distillation token would be the same for ever.
+        made = model.embeddings
+        for parameter in (made.cls_token, made.distillation_token, made.position_embeddings):
+            nn.init.trunc_normal_(parameter, std=0.02)
+        return model
+
+    def wrap(self, model: Any) -> Tower:
+        return AST(model, self)
+
+
+class HTSAT(Tower):
+    """CLAP's audio transformer: the mean of its last states."""
+
+    modality = "audio"
+
+    def __init__(self, model: Any, config: HTSATTower) -> None:
+        super().__init__()
+        self.model = model
+        audio = model.config
+        self.width = audio.patch_embeds_hidden_size * 2 ** (len(audio.depths) - 1)
+        self.shape, self.masks = (config.input.frames, config.input.bins), (config.mask_frames, config.mask_bins)
+        for stage in model.audio_encoder.layers:
+            for block in stage.blocks:  # HTSAT leaves out both branches of a block, transformers' the attention only
+                block.output.dropout = nn.Sequential(block.output.dropout, block.drop_path)
+        # SpecAugment belongs between this module and the folding, where the model's forward has no module of its own.
+        model.audio_encoder.batch_norm.register_forward_hook(self._augment)
+
+    def _augment(self, module: nn.Module, args: tuple[Any, ...], normed: Tensor) -> Tensor:
+        """normed: (B, bins, frames, 1)."""
+        if not self.training:
+            return normed
+        return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks, stripes=2).transpose(1, 2)[..., None]
+
+    def vectors(self, x: Tensor) -> Tensor:
+        return self.model(input_features=x[:, None]).pooler_output
+
+
+class AST(Tower):
+    """AST: the mean of its CLS and distillation tokens."""
+
+    modality = "audio"
+
+    def __init__(self, model: Any, config: ASTTower) -> None:
+        super().__init__()
+        self.model = model
+        self.width, self.frames = model.config.hidden_size, model.config.max_length
+        self.mean, self.std = config.statistics
+        self.shape, self.masks = (config.input.frames, config.input.bins), (config.mask_frames, config.mask_bins)
+
+    def vectors(self, x: Tensor) -> Tensor:
+        x = F.pad(x, (0, 0, 0, self.frames - x.shape[1]))
+        x = (x - self.mean) / (2 * self.std)
+        if self.training:
+            x = spec_augment(x, *self.masks, stripes=2)
+        return self.model(input_values=x).pooler_output
+
+
+def _features_of(path: str) -> str:
+    """Spectrograms that an HTSAT was trained on: CLAP's, but for a tower of this project's exports, which say it."""
+    said = Path(path).resolve().parent / "dual_config.json"
+    return str(json.loads(said.read_text())["input"].get("features", "clap")) if said.is_file() else "clap"

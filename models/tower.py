@@ -1,0 +1,143 @@
+"""What the towers beside the text encoder have in common: inputs of one shape, a configuration, a folder of weights.
+
+The transformers among them are Hugging Face's, from a configuration or from a folder; their weights keep their names, under
+``model``.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, ConfigDict
+from torch import Tensor, nn
+from transformers import AutoConfig, PretrainedConfig
+
+from models.dual_module import MODELS
+from models.hub_folders import TOWER
+
+Modality = Literal["image", "audio"]
+
+
+class Tower(nn.Module):
+    """Images (B, 3, size, size), or spectrograms (B, frames, bins), to vectors (B, width)."""
+
+    modality: Modality
+    width: int
+    """Length of a vector."""
+    projects: bool = False
+    """The vectors are in the common space already, so that no projection follows."""
+    shape: tuple[int, ...]
+    """Of one item: (3, size, size) or (frames, bins)."""
+    model: Any
+    """What it is made of; a transformers model where there is one."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Raises ValueError for items of another shape."""
+        if x.shape[1:] != self.shape:
+            raise ValueError(
+                f"method.tower.input: the tower takes {self.modality} items of shape {self.shape}, and was given "
+                f"{tuple(x.shape[1:])}. Give the stream and the tower the same input."
+            )
+        return self.vectors(x)
+
+    def vectors(self, x: Tensor) -> Tensor:
+        """The same of items whose shape is right."""
+        raise NotImplementedError  # the interface: every tower defines it
+
+
+class TowerConfig(BaseModel):
+    """Settings of a tower. `path`, where a kind has it, is a folder or hub name whose weights it begins with."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    modality: ClassVar[Modality]
+
+    def check(self) -> None:
+        """Raise ValueError for sizes that do not fit together, or a folder that cannot be used; loads no weights."""
+        try:
+            config = self.config()
+            with torch.device("meta"):  # nothing but shapes
+                tower = self.wrap(self.new(config, 8)).eval()
+                tower(torch.empty(2, *tower.shape))
+        except Exception as error:  # the libraries raise a dozen kinds for sizes that cannot be
+            if str(error).startswith("method.tower."):
+                raise
+            what = " ".join(str(error).split())
+            given = ", ".join(f"{name} {value}" for name, value in self.model_dump(exclude={"kind", "input"}).items())
+            raise ValueError(
+                f"method.tower: a model of these sizes cannot be, or cannot take its input: {what} ({given})"
+            ) from error
+
+    def build(self, embed_dim: int) -> Tower:
+        """The tower: vectors of its own width, for a projection, or where it projects itself of length `embed_dim`.
+
+        Raises ValueError when the folder cannot be used or lacks weights.
+        """
+        config, path = self.config(), getattr(self, "path", None)
+        if path is None:
+            return self.wrap(self.initialised(self.new(config, embed_dim)))
+        kind, options = MODELS[config.model_type]
+        parts = {r"^(vision_model|audio_model)\.": ""}  # a whole CLIP or CLAP, or a half with its projection
+        model, _ = TOWER.load(kind, path, TOWER.folder(path), config, key_mapping=parts, **options)
+        return self.wrap(model)
+
+    def config(self) -> Any:
+        """The configuration of the model: the folder's, after a check, or one of these settings."""
+        raise NotImplementedError  # the interface: every kind defines it
+
+    def new(self, config: Any, embed_dim: int) -> Any:
+        """A model of the configuration, as transformers draws its weights."""
+        kind, options = MODELS[config.model_type]
+        return kind(config, **options)
+
+    def initialised(self, model: Any) -> Any:
+        """A new model, its weights drawn again where the papers' differ from those of transformers."""
+        return model
+
+    def wrap(self, model: Any) -> Tower:
+        """The tower around its model."""
+        raise NotImplementedError  # the interface: every kind defines it
+
+
+def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
+    """The configuration in a folder, of a whole CLIP or CLAP that of its half.
+
+    Raises ValueError where there is none, of another kind of model, or with no weights but pickled ones.
+    """
+    folder = TOWER.folder(path, weights=False)
+    try:
+        config = AutoConfig.from_pretrained(folder)
+    except (OSError, ValueError) as error:
+        raise TOWER.cannot_load(path, error) from error
+    if config.model_type not in kinds:
+        raise ValueError(
+            f"method.tower.path: {path!r} is a {config.model_type!r} model; this kind of tower takes {', '.join(kinds)}"
+        )
+    if Path(path).is_dir() and not list(folder.glob("*.safetensors")):
+        TOWER.refuse_pickles(path, folder)
+        raise TOWER.cannot_load(path, FileNotFoundError("it has no safetensors file"))
+    halves = {"clip": "vision_config", "clap": "audio_config"}
+    return getattr(config, halves[config.model_type]) if config.model_type in halves else config
+
+
+def check_preprocessor(path: str, ours: dict[str, tuple[str, Any]]) -> None:
+    """Raise ValueError when a folder says that its inputs are made in another way than the settings do.
+
+    ours: setting below ``method.tower`` -> what the folder's preprocessor calls it, and its value here.
+    """
+    folder = TOWER.folder(path, weights=False)
+    theirs: dict[str, Any] = {}
+    for file in (folder / "preprocessor_config.json", folder / "processor_config.json"):
+        found = json.loads(file.read_text()) if file.is_file() else {}
+        # A processor's file has that of its parts inside.
+        theirs |= found | found.get("image_processor", {}) | found.get("feature_extractor", {})
+    for setting, (name, value) in ours.items():
+        said = theirs.get(name)
+        if said is not None and not torch.allclose(torch.tensor(said).float(), torch.tensor(value).float(), rtol=1e-3):
+            raise ValueError(
+                f"method.tower.{setting}: {value}, and the preprocessor of {path!r} says {name} {said}; the weights expect "
+                "that, so give the same here and in the stream's input"
+            )

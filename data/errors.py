@@ -11,16 +11,7 @@ class DataError(ValueError):
 
 
 class DecodeError(DataError):
-    """One sample that cannot be used.
-
-    Args:
-        message: names the sample, what is wrong with it and what is allowed.
-        reason: the same in two or three words that are equal for equal causes, to count by.
-    """
-
-    def __init__(self, message: str, reason: str = "undecodable") -> None:
-        super().__init__(message)
-        self.reason = reason
+    """One sample that cannot be used; the text names it, what is wrong with it and what is allowed."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

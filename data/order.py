@@ -80,8 +80,6 @@ def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
     Raises:
         DataError: there are fewer samples than ranks, so that some rank would wait for ever.
     """
-    if not 0 <= rank < world_size:
-        raise ValueError(f"rank {rank} of {world_size} workers; allowed are 0 to {world_size - 1}")
     if total < world_size:
         raise DataError(
             f"{total} samples cannot feed {world_size} workers: give the stream at least {world_size} samples "
@@ -108,8 +106,7 @@ def pass_windows(
 
     Args:
         counts: samples of every shard.
-        seed: the run's seed.
-        stream: the stream's name; streams of one run have orders of their own.
+        seed, stream: the run's seed and the stream's name; streams of one run have orders of their own.
         pass_: which pass, from 0.
         rank, world_size: which part of the pass.
         window: samples shuffled together; the last window of a pass may be smaller.
@@ -118,12 +115,7 @@ def pass_windows(
 
     Raises:
         DataError: fewer samples than ranks.
-        ValueError: a window, rank or count out of range.
     """
-    if window < 1:
-        raise ValueError(f"window={window}; it must be at least 1 sample")
-    if any(number < 0 for number in counts):
-        raise ValueError(f"shard counts {list(counts)} must not be negative")
     # The order in which the pass visits the shards; all ranks agree on it.
     order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
     ends = list(accumulate((counts[shard] for shard in order), initial=0))  # ends[i]: samples before the i-th shard
@@ -162,8 +154,6 @@ def windows(
 
     The other arguments and the errors are those of `pass_windows`.
     """
-    if start < 0:
-        raise ValueError(f"start={start}; an ordinal is at least 0")
     begin, end = segment(sum(counts), rank, world_size)
     size, planned = end - begin, 0
     if samples is not None and samples <= 0:
@@ -178,7 +168,7 @@ def windows(
             rank=rank,
             world_size=world_size,
             window=window,
-            first=skip // max(window, 1),
+            first=skip // window,
             shuffle=shuffle,
         )
         for whole in plan:

@@ -121,10 +121,8 @@ def folder_files(folder: Path, extensions: Sequence[str]) -> Iterator[Draft]:
     Hidden files are passed over. Sorted by path, so that every machine finds the same order.
 
     Raises:
-        DataError: no folder, a file of another kind, or files both in subfolders and beside them.
+        DataError: a file of another kind, or files both in subfolders and beside them.
     """
-    if not folder.is_dir():
-        raise DataError(f"{folder} is no folder; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
     found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     found = [path for path in found if not any(part.startswith(".") for part in path.parts)]
     outside = [path for path in found if len(path.parts) == 1]

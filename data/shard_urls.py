@@ -43,6 +43,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
         for part in parts:
             url = _absolute(part)
+            fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             if "*" in name or "?" in name.partition(".tar")[0]:
                 matching = [other for other in inside(folder) if fnmatchcase(other, name) and _is_tar(other)]
@@ -50,10 +51,10 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                     raise _missing(part, folder, inside(folder))
                 found += [f"{folder}/{other}" for other in matching]
             elif _is_tar(name):
-                if name not in inside(folder) and not _exists(url):
+                if name not in inside(folder) and not fs.exists(path):
                     raise _missing(part, folder, inside(folder))
                 found.append(url)
-            elif _is_folder(url):
+            elif fs.isdir(path):
                 if not (tars := [other for other in inside(url) if _is_tar(other)]):
                     raise _missing(part, url, inside(url))
                 folders.append(url)
@@ -113,16 +114,6 @@ def parent(url: str) -> str:
 
 def _is_tar(name: str) -> bool:
     return name.partition("?")[0].endswith(".tar") and not name.startswith(".")
-
-
-def _is_folder(url: str) -> bool:
-    fs, path = filesystem(url)
-    return bool(fs.isdir(path))
-
-
-def _exists(url: str) -> bool:
-    fs, path = filesystem(url)
-    return bool(fs.exists(path))
 
 
 def _names(folder: str) -> list[str]:

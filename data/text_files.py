@@ -1,8 +1,4 @@
-"""Text files and tables, plain or gzipped, row by row, with errors that name file, line and what to do.
-
-read_lines(path, *, blank=False, latin=False)                     -> (line number, line), ...
-read_rows(path, columns, either=(), *, delimiter="\\t", quoted=False) -> (line number, {column: cell}), ...
-"""
+"""Text files and tables, plain or gzipped, row by row, with errors that name file, line and what to do."""
 
 from __future__ import annotations
 

@@ -85,23 +85,16 @@ SOUND_CLASSES: dict[str, Sound] = {
 
 
 def synth_sounds(
-    n_classes: int = 8, per_class: int = 100, rate: int = 8000, seconds: float = 1.0, seed: int = 0
+    per_class: int = 100, rate: int = 8000, seconds: float = 1.0, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
     """Short sounds whose class is their timbre, contour or envelope; pitch, loudness, onset and background noise vary.
 
     Returns:
-        int16 (n_classes * per_class, T) with T = rate * seconds, and labels int64 of `SOUND_CLASSES`, class after class.
-
-    Raises:
-        ValueError: more classes than there are, or nothing to make.
+        int16 (8 * per_class, T) with T = rate * seconds, and labels int64 of `SOUND_CLASSES`, class after class.
     """
-    if not 1 <= n_classes <= len(SOUND_CLASSES):
-        raise ValueError(f"n_classes={n_classes}; there are {len(SOUND_CLASSES)}: {', '.join(SOUND_CLASSES)}")
     length = round(rate * seconds)
-    if per_class < 1 or length < 16:
-        raise ValueError(f"per_class={per_class}, rate={rate}, seconds={seconds}: too little to make a sound")
-    waves = np.zeros((n_classes * per_class, length), np.int16)
-    for label, make in enumerate(list(SOUND_CLASSES.values())[:n_classes]):
+    waves = np.zeros((len(SOUND_CLASSES) * per_class, length), np.int16)
+    for label, make in enumerate(SOUND_CLASSES.values()):
         for i in range(per_class):
             rng = np.random.default_rng(seed_of(seed, label, i))
             onset = int(rng.uniform(0, 0.2) * length)
@@ -110,4 +103,4 @@ def synth_sounds(
             sound = rng.normal(0, rng.uniform(0.001, 0.01), length)
             sound[onset:] += rng.uniform(0.2, 0.7) * fade(time) * wave / max(1.0, np.abs(wave).max())
             waves[label * per_class + i] = np.clip(np.rint(sound * 32767), -32768, 32767)
-    return waves, np.repeat(np.arange(n_classes), per_class)
+    return waves, np.repeat(np.arange(len(SOUND_CLASSES)), per_class)

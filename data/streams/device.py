@@ -39,15 +39,6 @@ def color_jitter(
     Args:
         image: float (..., 3, H, W) in 0 to 1; every picture of the leading axes is independent.
     """
-    for name, value, most in zip(
-        ("brightness", "contrast", "saturation", "hue"),
-        (brightness, contrast, saturation, hue),
-        (float("inf"), float("inf"), float("inf"), 0.5),
-        strict=True,
-    ):
-        if not 0 <= value <= most:
-            raise ValueError(f"color_jitter: {name}={value}; it must be at least 0" + (" and at most 0.5" * (most < 1)))
-    _check_float_rgb(image, "color_jitter")
     pictures = image.reshape(-1, *image.shape[-3:])
     # One copy to the host for all parameters: which pictures a step touches must be known here, without a sync a step.
     draws = torch.rand(len(pictures), 9, generator=generator, device=generator.device).cpu()
@@ -122,18 +113,12 @@ def _gray(image: Tensor) -> Tensor:
 @torch.no_grad()
 def random_grayscale(image: Tensor, generator: torch.Generator, probability: float = 0.2) -> Tensor:
     """Every picture of (..., 3, H, W), float in 0 to 1, becomes gray with `probability` (ITU-R 601 weights)."""
-    _check_float_rgb(image, "random_grayscale")
     pictures = image.reshape(-1, *image.shape[-3:]).clone()
     draws = torch.rand(len(pictures), generator=generator, device=generator.device).cpu()
     chosen = (draws < probability).nonzero()[:, 0].to(image.device)
     if len(chosen):
         pictures[chosen] = _gray(pictures[chosen])[:, None].expand(-1, 3, -1, -1)
     return pictures.view(image.shape)
-
-
-def _check_float_rgb(image: Tensor, name: str) -> None:
-    if image.ndim < 3 or image.shape[-3] != 3 or not image.is_floating_point():
-        raise ValueError(f"{name}: image is {image.dtype} {tuple(image.shape)}; it must be float (..., 3, H, W) in 0 to 1")
 
 
 # ---- sound -----------------------------------------------------------------------------------------------------------

@@ -48,12 +48,7 @@ def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: f
 
     Returns:
         At least one word, unless none was given.
-
-    Raises:
-        ValueError: alpha is not in 0 to 1.
     """
-    if not 0 <= alpha <= 1:
-        raise ValueError(f"eda: alpha={alpha}; it must be 0 to 1")
     if not words or alpha == 0:
         return list(words)
     count = max(1, int(alpha * len(words)))

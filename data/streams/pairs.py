@@ -125,8 +125,7 @@ class CaptionedStream(StreamConfig):
         if number >= len(self.classes):
             raise DecodeError(
                 f"sample {sample.key!r}: {self.label!r} is {number}, but `classes` names {len(self.classes)} classes, "
-                f"0 to {len(self.classes) - 1}",
-                "bad class",
+                f"0 to {len(self.classes) - 1}"
             )
         return fill(self._one(self.templates, rng), self.classes[number])
 
@@ -135,8 +134,7 @@ class CaptionedStream(StreamConfig):
 
     def tokens(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         """``input_ids`` and ``attention_mask`` (B, 1, L) of the drawn captions."""
-        if tokenize is None:
-            raise ValueError(f"a stream of kind {type(self).model_fields['kind'].default!r} needs a tokenizer")
+        assert tokenize is not None  # a stream with texts is given one
         found = tokenize([str(text) for text in rows["text"]])
         return {name: found[name][:, None] for name in ("input_ids", "attention_mask") if name in found}
 

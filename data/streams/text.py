@@ -43,11 +43,10 @@ class TextStream(StreamConfig):
         return decode.text(sample.fields, self.columns, key=sample.key)
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        return dict(zip(self._names, decode.text(sample.fields, self.columns, key=sample.key), strict=True))
+        return dict(zip(self._names, self.sentences(sample), strict=True))
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
-        if tokenize is None:
-            raise ValueError("a text stream needs a tokenizer")
+        assert tokenize is not None  # a stream with texts is given one
         tokens = tokenize(self._flat(rows))
         return {n: t.view(-1, self.n_texts, t.shape[-1]) for n, t in tokens.items() if n in ("input_ids", "attention_mask")}
 
@@ -99,6 +98,6 @@ class EDATextStream(LexiconTextStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         from data.streams.eda import eda, remembered
 
-        words = decode.text(sample.fields, self.columns, key=sample.key)[0].split()
+        words = self.sentences(sample)[0].split()
         synonyms = remembered(self.open_lexicon())
         return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}

@@ -18,7 +18,6 @@ from pydantic import Field, model_validator
 
 from data.errors import DecodeError
 from data.shards import RawSample
-from data.streams import decode
 from data.streams.base import Row, Tokenize
 from data.streams.text import LexiconTextStream
 
@@ -133,18 +132,17 @@ class TripletTextStream(LexiconTextStream):
         return 3
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        text = decode.text(sample.fields, self.columns, key=sample.key)[0]
+        text = self.sentences(sample)[0]
         find = remembered(self.open_lexicon(), "a" if self.choose == "adjective" else None)
         # A piece is a token at least, and most encoders add two: what is later than that is always cut off.
         found = triplet(text, rng, find, self.max_length - 2)
         if found is None and self.without_candidate == "skip":
-            raise DecodeError(NO_CANDIDATE, "no candidate")
+            raise DecodeError(NO_CANDIDATE)
         texts, spans = found or Triplet((text, text, text), ((0, 0), (0, 0), (0, 0)))
         return {**dict(zip(self._names, texts, strict=True)), "spans": np.array(spans, dtype=np.int32)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
-        if tokenize is None:
-            raise ValueError("a stream of kind 'triplet' needs a tokenizer")
+        assert tokenize is not None  # a stream with texts is given one
         spans = [(start, stop) for sample in rows["spans"] for start, stop in sample.tolist()]
         tokens = tokenize(self._flat(rows), spans=spans)
         names = ("input_ids", "attention_mask", "word_mask")

@@ -43,18 +43,12 @@ class Lexicon:
 
     def __init__(self, source: Source, path: str) -> None:
         self.path = path
-        self.morphology = Morphology(source.exceptions, self._known)
+        self.morphology = Morphology(source.exceptions, source.has)
         self._source = source
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return open_lexicon, (self.path,)
-
-    def __repr__(self) -> str:
-        return f"Lexicon({self.path!r})"
-
-    def _known(self, word: str, pos: Pos) -> bool:
-        return self._source.has(word, pos)
 
     def lemmas(self, word: str, pos: str) -> list[str]:
         """The words of the lexicon that `word` may be a form of, itself first: ("better", "a") -> better, good, well."""
@@ -155,19 +149,17 @@ def _wordnet(folder: str) -> Lexicon:
 def _folder(path: str | None) -> Path:
     """The folder of the database files."""
     if path is not None:
-        named = {f"the path {path}": [Path(path), Path(path) / "dict"]}
+        where, folders = f"the path {path}", [Path(path), Path(path) / "dict"]
     elif folder := os.environ.get("WNSEARCHDIR"):
-        named = {f"WNSEARCHDIR={folder}": [Path(folder)]}
+        where, folders = f"WNSEARCHDIR={folder}", [Path(folder)]
     elif folder := os.environ.get("WNHOME"):
-        named = {f"WNHOME={folder}": [Path(folder) / "dict"]}
+        where, folders = f"WNHOME={folder}", [Path(folder) / "dict"]
     else:
-        named = {"the usual folders": [Path(folder) for folder in FOLDERS]}
-    for where, folders in named.items():
-        for candidate in folders:
-            if (candidate.expanduser() / "index.noun").is_file():
-                return candidate.expanduser()
-        raise DataError(f"no WordNet in {where} (no file index.noun): {INSTALL}; or use the small table: {SMALL!r}")
-    raise AssertionError("one place is always named")
+        where, folders = "the usual folders", [Path(folder) for folder in FOLDERS]
+    for candidate in folders:
+        if (candidate.expanduser() / "index.noun").is_file():
+            return candidate.expanduser()
+    raise DataError(f"no WordNet in {where} (no file index.noun): {INSTALL}; or use the small table: {SMALL!r}")
 
 
 def _without(words: Iterable[str], own: Iterable[str]) -> list[str]:

@@ -198,17 +198,12 @@ class Morphology:
             found += [base for base in detached if len(base) > 1 and self._known(base, pos)]
         return list(dict.fromkeys(found))
 
-    def inflect(self, lemma: str, like: str, pos: Pos, base: str | None = None) -> str | None:
-        """`lemma` in the form that `like` has: ("walk", "ran", "v") -> "walked"; none where that is not certain.
-
-        Args:
-            base: the word that `like` is a form of; none: all that it may come from, which have to agree.
-        """
-        made: set[str | None] = set()
-        for word in [base] if base is not None else self.lemmas(like, pos):
-            if pos == "n" and _has_own_number(word) != _has_own_number(lemma):
-                return None
-            made |= {self.form(lemma, pos, form) for form in self.forms(like, word, pos)}
+    def inflect(self, lemma: str, like: str, pos: Pos, base: str) -> str | None:
+        """`lemma` in the form that `like` has of `base`: ("walk", "ran", "v", "run") -> "walked"; none where that is not
+        certain."""
+        if pos == "n" and _has_own_number(base) != _has_own_number(lemma):
+            return None
+        made = {self.form(lemma, pos, form) for form in self.forms(like, base, pos)}
         return made.pop() if len(made) == 1 else None
 
     def forms(self, word: str, base: str, pos: Pos) -> frozenset[Form]:

@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +17,7 @@ import webdataset
 
 from data.errors import DataError
 from data.shard_writer import Draft, Output, pack
-from data.shards import RawSample, ShardSet, read
-from tests.data.packing import LINES, run, samples, write_text
+from tests.data.packing import samples
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,20 +38,6 @@ def test_equal_input_and_seed_give_equal_bytes(tmp_path: Path) -> None:
     assert {s.fields["txt"] for s in samples(tmp_path / "a")} == {s.fields["txt"] for s in samples(tmp_path / "c")}
     digest = hashlib.sha256(b"".join(content for name, content in files(tmp_path / "a").items() if name.endswith("tar")))
     assert digest.hexdigest() == "bed5e598c530834774156ca49dc56e88da9cfd6eb743b09bbf4135abe115ce21"
-
-
-def test_no_shuffle_keeps_the_order(tmp_path: Path) -> None:
-    text = write_text(tmp_path / "wiki.txt")
-    assert run("text", text, "--out", tmp_path / "out", "--no-shuffle", "--shard-size", 6) == 0
-    assert [s.fields["txt"].decode() for s in samples(tmp_path / "out")][:-1] == LINES
-
-
-def test_sorted_classes_are_mixed(tmp_path: Path) -> None:
-    labelled = (Draft({"txt": b"x"}, label=str(i // 500)) for i in range(2000))
-    pack(labelled, Output(tmp_path / "out", "x", shard_size=200))
-    for shard in ShardSet.open(str(tmp_path / "out")).shards:
-        counts = Counter(s.fields["cls"] for s in read(shard, range(200)) if isinstance(s, RawSample))
-        assert set(counts) == {b"0", b"1", b"2", b"3"} and max(counts.values()) < 80  # 50 each, sd 6
 
 
 def test_the_index_says_what_is_there(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from data.shards import ShardSet
 from data.stream import Reader
 from data.streams.image import ImageStream
 from data.streams.text import TextStream
-from tests.small import write_images, write_text
+from tests.small import add, write_images, write_text
 
 
 def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
@@ -92,10 +94,6 @@ def test_ranks_share_a_pass_without_overlap(text: TextStream) -> None:
 
 
 def broken(folder: Path, bad: int, good: int = 40) -> str:
-    import tarfile
-
-    from tests.small import add
-
     write_images(folder, good)
     with tarfile.open(folder / "image-train-000000.tar", "a") as tar:
         for i in range(bad):
@@ -140,11 +138,6 @@ def test_an_error_in_a_ray_task_arrives_as_what_it_is(tmp_path: Path) -> None:
 
 
 def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
-    import json
-    import tarfile
-
-    from tests.small import add
-
     with tarfile.open(tmp_path / "nli-train-000000.tar", "w") as tar:
         for i in range(8):
             row = {"sent0": f"a {i}", "sent1": f"b {i} longer", "hard_neg": "c"}

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError, did_you_mean
+from data.errors import DataError
 from data.text_files import read_lines, read_rows
 
 TEXT = "\ufeffit\u2028is\x85one\x0bline\r\n\n  \nQu\u00e9 ?\t\nlast"
@@ -87,8 +87,3 @@ def test_an_open_quotation_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text('a,b\n"x,1\n')
     with pytest.raises(DataError, match="line 2"):
         list(read_rows(tmp_path / "a.csv", ("a",), delimiter=",", quoted=True))
-
-
-def test_did_you_mean() -> None:
-    assert did_you_mean("STS-12", ["sts12", "sickr"]) == " Did you mean 'sts12'?"
-    assert did_you_mean("mnist", ["sts12", "sickr"]) == ""

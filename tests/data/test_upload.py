@@ -67,21 +67,6 @@ def test_the_description_comes_last(
     assert memory.find("/b/wiki") and not memory.exists("/b/wiki/dataset.json")
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [
-        ("bucket/wiki", "is no URL; give one such as s3://bucket/shards/wiki"),
-        ("/absolute", "is no URL"),
-        ("s3:///wiki", "is no URL"),
-        ("nothing://bucket/wiki", "cannot be written: Protocol not known: nothing"),
-    ],
-)
-def test_what_is_no_place_is_said(tmp_path: Path, url: str, said: str) -> None:
-    folder = packed(tmp_path / "wiki")
-    with pytest.raises(DataError, match=said):
-        upload(folder, url)
-
-
 def test_what_is_not_packed_is_said(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"has no dataset\.json; pack first"):
         upload(tmp_path, "memory://b/x")

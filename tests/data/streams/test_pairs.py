@@ -17,13 +17,12 @@ import pytest
 import soundfile
 import torch
 from PIL import Image
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from data.errors import DataError
 from data.shards import RawSample, ShardSet
 from data.stream import Reader
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import AnyStream
 from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream, misnamed
 from data.streams.preprocess import prepare_images, prepare_sounds
 from pipelines import pack as command
@@ -122,11 +121,6 @@ def test_equal_seeds_are_equal_runs_and_a_start_continues_one(images: ImageTextS
     assert whole != seen(images, 9, seed=6)
 
 
-def test_the_first_caption_can_be_had_always(images: ImageTextStream) -> None:
-    config = images.model_copy(update={"captions": "first"})
-    assert {text[-1] for _, text in seen(config, 9)} == {"0"}
-
-
 def test_class_templates_make_captions(images: ImageTextStream) -> None:
     more: dict[str, Any] = {"templates": ("a {}.", "{label} {label}", "{}"), "classes": ("cat", "big dog", "{}")}
     config = ImageTextStream(shards=images.shards, batch_size=8, window=12, input=IMAGE, **more)
@@ -147,7 +141,6 @@ def test_a_class_without_a_name_is_named(images: ImageTextStream) -> None:
     ("more", "message"),
     [
         ({"templates": ("a {}",)}, "templates and classes"),
-        ({"classes": ("a",)}, "templates and classes"),
         ({"templates": ("a {}", "a name"), "classes": ("a",)}, "templates: 'a name'"),
         ({"templates": ("a {}",), "classes": ("a", " ")}, "classes: .* class 1"),
     ],
@@ -157,16 +150,9 @@ def test_settings_that_do_not_fit(more: dict, message: str) -> None:
         AudioTextStream(shards="x", **more)
 
 
-@pytest.mark.parametrize(
-    ("record", "message"),
-    [
-        (b'{"captions": ["a", " "]}', "captions"),
-        (b"{", "json"),
-    ],
-)
-def test_bad_captions_are_named_or_skipped(tmp_path: Path, record: bytes, message: str) -> None:
-    config = ImageTextStream(shards=write(tmp_path, "png", bad={7: record}), batch_size=4, input=IMAGE)
-    with pytest.raises(DataError, match=f"stream 'pairs', sample pairs-train-000000/0007: .*{message}"):
+def test_bad_captions_are_named_or_skipped(tmp_path: Path) -> None:
+    config = ImageTextStream(shards=write(tmp_path, "png", bad={7: b"{"}), batch_size=4, input=IMAGE)
+    with pytest.raises(DataError, match=r"stream 'pairs', sample pairs-train-000000/0007: .*json"):
         seen(config, 6)
     config = config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.2})
     found = reader(config)
@@ -237,27 +223,12 @@ def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
     found.close()
 
 
-def test_long_sounds_are_cut_elsewhere_in_every_pass(sounds: AudioTextStream) -> None:
-    sample = RawSample("s", "k", {"wav": encoded(2, "wav"), "txt": b"noise"})
-    whole = np.rint(sound(2) * 32768).astype(np.int16)
-    starts = []
-    for seed in range(300):
-        wave = sounds.row(sample, np.random.default_rng(seed))["waveform"][0]
-        (place,) = np.flatnonzero((whole[:4001] == wave[0]) & (whole[1:4002] == wave[1]) & (whole[2:4003] == wave[2]))
-        starts.append(place)
-    assert min(starts) < 200 and max(starts) > 3800 and abs(np.mean(starts) - 2000) < 250
-
-
 @pytest.mark.parametrize(
     ("named", "given", "message"),
     [
-        (("cat", "dog"), ("dog", "cat"), "number 0 is 'cat' there"),
         (("A", "crying_baby", "b"), ("a", "B", "Crying  baby"), "number 1 is 'crying baby' there"),
         (("a", "b"), ("a", "b", "c"), "3 classes"),
-        (("a", "b", "c"), ("a", "b"), "2 classes"),
         (("cat", "crying_baby"), ("Cat", "crying baby"), None),
-        (("cat", "dog"), ("Katze", "Hund"), None),
-        (("crane", "crane", "dog"), ("crane", "crane", "dog"), None),
         ((), ("a", "b"), None),
     ],
 )
@@ -268,19 +239,8 @@ def test_class_names_against_those_of_the_shards(
     assert wrong is None if message is None else wrong is not None and re.search(message, wrong)
 
 
-# ----------------------------------------------------------------------------------------------------- recipes and tasks
-
-
-def test_streams_are_told_apart_by_their_kind() -> None:
-    adapter = TypeAdapter(AnyStream)
-    for stream in (ImageTextStream(shards="x", input=IMAGE), AudioTextStream(shards="x", input=SOUND)):
-        again = adapter.validate_json(stream.model_dump_json())
-        assert again == stream and type(again) is type(stream) and again.texts
-
-
-@pytest.mark.parametrize("first", ["data.streams.pairs", "data.streams.kinds", "data.offline.demo"])
-def test_reading_tasks_import_no_torch(first: str) -> None:
-    code = f"import {first}, data.window, data.streams.pairs, sys; sys.exit('torch' in sys.modules)"
+def test_reading_tasks_import_no_torch() -> None:
+    code = "import data.streams.kinds, data.offline.demo, data.window, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[3]).returncode == 0
 
 
@@ -311,17 +271,6 @@ def test_coco(datasets: Path, tmp_path: Path) -> None:
     assert abs(float(batch["image"].mean())) < 0.6 and 0.7 < float(batch["image"].std()) < 1.4  # as its name says
     known = {" ".join(c.split()) for line in (source / "captions_val.jsonl").open() for c in json.loads(line)["captions"]}
     assert set(texts) <= known
-
-
-def test_clotho(datasets: Path, tmp_path: Path) -> None:
-    source = datasets / "clotho"
-    out = packed(
-        "audio", source / "clotho_7clips.jsonl", "--root", source / "clotho_7clips_ogg22k.tar", "--captions", "captions",
-        "--out", tmp_path / "clotho",
-    )  # fmt: skip
-    batch, texts = one_batch(AudioTextStream(shards=out, batch_size=7))
-    assert batch["spectrogram"].shape == (7, 1, 1001, 64) and bool(batch["spectrogram"].isfinite().all())
-    assert len(set(texts)) == 7
 
 
 def test_esc10_as_class_conditional_set(datasets: Path, tmp_path: Path) -> None:

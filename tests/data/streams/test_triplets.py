@@ -7,18 +7,17 @@ import sys
 import tarfile
 from collections import Counter
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from data.errors import DataError
 from data.shards import RawSample, ShardSet
 from data.stream import Reader
-from data.streams.kinds import AnyStream
-from data.streams.triplets import NO_CANDIDATE, TripletTextStream, remembered, triplet, words
+from data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
 from data.wordnet.lexicon import open_lexicon
 from tests.small import add, write_text
 
@@ -95,11 +94,8 @@ def rows() -> list[str]:
     [
         ("The dog's re-use, don't!", ["The", "dog", "re-use", "don't"]),
         ("  3rd B2B x_1 (big) 'old' ''new''", ["big", "old", "new"]),
-        ("Ÿ naïve’s — café", ["Ÿ", "naïve", "café"]),
-        ("JOHN'S", ["JOHN"]),
         ("nave\u0301 end-", ["end"]),
         ("", []),
-        ("1 2 ...", []),
     ],
 )
 def test_words_are_found_where_they_are(text: str, expected: list[str]) -> None:
@@ -126,33 +122,10 @@ def test_only_the_word_changes() -> None:
 
 def test_words_that_are_certainly_cut_off_are_no_candidates() -> None:
     text = "zzz big Old walks"
-    for most, allowed in (
-        (1, set()),
-        (2, {"big"}),
-        (3, {"big", "Old"}),
-        (4, {"big", "Old", "walks"}),
-        (9, {"big", "Old", "walks"}),
-    ):
+    for most, allowed in ((1, set()), (2, {"big"}), (9, {"big", "Old", "walks"})):
         found = [triplet(text, rng(seed), find, most) for seed in range(60)]
         assert {one.texts[0][slice(*one.spans[0])] for one in found if one} == allowed
         assert all(found) == bool(allowed)
-
-
-@pytest.mark.parametrize(
-    ("text", "pos", "texts", "spans"),
-    [
-        ("A big car.", None, ("A big car.", {"A large car.", "A huge car."}, "A small car."), (2, 5)),
-        ("He Ran: FAST!", "a", ("He Ran: FAST!", {"He Ran: QUICK!", "He Ran: RAPID!"}, "He Ran: SLOW!"), (8, 12)),
-        ("two  boys'", "n", ("two  boys'", {"two  lads'"}, "two  girls'"), (5, 9)),
-    ],
-)
-def test_golden_triplets_of_the_small_table(
-    text: str, pos: str, texts: tuple[str, set[str], str], spans: tuple[int, int]
-) -> None:
-    find_here = remembered(open_lexicon("small"), pos)
-    found = [triplet(text, rng(seed), find_here) for seed in range(40)]
-    assert {one.texts[0] for one in found if one} == {texts[0]} and {one.texts[1] for one in found if one} == texts[1]
-    assert {one.texts[2] for one in found if one} == {texts[2]} and {one.spans[0] for one in found if one} == {spans}
 
 
 # ---- the stream
@@ -234,9 +207,8 @@ def test_ray_gives_what_inline_gives(tmp_path: Path) -> None:
     plain.close()
 
 
-@pytest.mark.parametrize("keep", ["skip", "keep"])
-def test_a_run_without_wordnet_stops_and_skips_no_sample(tmp_path: Path, keep: Literal["skip", "keep"]) -> None:
-    config = stream(write(tmp_path, LINES), lexicon=str(tmp_path / "none"), without_candidate=keep)
+def test_a_run_without_wordnet_stops_and_skips_no_sample(tmp_path: Path) -> None:
+    config = stream(write(tmp_path, LINES), lexicon=str(tmp_path / "none"))
     with pytest.raises(ValueError, match="lexicon=") as caught:
         views(config, 1)
     assert not isinstance(caught.value, DataError)
@@ -252,23 +224,15 @@ def test_adjectives_only() -> None:
     assert chosen == {"token": {"boys", "big"}, "adjective": {"big"}}
 
 
-def test_the_stream_in_a_recipe() -> None:
-    adapter: TypeAdapter[AnyStream] = TypeAdapter(AnyStream)
-    for config in (stream("x", choose="adjective"), stream("x", without_candidate="keep", on_bad_sample="raise")):
-        again = adapter.validate_json(config.model_dump_json())
-        assert again == config and type(again) is TripletTextStream
-    plain = TripletTextStream(shards="x")
-    assert (plain.without_candidate, plain.on_bad_sample, plain.choose, plain.lexicon) == ("skip", "skip", "token", None)
+def test_settings_that_contradict_each_other() -> None:
     with pytest.raises(ValidationError, match=r"without_candidate='skip' with on_bad_sample='raise'"):
         stream("x", on_bad_sample="raise")
-    with pytest.raises(ValidationError, match="columns"):
-        stream("x", columns=("a", "b"))
 
 
 # ---- many skipped samples
 
 
-@pytest.mark.parametrize("usable", [60, 20, 8])
+@pytest.mark.parametrize("usable", [60, 8])
 def test_a_stream_that_skips_most_samples_lasts_as_long_as_it_was_planned(tmp_path: Path, usable: int) -> None:
     lines = ["a big car" if number % 100 < usable else PLAIN for number in range(200)]
     config = stream(write(tmp_path, lines), batch_size=16, window=16)

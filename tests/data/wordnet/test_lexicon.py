@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import random
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -67,13 +65,6 @@ def test_a_name_is_not_meant_by_a_word_written_small(written: Lexicon) -> None:
     assert written.replacements("Slow", "n") == (["Sluggard"], [])
 
 
-def test_counts_are_optional(tmp_path: Path) -> None:
-    folder = write_wordnet(tmp_path / "wn")
-    (folder / "cntlist.rev").unlink()
-    (folder / "noun.exc").unlink()
-    assert open_lexicon(str(folder)).synonyms("quick") == ["core", "speedy", "alive"]  # n v a r
-
-
 @pytest.mark.parametrize("variable", ["WNSEARCHDIR", "WNHOME", None])
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
     folder = write_wordnet(tmp_path / "dict")
@@ -110,9 +101,6 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"index\.adj"):
         open_lexicon(str(folder))
     folder = write_wordnet(tmp_path / "c")
-    (folder / "index.adv").write_bytes(b"")
-    with pytest.raises(DataError, match=r"index\.adv"):
-        open_lexicon(str(folder))
     (folder / "index.adv").unlink()
     with pytest.raises(DataError, match=r"index\.adv"):
         open_lexicon(str(folder))
@@ -126,21 +114,13 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     [
         ("Quick", "a", ["Fast", "Rapid"], ["Slow"]),
         ("happiest", "a", ["gladdest"], ["saddest", "unhappiest"]),
-        ("BIGGER", "a", ["LARGER", "HUGER"], ["SMALLER", "TINIER"]),
-        ("better", "a", ["finer"], ["worse", "poorer"]),
         ("started", "v", [], ["stopped", "ended", "finished"]),  # began or begun: not certain
         ("began", "v", ["started"], ["stopped", "ended", "finished"]),
-        ("ran", "v", ["raced", "dashed"], []),
-        ("walked", "v", ["strolled"], []),
         ("buying", "v", ["purchasing"], ["selling"]),
-        ("remembers", "v", ["recalls"], ["forgets"]),
         ("wives", "n", [], ["husbands"]),
-        ("men", "n", [], ["women"]),
-        ("cities", "n", [], ["villages"]),
         ("hot", None, [], ["cold", "chilly", "icy"]),
         ("in", None, [], []),
         ("iPhone", None, [], []),
-        ("unheard", None, [], []),
     ],
 )
 def test_small_table(small: Lexicon, word: str, pos: str | None, synonyms: list[str], antonyms: list[str]) -> None:
@@ -165,11 +145,8 @@ def test_pickled_as_a_path(small: Lexicon, written: Lexicon) -> None:
         ("fast", "quick", "fast"),
         ("fast", "Quick", "Fast"),
         ("fast", "QUICK", "FAST"),
-        ("fast", "Q", "Fast"),
         ("Paris", "city", "Paris"),
         ("fast", "iPhone", None),
-        ("fast", "McCoy", None),
-        ("fast", "12", None),
         ("fast", "", None),
         ("large", "Well-known", "Large"),
     ],
@@ -194,35 +171,22 @@ def anything() -> Morphology:
         ("walk", "v", "ran", "run", "walked"),
         ("go", "v", "ran", "run", "went"),
         ("go", "v", "walked", "walk", None),  # went or gone
-        ("say", "v", "walked", "walk", "said"),
         ("take", "v", "gone", "go", "taken"),
-        ("try", "v", "goes", "go", "tries"),
         ("watch", "v", "goes", "go", "watches"),
-        ("go", "v", "walks", "walk", "goes"),
         ("die", "v", "going", "go", "dying"),
         ("stop", "v", "going", "go", "stopping"),
-        ("layer", "v", "going", "go", "layering"),
         ("panic", "v", "going", "go", None),  # not "panicing"
         ("stop", "v", "walked", "walk", "stopped"),
         ("stroll", "v", "was", "be", "strolled"),
-        ("exist", "v", "is", "be", "exists"),
-        ("typeset", "v", "walked", "walk", None),
-        ("behave", "v", "walked", "walk", "behaved"),
         ("wife", "n", "dogs", "dog", "wives"),
-        ("stomach", "n", "dogs", "dog", "stomachs"),
         ("church", "n", "dogs", "dog", "churches"),
-        ("lady", "n", "dogs", "dog", "ladies"),
         ("policeman", "n", "dogs", "dog", "policemen"),
-        ("human", "n", "dogs", "dog", "humans"),
         ("sheep", "n", "dogs", "dog", "sheep"),
         ("dog", "n", "sheep", "sheep", None),  # one or several
         ("news", "n", "dog", "dog", None),
-        ("kindness", "n", "dogs", "dog", None),
-        ("T-shirt", "n", "dogs", "dog", None),
         ("T-shirt", "n", "dog", "dog", "T-shirt"),
         ("fine", "a", "better", "good", "finer"),
         ("bad", "a", "best", "good", "worst"),
-        ("beautiful", "a", "better", "good", None),
         ("quickly", "r", "better", "well", None),
     ],
 )
@@ -250,16 +214,10 @@ def test_tables_are_consistent() -> None:
         ("ran", "v", ["run"]),
         ("better", "a", ["better", "good", "well"]),
         ("better", "r", ["better", "well"]),
-        ("wives", "n", ["wife"]),
-        ("Women", "n", ["woman"]),
-        ("was", "v", ["be"]),
         ("leaves", "n", ["leaf", "leave"]),
-        ("found", "v", ["found", "find"]),
         ("boss", "n", ["boss"]),
         ("feed", "v", ["feed"]),
         ("comics", "n", ["comic_strip", "comic"]),
-        ("churches", "n", ["church"]),
-        ("quickly", "v", []),
     ],
 )
 def test_lemmas(wordnet: Lexicon, word: str, pos: str, lemmas: list[str]) -> None:
@@ -379,37 +337,3 @@ def test_200_words_as_wn_says(wordnet: Lexicon) -> None:
                 pos,
             )
     assert antonyms > 60
-
-
-def test_processes_share_the_files(wordnet: Lexicon) -> None:
-    """The pages of a second process that looks words up are this one's: none of them is its own."""
-    if not Path("/proc/self/smaps").exists():
-        pytest.skip("no /proc/self/smaps to read who shares what")
-    words = random.Random(0).sample(lemmas_of(wordnet, "n"), 500)
-    expected = [wordnet.synonyms(word, "n") for word in words]
-    code = (
-        "import json, sys; from data.wordnet.lexicon import open_lexicon\n"
-        "words = json.load(sys.stdin); found = open_lexicon(sys.argv[1])\n"
-        "answers = [found.synonyms(word, 'n') for word in words]\n"
-        "print(json.dumps([answers, open('/proc/self/smaps').read()]))"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", code, wordnet.path],
-        input=json.dumps(words),
-        capture_output=True,
-        text=True,
-        check=True,
-        cwd=Path(__file__).resolve().parents[2],
-        env={**os.environ, "PYTHONHASHSEED": "1"},
-    )
-    answers, maps = json.loads(run.stdout)
-    assert answers == expected  # whatever the hashes of strings are
-    resident = {"Shared_Clean": 0, "Private_Dirty": 0, "Private_Clean": 0}
-    regions = re.split(r"^(?=[0-9a-f]+-[0-9a-f]+ )", maps, flags=re.M)
-    files = [region for region in regions if re.search(r"(index|data)\.(noun|verb|adj|adv)$", region.split("\n")[0])]
-    assert len(files) == 8
-    for region in files:
-        for kind in resident:
-            resident[kind] += int(re.search(rf"{kind}: +(\d+) kB", region)[1])  # type: ignore[index]
-    assert resident["Private_Dirty"] == 0  # nothing copied
-    assert resident["Shared_Clean"] > 5000 and resident["Private_Clean"] < resident["Shared_Clean"] / 10

@@ -97,12 +97,6 @@ def test_a_word_that_is_cut_off_marks_nothing(encoder: TextEncoder) -> None:
     assert marked(encoder, [text], [span], max_length=7) == [whole[:1]]  # [CLS] the dog sees the, its first part, [SEP]
 
 
-def test_without_spans_nothing_changes(encoder: TextEncoder) -> None:
-    plain, more = encoder.tokenize(SENTENCES), encoder.tokenize(SENTENCES, spans=[None] * 3)
-    assert set(plain) == {"input_ids", "attention_mask"} and set(more) == {*plain, "word_mask"}
-    assert all(torch.equal(plain[name], more[name]) for name in plain)
-
-
 def test_the_stream_marks_the_replaced_word(encoder: TextEncoder) -> None:
     """Collate with a real tokenizer: tokens of the three words, and where the views differ is where they are marked."""
     config = TripletTextStream(shards="x", lexicon="small", without_candidate="keep", max_length=16)

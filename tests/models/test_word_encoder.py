@@ -164,8 +164,7 @@ def encoder(tmp_path: Path, **settings: object) -> WordEncoder:
     return WordEncoder.from_config(config, folder).eval()
 
 
-@pytest.mark.parametrize("settings", [{}, {"unknown": "redrawn", "letters": "any"}])
-@pytest.mark.parametrize("attention", [False, True])
+@pytest.mark.parametrize(("settings", "attention"), [({}, False), ({"unknown": "redrawn", "letters": "any"}, True)])
 def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str], attention: bool) -> None:
     made = encoder(tmp_path, **settings)
     made.attention = attention
@@ -182,19 +181,14 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
         "assert not any(name == 'trainers' or name.startswith('trainers.') for name in sys.modules);"
         "import numpy; numpy.save(sys.argv[2], m.encode(sys.argv[3:]))"
     )
-    if attention and settings:  # one foreign process will do
+    if attention:  # one foreign process will do
         place = [sys.executable, "-c", script, str(tmp_path / "export"), str(tmp_path / "vectors.npy"), *SENTENCES]
         subprocess.run(place, check=True, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"})
         assert np.allclose(np.load(tmp_path / "vectors.npy"), want, atol=1e-6)
 
 
-def test_what_the_encoder_says_of_itself(tmp_path: Path) -> None:
-    """Its card names the vectors, and attention weighs its words: what each says together with all others."""
+def test_attention_weighs_words_by_what_they_say_together(tmp_path: Path) -> None:
     made = encoder(tmp_path)
-    text = made.card(tmp_path)
-    assert "training sentences" in text.began and "multicse_words.py" in text.notes
-    made.source = "/home/someone/glove.txt"
-    assert "`glove.txt`" in made.card(tmp_path).began
     words, weights = made.word_weights("A dog runs.") or ([], np.zeros(0))
     vectors = made.table[:3].numpy()
     assert words == ["a", "dog", "runs"] and made.word_weights("?!") is None

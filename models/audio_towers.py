@@ -79,6 +79,8 @@ class HTSATTower(AudioTower):
 
     def _new_config(self) -> ClapAudioConfig:
         stages = len(self.depths)
+        if len(self.heads) != stages:
+            raise ValueError(f"method.tower.heads: {self.heads} for depths {self.depths}; give one number for each stage")
         unit = self.patch_size * 2 ** (stages - 1)
         last, strips = self.spec_size / unit, max(1, self.spec_size // self.input.bins)
         if last < self.window or last % strips:

@@ -248,7 +248,8 @@ def _read(saved: dict[str, Tensor], modality: str) -> nn.Module:
     if not weights:
         return nn.Identity()
     if "weight" in weights:
-        made: nn.Module = nn.Linear(*weights["weight"].T.shape, bias=False)
+        d_out, d_in = weights["weight"].shape
+        made: nn.Module = nn.Linear(d_in, d_out, bias=False)
     else:
         first, last = (nn.Linear(*weights[f"linear{number}.weight"].T.shape) for number in (1, 2))
         made = nn.Sequential(OrderedDict(linear1=first, relu=nn.ReLU(), linear2=last))

@@ -19,6 +19,7 @@ from transformers import AutoConfig
 from data.streams.inputs import ImageInput
 from models.dual_card import card_of_dual
 from models.dual_export import save_dual
+from models.dual_module import PROJECTIONS
 from models.hub_folders import ENCODER
 from models.sentence_encoder import CardText, SentenceEncoder
 from models.text_encoder import TOKENIZING, TextEncoder
@@ -28,8 +29,6 @@ from models.towers import AnyTower
 Projection = Literal["linear", "mlp"]
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
-PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
-"""What transformers' CLIP and CLAP call them."""
 
 
 class DualEncoder(SentenceEncoder):

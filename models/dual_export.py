@@ -30,12 +30,12 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from data.streams.inputs import AudioInput, ImageInput
+from data.streams.inputs import AudioInput
 from models import dual_module as exported
 from models.audio_towers import AST, HTSAT
 from models.carried_code import DUAL, save_with_code
-from models.image_towers import CLIPVision, CLSVision, ResNet
-from models.text_encoder import TextEncoder
+from models.image_towers import CLIPVision, ResNet
+from models.text_encoder import TextEncoder, is_bert_pooler
 
 if TYPE_CHECKING:
     from models.dual_encoder import DualEncoder
@@ -98,22 +98,18 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
     model.logit_scale.data.copy_(dual.logit_scale.detach())
     _forget_places(model.config)
     model.save_pretrained(folder)
-    pictures = _pictures(dual.input)
+    made: Any = dual.input
+    pictures = CLIPImageProcessorPil(
+        size={"shortest_edge": made.size},
+        crop_size={"height": made.size, "width": made.size},
+        image_mean=list(made.mean),
+        image_std=list(made.std),
+    )
     CLIPProcessor(pictures, _unused(dual.tokenizer)).save_pretrained(folder)
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
     pictures.save_pretrained(folder)  # what programs of before transformers 5 look for
-
-
-def _pictures(settings: Any) -> CLIPImageProcessorPil:
-    assert isinstance(settings, ImageInput)
-    return CLIPImageProcessorPil(
-        size={"shortest_edge": settings.size},
-        crop_size={"height": settings.size, "width": settings.size},
-        image_mean=list(settings.mean),
-        image_std=list(settings.std),
-    )
 
 
 def _forget_places(config: Any) -> None:
@@ -148,8 +144,7 @@ def _is_clap(dual: DualEncoder) -> bool:
         text.config.model_type in ROBERTAS
         and text.pooling == "cls"
         and text.head is not None
-        and isinstance(text.head.activation, nn.Tanh)
-        and text.head.linear.in_features == text.head.linear.out_features
+        and is_bert_pooler(text.head)
         and isinstance(tower, HTSAT)
         and tower.model.config.hidden_size == tower.width  # what the projection is built for
         and dual.projection == "mlp"
@@ -185,25 +180,21 @@ def _save_clap(dual: DualEncoder, folder: Path) -> None:
     model.logit_scale_t.data.copy_(dual.logit_scale.detach())
     _forget_places(model.config)
     model.save_pretrained(folder)
-    sounds = _sounds(dual.input)
-    ClapProcessor(sounds, _unused(dual.tokenizer)).save_pretrained(folder)
-    SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
-    sounds.save_pretrained(folder)
-
-
-def _sounds(settings: Any) -> ClapFeatureExtractor:
-    assert isinstance(settings, AudioInput)
-    return ClapFeatureExtractor(
-        feature_size=settings.bins,
-        sampling_rate=settings.rate,
-        hop_length=settings.hop,
-        max_length_s=int(settings.seconds),
-        fft_window_size=settings.n_fft,
-        frequency_min=settings.low_hz,
-        frequency_max=settings.high_hz,
+    made: Any = dual.input
+    sounds = ClapFeatureExtractor(
+        feature_size=made.bins,
+        sampling_rate=made.rate,
+        hop_length=made.hop,
+        max_length_s=int(made.seconds),
+        fft_window_size=made.n_fft,
+        frequency_min=made.low_hz,
+        frequency_max=made.high_hz,
         truncation="rand_trunc",
         padding="repeatpad",
     )
+    ClapProcessor(sounds, _unused(dual.tokenizer)).save_pretrained(folder)
+    SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
+    sounds.save_pretrained(folder)
 
 
 # ---- everything else -------------------------------------------------------------------------------------------------
@@ -213,14 +204,26 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         text = Path(place) / "text"
         _save_text(dual, text)
-        tower = _tower(dual)
+        tower: Any = dual.tower
+        kind = exported.RESNET if isinstance(tower, ResNet) else tower.model.config.model_type
+        statistics = [tower.mean, tower.std] if isinstance(tower, AST) else None
+        settings = {
+            "modality": dual.modalities[1],
+            "embed_dim": dual.embed_dim,
+            "projection": dual.projection,
+            "keeps_end": dual.keeps_end,
+            "input": dual.input.model_dump(mode="json"),
+            "tower": {"kind": kind, "statistics": statistics},
+        }
         module = exported.DualEncoder(
             SentenceTransformer(str(text), device="cpu", local_files_only=True),
-            tower,
+            exported.Tower(
+                copy.deepcopy(tower.model).cpu(), kind, statistics
+            ),  # sentence-transformers moves what it is given
             copy.deepcopy(dual.tower_projection).cpu(),
-            dual.text_projection,
+            exported.named(dual.text_projection, "text"),
             dual.logit_scale.item(),
-            _settings(dual, tower),
+            settings,
         )
         save_with_code(module, folder, DUAL)
         # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
@@ -247,25 +250,3 @@ def _save_text(dual: DualEncoder, folder: Path) -> None:
         name = f"projection{number}" if isinstance(module, Dense) else str(number)
         entries.append({"idx": number, "name": name, "path": path, "type": kind})
     (folder / "modules.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
-
-
-def _tower(dual: DualEncoder) -> exported.Tower:
-    tower: Any = dual.tower
-    kind = exported.RESNET if isinstance(tower, ResNet) else tower.model.config.model_type
-    if not isinstance(tower, (ResNet, CLIPVision, CLSVision, HTSAT, AST)):
-        raise ValueError(f"method.tower.kind: a {type(tower).__name__} cannot be exported")
-    model = copy.deepcopy(tower.model).cpu()  # sentence-transformers moves what it is given
-    return exported.Tower(model, kind, (tower.mean, tower.std) if isinstance(tower, AST) else None)
-
-
-def _settings(dual: DualEncoder, tower: exported.Tower) -> dict[str, Any]:
-    """dual_config.json."""
-    kind = {"kind": tower.kind, **({} if tower.statistics is None else {"statistics": list(tower.statistics)})}
-    return {
-        "modality": dual.modalities[1],
-        "embed_dim": dual.embed_dim,
-        "projection": dual.projection,
-        "keeps_end": dual.keeps_end,
-        "input": dual.input.model_dump(mode="json"),
-        "tower": kind,
-    }

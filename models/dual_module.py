@@ -25,7 +25,6 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from PIL import Image
 from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import InputModule
@@ -44,6 +43,7 @@ from .preprocess import prepare_images, prepare_sounds
 from .resnet import ModifiedResNet
 
 CONFIG, PROJECTION = "dual_config.json", "projection.safetensors"
+HUB_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
 PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
 """What transformers' CLIP and CLAP call them."""
 RESNET = "multicse_resnet"
@@ -63,7 +63,7 @@ class DualEncoder(InputModule):
     """The module of a sentence-transformers model: text -> vector, picture or sound -> vector, (B, d) of unit length.
 
     text: gives unit vectors of texts. tower: (B, 3, S, S) or (B, frames, bins) -> (B, width). projection: (B, width) ->
-    (B, d). settings: the content of dual_config.json.
+    (B, d). text_projection: its weights, by `named`. settings: the content of dual_config.json.
     """
 
     config_file_name = CONFIG
@@ -73,7 +73,7 @@ class DualEncoder(InputModule):
         text: SentenceTransformer,
         tower: Tower,
         projection: nn.Module,
-        text_projection: nn.Module,
+        text_projection: dict[str, Tensor],
         logit_scale: float,
         settings: dict[str, Any],
     ) -> None:
@@ -82,7 +82,7 @@ class DualEncoder(InputModule):
         self.modality: str = settings["modality"]
         self.logit_scale = nn.Parameter(torch.tensor(float(logit_scale)))
         # The text half has it too; it is kept in this form for those who train further.
-        self._text_projection = _named(text_projection, "text")
+        self._text_projection = text_projection
 
     # ---- sentence-transformers' interface ---------------------------------------------------------------------------
 
@@ -119,7 +119,7 @@ class DualEncoder(InputModule):
         if any(texts):
             raise ValueError(f"texts and {self.modality} items together: encode them in two calls")
         if self.modality == "image":
-            return {"pixel_values": prepare_images([_picture(item) for item in inputs], **self.settings["input"])}
+            return {"pixel_values": prepare_images(list(inputs), **self.settings["input"])}
         sounds = [_sound(item, self.settings["input"]["rate"]) for item in inputs]
         return {"input_features": prepare_sounds(sounds, **self.settings["input"])}
 
@@ -144,44 +144,27 @@ class DualEncoder(InputModule):
         folder = Path(output_path)
         self.text.save(str(folder / "text"), create_model_card=False)
         self.tower.save(folder / "tower")
-        save_file(_named(self.projection, self.modality), folder / "tower" / PROJECTION)
+        save_file(named(self.projection, self.modality), folder / "tower" / PROJECTION)
         scale = {"logit_scale": self.logit_scale.detach().cpu().clone()}
         save_file({**self._text_projection, **scale}, folder / "text" / PROJECTION)
         (folder / CONFIG).write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        **kwargs: Any,
-    ) -> DualEncoder:
+    def load(cls, model_name_or_path: str, subfolder: str = "", *args: Any, **kwargs: Any) -> DualEncoder:
         """The module of a folder, or of a hub repository. No code of the folder is run by this."""
-        place = cls.load_dir_path(
-            model_name_or_path,
-            subfolder=subfolder,
-            token=token,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-        )
-        if place is None:
-            raise ValueError(f"no model in {model_name_or_path!r}")
+        options = {name: value for name, value in kwargs.items() if name in HUB_OPTIONS}
+        place = cls.load_dir_path(model_name_or_path, subfolder, **options)
+        assert place is not None
         folder = Path(place)
         settings = json.loads((folder / CONFIG).read_text(encoding="utf-8"))
         text = SentenceTransformer(
             str(folder / "text"), device="cpu", local_files_only=True, model_kwargs={"use_safetensors": True}
         )
         saved = load_file(folder / "text" / PROJECTION)
-        scale = float(saved["logit_scale"])
+        scale = float(saved.pop("logit_scale"))
         tower = Tower.load(folder / "tower", settings["tower"])
-        projections = {"text": saved, settings["modality"]: load_file(folder / "tower" / PROJECTION)}
-        made = [_read(projections[modality], modality) for modality in (settings["modality"], "text")]
-        return cls(text, tower, made[0], made[1], scale, settings)
+        projection = _read(load_file(folder / "tower" / PROJECTION), settings["modality"])
+        return cls(text, tower, projection, saved, scale, settings)
 
 
 class Tower(nn.Module):
@@ -249,7 +232,7 @@ def resnet_config(model: ModifiedResNet) -> dict[str, Any]:
     }
 
 
-def _named(projection: nn.Module, modality: str) -> dict[str, Tensor]:
+def named(projection: nn.Module, modality: str) -> dict[str, Tensor]:
     """The weights of a projection by the names that transformers gives them; nothing for none."""
     name, parts = PROJECTIONS[modality], {"0": "linear1", "2": "linear2"}
     found = {}
@@ -261,41 +244,26 @@ def _named(projection: nn.Module, modality: str) -> dict[str, Tensor]:
 
 def _read(saved: dict[str, Tensor], modality: str) -> nn.Module:
     """The projection from such weights: CLIP's matrix, CLAP's Linear-ReLU-Linear, or none."""
-    name = PROJECTIONS[modality]
-    weights = {key.removeprefix(f"{name}."): value for key, value in saved.items() if key.startswith(f"{name}.")}
+    weights = {key.removeprefix(f"{PROJECTIONS[modality]}."): value for key, value in saved.items()}
     if not weights:
         return nn.Identity()
-    parts: OrderedDict[str, nn.Module] = OrderedDict()
-    for part in ("linear1", "linear2") if "linear1.weight" in weights else ("",):
-        weight = weights[f"{part}.weight".lstrip(".")]
-        bias = weights.get(f"{part}.bias".lstrip("."))
-        linear = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None)
-        linear.load_state_dict({"weight": weight, **({} if bias is None else {"bias": bias})})
-        parts[part] = linear
-    if "" in parts:
-        return parts[""]
-    return nn.Sequential(parts["linear1"], nn.ReLU(), parts["linear2"])
+    if "weight" in weights:
+        d_out, d_in = weights["weight"].shape
+        made: nn.Module = nn.Linear(d_in, d_out, bias=False)
+    else:
+        first, last = (nn.Linear(*weights[f"linear{number}.weight"].T.shape) for number in (1, 2))
+        made = nn.Sequential(OrderedDict(linear1=first, relu=nn.ReLU(), linear2=last))
+    made.load_state_dict(weights)
+    return made
 
 
 # ---- inputs ----------------------------------------------------------------------------------------------------------
 
 
-def _picture(item: Any) -> np.ndarray | Image.Image:
-    if isinstance(item, dict) and list(item) == ["image"]:
-        item = item["image"]
-    if isinstance(item, Tensor):
-        item = item.cpu().numpy()
-    if not isinstance(item, (np.ndarray, Image.Image)):
-        raise ValueError(f"a picture must be PIL or uint8 RGB (H, W, 3), not {type(item).__name__}")
-    return item
-
-
 def _sound(item: Any, rate: int) -> tuple[np.ndarray, int]:
-    if isinstance(item, dict) and list(item) == ["audio"]:
-        item = item["audio"]
     if isinstance(item, dict):
         item, rate = item.get("array"), int(item.get("sampling_rate") or 0)
-    wave = np.asarray(item.cpu() if isinstance(item, Tensor) else item)
+    wave = np.asarray(item)
     if wave.dtype != np.int16 and wave.dtype.kind != "f":
         raise ValueError(
             f"a sound must be {{'array': mono samples (T,), 'sampling_rate': samples per second}}, its samples float or "

@@ -10,6 +10,13 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+CODES = 0.7
+"""Deviation of the random codes in the dimensions that word vectors leave free, relative to the vectors'."""
+EMBEDDING_STD = 0.05
+"""Deviation of the word-piece table when it starts from vectors."""
+BRANCH_SCALE = 0.1
+"""Factor on the initial output weights of feed-forward and on positions: near 0 they begin as the identity."""
+
 
 class FreshEncoder(BaseModel):
     """The BERT and the WordPiece tokenizer that are made before training; what `pipelines/pretrain.py` starts from."""
@@ -26,21 +33,13 @@ class FreshEncoder(BaseModel):
     lowercase: bool = True
     vectors: str | None = None
     """Word vectors in word2vec text format (gensim reads it): word pieces start from them; none: from noise."""
-    codes: float = Field(0.7, ge=0)
-    """Random codes in the dimensions that the vectors leave free, by their deviation relative to the vectors'."""
-    embedding_std: float = Field(0.05, gt=0)
-    """Deviation of the word-piece table when it starts from vectors."""
-    branch_scale: float = Field(0.1, gt=0, le=1)
-    """Factor on the initial output weights of feed-forward and on positions: near 0 they begin as the identity."""
-    averaging: bool = True
-    """Attention begins as an even mean over the tokens, with one query that learning can turn to what matters."""
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
     """Train the tokenizer on `sentences`, initialise the transformer, write a Hugging Face folder.
 
-    Where the stack begins near the identity (`branch_scale`), the mean of the last layer's tokens begins as the mean of
-    the word vectors, so that pretraining starts from what the vectors know instead of from noise.
+    The stack begins near the identity and attention as an even mean, so that the mean of the last layer's tokens begins as
+    the mean of the word vectors, and pretraining starts from what the vectors know instead of from noise.
     """
     from transformers import BertConfig, BertModel
 
@@ -62,17 +61,14 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
     )
     with torch.no_grad():
         for layer in model.encoder.layer:
-            layer.output.dense.weight *= config.branch_scale
-            if config.averaging:
-                average_tokens(layer.attention)
-            else:
-                layer.attention.output.dense.weight *= config.branch_scale
-        model.embeddings.position_embeddings.weight *= config.branch_scale
+            layer.output.dense.weight *= BRANCH_SCALE
+            average_tokens(layer.attention)
+        model.embeddings.position_embeddings.weight *= BRANCH_SCALE
         model.embeddings.token_type_embeddings.weight.zero_()
         if config.vectors:
             words, vectors = read_vectors(config.vectors)
-            table = with_codes(piece_vectors(tokenizer, words, vectors), config.width, config.codes, seed)
-            scale = config.embedding_std / table.std()
+            table = with_codes(piece_vectors(tokenizer, words, vectors), config.width, seed)
+            scale = EMBEDDING_STD / table.std()
             model.embeddings.word_embeddings.weight.copy_(torch.from_numpy(table * scale))
             model.embeddings.word_embeddings.weight[tokenizer.pad_token_id].zero_()
     model.save_pretrained(folder)
@@ -93,20 +89,20 @@ def average_tokens(attention: Any) -> None:
     attention.self.query.bias.normal_(0, 0.3)
 
 
-def read_vectors(path: str, most: int = 100_000) -> tuple[list[str], np.ndarray]:
-    """Words, the frequent ones first, and vectors (N, d) of a word2vec file (text or .bin) or a GloVe file (no header)."""
+def read_vectors(path: str) -> tuple[list[str], np.ndarray]:
+    """Words, at most 100,000, the frequent ones first, and vectors (N, d) of a word2vec (text, .bin) or GloVe file."""
     from gensim.models import KeyedVectors
 
     try:
         with open(path, "rb") as file:
             headed = len(file.readline().split()) == 2
-        found = KeyedVectors.load_word2vec_format(path, binary=path.endswith(".bin"), no_header=not headed, limit=most)
+        found = KeyedVectors.load_word2vec_format(path, binary=path.endswith(".bin"), no_header=not headed, limit=100_000)
     except (OSError, ValueError, UnicodeDecodeError) as error:
         raise ValueError(f"method.fresh.vectors={path!r} is no word2vec or GloVe file: {error}") from error
     return list(found.index_to_key), np.asarray(found.vectors, dtype=np.float32)
 
 
-def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray, ridge: float = 1e-3) -> np.ndarray:
+def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray) -> np.ndarray:
     """Vectors (V, d) of word pieces from vectors (N, d) of words.
 
     A piece that is a word has the word's vector. The others are fitted so that the mean of a word's pieces is near the
@@ -134,7 +130,7 @@ def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray, rid
         values += [weight / len(ids)] * len(ids)
         targets.append((vectors[rank] - mean) * weight)
     design = csr_matrix((values, (rows, columns)), shape=(len(targets), len(tokenizer)))
-    normal = (design.T @ design + ridge * identity(len(tokenizer))).tocsc()
+    normal = (design.T @ design + 1e-3 * identity(len(tokenizer))).tocsc()
     fitted = splu(normal).solve(np.asarray(design.T @ np.stack(targets), dtype=np.float64)) + mean
     fitted[list(exact)] = vectors[list(exact.values())]
     unseen = np.setdiff1d(np.arange(len(tokenizer)), columns)
@@ -142,15 +138,15 @@ def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray, rid
     return fitted.astype(np.float32)
 
 
-def with_codes(vectors: np.ndarray, width: int, share: float, seed: int) -> np.ndarray:
-    """Vectors (V, width): those given, and in the dimensions that are left random codes of `share` of their deviation.
+def with_codes(vectors: np.ndarray, width: int, seed: int) -> np.ndarray:
+    """Vectors (V, width): those given, and random codes in the dimensions that are left.
 
     The codes tell a piece from all others: the vectors say what is alike, the codes what is the same.
     """
     left = width - vectors.shape[1]
     if left < 0:
         raise ValueError(f"method.fresh.width={width} is less than the {vectors.shape[1]} dimensions of the word vectors")
-    codes = np.random.default_rng(seed).normal(0, share * vectors.std(), (len(vectors), left))
+    codes = np.random.default_rng(seed).normal(0, CODES * vectors.std(), (len(vectors), left))
     return np.concatenate([vectors, codes.astype(np.float32)], 1)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, PositiveInt
 from torch import Tensor
 from transformers import CLIPVisionConfig
 
@@ -80,7 +80,7 @@ class ResNetTower(TowerConfig):
     input: ImageInput = ImageInput()
     width: int = Field(64, gt=0)
     """Channels behind the stem, even."""
-    blocks: tuple[int, int, int, int] = (3, 4, 6, 3)
+    blocks: tuple[PositiveInt, PositiveInt, PositiveInt, PositiveInt] = (3, 4, 6, 3)
     """Bottleneck blocks of each stage."""
 
     def config(self) -> None:

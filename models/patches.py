@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
-from transformers import ASTModel, AutoConfig, PretrainedConfig, ViTConfig, ViTModel
+from transformers import ASTModel, AutoConfig, ViTConfig, ViTModel
 
 # Weights the VisualCSE authors use, by hidden size. Their RobertaForCL loads ViT-large whatever the encoder
 # ([DISAGREE 2.1]), which cannot run for roberta-base; picking by size is the repair.
@@ -21,7 +21,6 @@ class ImagePatches(nn.Module):
 
     def __init__(self, hidden_size: int, image_size: int = 224, patch_size: int = 16, path: str | None = None) -> None:
         super().__init__()
-        check_image_patches(hidden_size, image_size, patch_size, path)
         # A ViT without layers is its embedding module, with Hugging Face's initialisation and loading.
         if path is None:
             config = ViTConfig(hidden_size=hidden_size, image_size=image_size, patch_size=patch_size)
@@ -39,12 +38,6 @@ class ImagePatches(nn.Module):
         self.embeddings = vit.embeddings
 
     def forward(self, images: Tensor) -> Tensor:
-        size = tuple(self.embeddings.image_size)
-        if images.shape[-2:] != size:
-            raise ValueError(
-                f"method.image.image_size: the stream's images are {tuple(images.shape[-2:])}, the patch embedding "
-                f"takes {size}. Give the stream and the method the same size."
-            )
         return self.embeddings(images)
 
 
@@ -69,12 +62,11 @@ class AudioPatches(nn.Module):
         path: str | None = None,
     ) -> None:
         super().__init__()
-        check_audio_patches(hidden_size, frames, bins, patch_size, path)
         ast = None if path is None else ASTModel.from_pretrained(
             path, num_hidden_layers=0, use_safetensors=True, dtype=torch.float32
         ).embeddings  # fmt: skip
         stride = (patch_size, patch_size) if ast is None else ast.patch_embeddings.projection.stride
-        self.shape, self.statistics = (frames, bins), statistics
+        self.statistics = statistics
         self.projection = nn.Conv2d(1, hidden_size, patch_size, stride)
         self.cls_token = nn.Parameter(torch.empty(1, 1, hidden_size))
         nn.init.trunc_normal_(self.cls_token, std=0.02)
@@ -91,11 +83,6 @@ class AudioPatches(nn.Module):
                 self.positions.data.copy_(ast.position_embeddings[:, own])
 
     def forward(self, spectrograms: Tensor) -> Tensor:
-        if spectrograms.shape[1:] != self.shape:
-            raise ValueError(
-                f"method.audio.frames and bins: the stream's spectrograms are {tuple(spectrograms.shape[1:])}, the "
-                f"patch embedding takes {self.shape}. Give the stream and the method the same frames and bins."
-            )
         if self.statistics is not None:
             mean, std = self.statistics
             spectrograms = (spectrograms - mean) / (2 * std)
@@ -110,15 +97,8 @@ def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path
         raise ValueError(f"method.image.patch_size: {patch_size} does not divide image_size {image_size}")
     if path is None:
         return
-    path = _vit_path(path, hidden_size)
-    config = _config(path, "method.image.path")
-    _check_hidden_size("method.image.path", path, config, hidden_size, "a ViT")
-    if (config.image_size, config.patch_size) != (image_size, patch_size):
-        raise ValueError(
-            f"method.image.path: {path!r} was trained on images of {config.image_size} px in patches of "
-            f"{config.patch_size}, the recipe says image_size {image_size}, patch_size {patch_size}. "
-            f"Set them to {config.image_size} and {config.patch_size}, or leave the path out (fresh weights)."
-        )
+    sizes = {"image_size": ("image_size", image_size), "patch_size": ("patch_size", patch_size)}
+    _check_folder("method.image.path", _vit_path(path, hidden_size), hidden_size, sizes, "a ViT")
 
 
 def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: int, path: str | None) -> None:
@@ -129,14 +109,8 @@ def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: in
         )
     if path is None:
         return
-    config = _config(path, "method.audio.path")
-    _check_hidden_size("method.audio.path", path, config, hidden_size, "an AST")
-    theirs = (config.max_length, config.num_mel_bins, config.patch_size)
-    if theirs != (frames, bins, patch_size):
-        raise ValueError(
-            f"method.audio.path: {path!r} has (frames, bins, patch_size) {theirs}, the recipe says "
-            f"{(frames, bins, patch_size)}. Make them equal, or leave the path out (fresh weights)."
-        )
+    sizes = {"frames": ("max_length", frames), "bins": ("num_mel_bins", bins), "patch_size": ("patch_size", patch_size)}
+    _check_folder("method.audio.path", path, hidden_size, sizes, "an AST")
 
 
 def _vit_path(path: str, hidden_size: int) -> str:
@@ -150,20 +124,23 @@ def _vit_path(path: str, hidden_size: int) -> str:
     return VIT_OF_SIZE[hidden_size]
 
 
-def _config(path: str, setting: str) -> PretrainedConfig:
+def _check_folder(setting: str, path: str, hidden_size: int, sizes: dict[str, tuple[str, int]], what: str) -> None:
+    """sizes: setting of the method -> what the folder's config.json calls it, and its value here."""
     try:
-        return AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path)
     except OSError as error:
         raise ValueError(
             f"{setting}: {path!r} cannot be read. Give a folder with config.json and model.safetensors, or leave the "
             f"path out (fresh weights). ({error})"
         ) from error
-
-
-def _check_hidden_size(setting: str, path: str, config: PretrainedConfig, hidden_size: int, what: str) -> None:
     if config.hidden_size != hidden_size:
         raise ValueError(
             f"{setting}: {path!r} has hidden size {config.hidden_size}, the text encoder has {hidden_size}; they share "
             f"their layers, so the sizes must be equal. Choose {what} of hidden size {hidden_size} (768: base, 1024: "
             "large), another encoder, or leave the path out (fresh weights)."
         )
+    for name, (theirs, value) in sizes.items():
+        if (found := getattr(config, theirs)) != value:
+            raise ValueError(
+                f"{setting}: {path!r} has {name} {found}, the recipe {value}. Make them equal, or leave it out."
+            )

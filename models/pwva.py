@@ -16,9 +16,8 @@ from torch import Tensor
 
 Form = Literal["paper", "released"]
 
-KINDS = ("noise", "zeros", "background", "Fourier")
-"""The order of `kinds`: the paper's GWN, RZS, RBN and IFFT."""
-
+NOISE, DROPOUT = 0.1, 0.1
+"""Standard deviation of the paper's noise and share of components that its zeros take; the paper gives neither."""
 SNR = (6, 11)
 """Signal-to-noise ratios of the released noise: whole decibels, both ends included."""
 RUNS = (15, 19)
@@ -37,8 +36,6 @@ def pwva(
     kinds: tuple[float, float, float, float],
     partial: float,
     form: Form,
-    noise: float = 0.1,
-    dropout: float = 0.1,
 ) -> Tensor:
     """One augmented view of packed word vectors (GCLSR); call it once for every view.
 
@@ -47,19 +44,14 @@ def pwva(
     Args:
         words: float (N, d); N may be 0.
         generator: source of all randomness.
-        kinds: weights of noise, zeros, background and Fourier, at least 0; they need not sum to one.
+        kinds: weights of noise, zeros, background and Fourier (the paper's GWN, RZS, RBN and IFFT), at least 0; they need
+            not sum to one.
         partial: share of the words that keep the augmented vector: 1 is full augmentation, 0 none.
         form: formulas of the paper or of the released code.
-        noise: standard deviation of the paper's noise (the paper gives none).
-        dropout: share of components that the paper's zeros take (the paper gives none).
 
     Returns:
         (N, d), a new tensor; words that are not changed are equal to the given ones, bit for bit.
-
-    Raises:
-        ValueError: a weight or share out of its range, or words that are not float (N, d).
     """
-    _check(words, kinds, partial, form, noise, dropout)
     result = words.clone()
     # One copy to the host: how many words each kind has must be known here, without a sync a kind.
     draws = torch.rand(len(words), generator=generator, device=generator.device).cpu()
@@ -69,9 +61,9 @@ def pwva(
         rows = rows.to(words.device)
         own = words.index_select(0, rows)
         if kind == 0:
-            changed = gaussian_noise(own, generator, form, noise)
+            changed = gaussian_noise(own, generator, form)
         elif kind == 1:
-            changed = random_zeros(own, generator, form, dropout)
+            changed = random_zeros(own, generator, form)
         elif kind == 2:
             changed = background_noise(own, generator, form)
         else:
@@ -90,29 +82,29 @@ def _rows_of_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> l
 
 
 @torch.no_grad()
-def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise: float = 0.1) -> Tensor:
+def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form) -> Tensor:
     """GWN: normal noise on every component of (N, d).
 
-    Paper: w + `noise` * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
+    Paper: w + 0.1 * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
     """
     normal = _normal(words, generator)
     if form == "paper":
-        return torch.add(words, normal, alpha=noise)
+        return torch.add(words, normal, alpha=NOISE)
     decibel = torch.randint(SNR[0], SNR[1] + 1, (len(words), 1), generator=generator, device=generator.device)
     size = torch.linalg.vector_norm(words, dim=1, keepdim=True) / words.shape[1] ** 0.5
     return torch.addcmul(words, normal, size * 10 ** (decibel.to(words) / -20))
 
 
 @torch.no_grad()
-def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout: float = 0.1) -> Tensor:
+def random_zeros(words: Tensor, generator: torch.Generator, form: Form) -> Tensor:
     """RZS: components of (N, d) are set to zero.
 
-    Paper: Dropout(w), each component with probability `dropout`, the others divided by 1 - `dropout`. Released: 15 to 19
-    runs of 1 or 2 consecutive components, whose places are independent and may overlap; the others stay.
+    Paper: Dropout(w) of 0.1. Released: 15 to 19 runs of 1 or 2 consecutive components, whose places are independent and may
+    overlap; the others stay.
     """
     if form == "paper":
-        kept = _uniform(words, generator, words.shape[1]) >= dropout
-        return kept.to(words.dtype).mul_(1 / (1 - dropout)).mul_(words)
+        kept = _uniform(words, generator, words.shape[1]) >= DROPOUT
+        return kept.to(words.dtype).mul_(1 / (1 - DROPOUT)).mul_(words)
     count, size = words.shape
     draws = torch.rand(count, 2 * RUNS[1] + 1, generator=generator, device=generator.device).to(words.device)
     length = (draws[:, : RUNS[1]] * 2).long() + 1
@@ -157,19 +149,3 @@ def _normal(words: Tensor, generator: torch.Generator) -> Tensor:
 def _uniform(words: Tensor, generator: torch.Generator, columns: int) -> Tensor:
     """Uniform in [0, 1): (N, columns), of the words' type and on their device."""
     return torch.rand(len(words), columns, generator=generator, device=generator.device).to(words)
-
-
-def _check(words: Tensor, kinds: tuple[float, ...], partial: float, form: str, noise: float, dropout: float) -> None:
-    if words.ndim != 2 or not words.shape[1] or not words.is_floating_point():
-        raise ValueError(f"pwva: words are {words.dtype} {tuple(words.shape)}; they must be float (N, d), d at least 1")
-    if len(kinds) != 4 or not all(0 <= weight < float("inf") for weight in kinds) or not sum(kinds) > 0:
-        raise ValueError(
-            f"method.kinds={tuple(kinds)}; it must be four weights ({', '.join(KINDS)}), each at least 0 and not all 0; "
-            "to augment no word, set method.partial to 0"
-        )
-    if not 0 <= partial <= 1:
-        raise ValueError(f"method.partial={partial}; it must be 0 (no word is augmented) to 1 (every word is)")
-    if form not in ("paper", "released"):
-        raise ValueError(f"pwva: form={form!r}; allowed are 'paper', 'released'")
-    if not noise >= 0 or not 0 <= dropout < 1:
-        raise ValueError(f"pwva: noise={noise}, dropout={dropout}; noise must be at least 0, dropout at least 0 and below 1")

@@ -187,11 +187,8 @@ class TextEncoder(SentenceEncoder):
 
         With `spans`, for every text the first character of a word and the one after its last, or None: also ``word_mask``
         (B, L) int64, 1 at the tokens that hold characters of the word; all 0 without a word, for an empty one, and where it
-        was cut off. Raises ValueError for another number of spans than texts, and for a tokenizer that cannot tell which
-        characters its tokens hold.
+        was cut off. That takes a fast tokenizer; transformers raises NotImplementedError for others.
         """
-        if spans is not None:
-            self._check_spans(texts, spans)
         limit = min(max_length or self.limit, self.limit)
         with TOKENIZING:
             tokens = dict(
@@ -208,16 +205,6 @@ class TextEncoder(SentenceEncoder):
         if spans is not None:
             tokens["word_mask"] = _word_mask(tokens.pop("offset_mapping"), spans)
         return tokens
-
-    def _check_spans(self, texts: Sequence[str], spans: Sequence[tuple[int, int] | None]) -> None:
-        if len(spans) != len(texts):
-            raise ValueError(f"tokenize: {len(spans)} spans for {len(texts)} texts; give one for each, or None in its place")
-        if not getattr(self.tokenizer, "is_fast", False):
-            raise ValueError(
-                f"encoder.path: the tokenizer of {self.path or 'this encoder'!r} ({type(self.tokenizer).__name__}) does not "
-                "say which characters its tokens hold, so a word cannot be found among them; choose a model with a fast "
-                "tokenizer (a file tokenizer.json), such as BERT, RoBERTa or DeBERTa"
-            )
 
     def lengths(self, texts: list[str]) -> list[int]:
         """Tokens of each text uncut, special tokens included."""
@@ -299,7 +286,7 @@ class TextEncoder(SentenceEncoder):
         """
         head = None if self.head_only_trains else self.head
         weights = {name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()}
-        if head is not None and self.pooling == "cls" and has_pooler(self.config) and _is_bert_pooler(head):
+        if head is not None and self.pooling == "cls" and has_pooler(self.config) and is_bert_pooler(head):
             weights |= {f"pooler.dense.{name}": t.detach().cpu() for name, t in head.linear.state_dict().items()}
         self.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
         self.model.save_pretrained(folder, state_dict=weights)
@@ -335,5 +322,6 @@ def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tens
     return ((torch.maximum(first, start)) < torch.minimum(last, stop)).long()
 
 
-def _is_bert_pooler(head: Head) -> bool:
+def is_bert_pooler(head: Head) -> bool:
+    """Whether a head has the form of BERT's pooler."""
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features

@@ -27,10 +27,9 @@ from torch import Tensor, nn
 
 CONFIG, WORDS, VECTORS, FILTERS = "word_config.json", "words.txt", "vectors.safetensors", "model.safetensors"
 
+HUB_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
 EPSILON = 1e-9
 """Score of a word with padding (Algorithm 1; printed as 10^9)."""
-LETTERS = ("a-z", "any")
-UNKNOWN = ("fixed", "redrawn")
 
 
 # ---- text to word ids ------------------------------------------------------------------------------------------------
@@ -101,16 +100,10 @@ class TextCNN(nn.Module):
     regions: sizes r, one bank of `filters` each; (1, 1, 1, 6) is three banks over single words and one over six. Output
     (B, len(regions) * filters), banks in ascending order of their size. Padding is never multiplied with: what a window gets
     of it, and the windows of padding alone, are the same for every sentence.
-
-    Raises ValueError for a region that does not fit in `length`.
     """
 
     def __init__(self, dim: int, regions: Sequence[int], filters: int, length: int) -> None:
         super().__init__()
-        if not regions or min(regions) < 1 or max(regions) > length:
-            raise ValueError(
-                f"encoder.regions={tuple(regions)}: sizes of windows are at least 1 and at most encoder.max_words={length}"
-            )
         self.length, self.size = length, len(regions) * filters
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for size in sorted(set(regions)):
@@ -207,10 +200,6 @@ class WordModel(nn.Module):
         attention: bool = False,
     ) -> None:
         super().__init__()
-        if len(words) != len(table):
-            raise ValueError(f"{len(words)} words and {len(table)} vectors; each word has one")
-        if letters not in LETTERS or unknown not in UNKNOWN:
-            raise ValueError(f"letters={letters!r}, unknown={unknown!r}; letters: {LETTERS}, unknown: {UNKNOWN}")
         self.words, self.table = words, table
         self.rows = {word: row for row, word in enumerate(words, 1)}
         self.max_words, self.letters, self.unknown, self.attention = max_words, letters, unknown, attention
@@ -342,27 +331,11 @@ class WordModule(InputModule):
         (folder / CONFIG).write_text(json.dumps(model.settings, indent=2) + "\n", encoding="utf-8")
 
     @classmethod
-    def load(
-        cls,
-        model_name_or_path: str,
-        subfolder: str = "",
-        token: bool | str | None = None,
-        cache_folder: str | None = None,
-        revision: str | None = None,
-        local_files_only: bool = False,
-        **kwargs: Any,
-    ) -> WordModule:
+    def load(cls, model_name_or_path: str, subfolder: str = "", *args: Any, **kwargs: Any) -> WordModule:
         """The module of a folder, or of a hub repository."""
-        place = cls.load_dir_path(
-            model_name_or_path,
-            subfolder=subfolder,
-            token=token,
-            cache_folder=cache_folder,
-            revision=revision,
-            local_files_only=local_files_only,
-        )
-        if place is None:
-            raise ValueError(f"no model in {model_name_or_path!r}")
+        options = {name: value for name, value in kwargs.items() if name in HUB_OPTIONS}
+        place = cls.load_dir_path(model_name_or_path, subfolder, **options)
+        assert place is not None
         return cls(load_words(Path(place)))
 
 

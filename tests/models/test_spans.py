@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import BertConfig, BertTokenizer, PreTrainedTokenizerFast
+from transformers import BertConfig, PreTrainedTokenizerFast
 
 from data.shards import RawSample
-from data.streams.text import TextStream
 from data.streams.triplets import TripletTextStream, words
 from data.wordnet.lexicon import open_lexicon
 from models.text_encoder import TextEncoder
@@ -31,18 +30,16 @@ def encoder() -> TextEncoder:
     return TextEncoder.from_pretrained(str(ROOT / "models" / "small-bert-en"))
 
 
-def byte_level(trim_offsets: bool, add_prefix_space: bool) -> TextEncoder:
+def byte_level(trim_offsets: bool) -> TextEncoder:
     """RoBERTa's kind of tokenizer, trained on a few words."""
     plain = Tokenizer(models.BPE(unk_token="<unk>"))
-    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    plain.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     plain.decoder = decoders.ByteLevel()
     special = ["<s>", "<pad>", "</s>", "<unk>"]
     alphabet = pre_tokenizers.ByteLevel.alphabet()
     trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
     plain.train_from_iterator(SENTENCES * 3 + ["the dog of the big dog is happy"] * 5, trainer)
-    plain.post_processor = processors.RobertaProcessing(
-        ("</s>", 2), ("<s>", 0), trim_offsets=trim_offsets, add_prefix_space=add_prefix_space
-    )
+    plain.post_processor = processors.RobertaProcessing(("</s>", 2), ("<s>", 0), trim_offsets, add_prefix_space=False)
     plain.add_special_tokens([AddedToken(token, special=True) for token in special])
     fast = PreTrainedTokenizerFast(
         tokenizer_object=plain, bos_token="<s>", eos_token="</s>", pad_token="<pad>", unk_token="<unk>", model_max_length=64
@@ -75,9 +72,8 @@ def test_sub_words_of_a_word_give_the_word(encoder: TextEncoder) -> None:
 
 
 @pytest.mark.parametrize("trim_offsets", [True, False])
-@pytest.mark.parametrize("add_prefix_space", [True, False])
-def test_byte_level_tokens_of_a_word_give_the_word(trim_offsets: bool, add_prefix_space: bool) -> None:
-    tiny = byte_level(trim_offsets, add_prefix_space)
+def test_byte_level_tokens_of_a_word_give_the_word(trim_offsets: bool) -> None:
+    tiny = byte_level(trim_offsets)
     texts, spans = every_word()
     for text, span, ids in zip(texts, spans, marked(tiny, texts, spans), strict=True):
         assert span is not None
@@ -99,24 +95,6 @@ def test_a_word_that_is_cut_off_marks_nothing(encoder: TextEncoder) -> None:
     assert len(whole) >= 2
     assert marked(encoder, [text], [span], max_length=6) == [[]]
     assert marked(encoder, [text], [span], max_length=7) == [whole[:1]]  # [CLS] the dog sees the, its first part, [SEP]
-
-
-def test_without_spans_nothing_changes(encoder: TextEncoder) -> None:
-    plain, more = encoder.tokenize(SENTENCES), encoder.tokenize(SENTENCES, spans=[None] * 3)
-    assert set(plain) == {"input_ids", "attention_mask"} and set(more) == {*plain, "word_mask"}
-    assert all(torch.equal(plain[name], more[name]) for name in plain)
-
-
-def test_what_is_refused(encoder: TextEncoder) -> None:
-    with pytest.raises(ValueError, match="1 spans for 2 texts"):
-        encoder.tokenize(["a", "b"], spans=[(0, 1)])
-
-    class Slow(BertTokenizer):
-        is_fast = False
-
-    slow = TextEncoder(encoder.model, Slow.from_pretrained(ROOT / "models" / "small-bert-en"))
-    with pytest.raises(ValueError, match=r"encoder\.path"):
-        slow.tokenize(["a"], spans=[(0, 1)])
 
 
 def test_the_stream_marks_the_replaced_word(encoder: TextEncoder) -> None:
@@ -145,5 +123,3 @@ def test_the_stream_marks_the_replaced_word(encoder: TextEncoder) -> None:
         assert read[1] in lexicon.synonyms(read[0]) and read[2] in lexicon.antonyms(read[0])
         rest = [i[~m & (i != 0)].tolist() for i, m in zip(ids, mask, strict=True)]
         assert rest[0] == rest[1] == rest[2] and len(rest[0]) > 3
-    plain = TextStream(shards="x").collate({"text0": columns["text0"]}, tokenize)
-    assert torch.equal(plain["input_ids"][:, 0], tensors["input_ids"][:, 0])

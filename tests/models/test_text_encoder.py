@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, get_args
 
@@ -28,7 +28,7 @@ from transformers import (
 
 from models.frozen import frozen
 from models.pooling import Pooling, by_length
-from models.text_encoder import STACKS, TextEncoder
+from models.text_encoder import TextEncoder
 from models.text_folders import positions, set_dropouts
 from tests.models import tiny_encoder
 
@@ -85,10 +85,7 @@ def test_patches_pass_through_the_layers_alone(kind: str) -> None:
     out = encoder.outputs(patches=patches, layers=True)
     assert torch.equal(out.layers[0], patches)
     assert len(out.layers) == 3
-    # the model's own stack says the same ...
-    stack = getattr(encoder.model, STACKS[kind])
-    close(out.tokens, stack(patches, attention_mask=None).last_hidden_state)
-    # ... and so does the whole model once its embedding module hands the patches on untouched
+    # the whole model says the same once its embedding module hands the patches on untouched
     model = copy.deepcopy(encoder.model)
     model.embeddings.forward = lambda *args, **kwargs: patches
     close(out.tokens, model(inputs_embeds=torch.zeros(2, 7, 16)).last_hidden_state)
@@ -97,39 +94,11 @@ def test_patches_pass_through_the_layers_alone(kind: str) -> None:
     close(out.pooled, shuffled)
 
 
-@pytest.mark.parametrize("kind", CONFIGS)
-def test_dropout_is_active_in_training_for_text_and_patches(kind: str) -> None:
-    encoder = tiny_encoder.encoder(config=CONFIGS[kind]).train()
-    text = {"input_ids": torch.full((2, 5), 9), "attention_mask": torch.ones(2, 5).long()}
-    inputs: list[dict[str, Any]] = [text, {"patches": torch.ones(2, 5, 16)}]
-    for given in inputs:
-        pooled = encoder.train().outputs(**given).pooled
-        assert not torch.allclose(pooled[0], pooled[1], atol=1e-4)
-        pooled = encoder.eval().outputs(**given).pooled
-        assert torch.allclose(pooled[0], pooled[1], atol=1e-6)
-
-
-def test_input_embeddings_equal_token_ids() -> None:
-    encoder = tiny_encoder.encoder("mean").eval()
-    batch = encoder.tokenize(TEXTS)
-    embedded = encoder.model.get_input_embeddings()(batch["input_ids"])
-    close(encoder.outputs(inputs_embeds=embedded, attention_mask=batch["attention_mask"]).pooled, vectors(encoder))
-
-
 def test_other_model_types_take_text_but_refuse_patches() -> None:
     encoder = tiny_encoder.encoder("mean", MPNetConfig(**SIZES, **VOCABULARY))
     assert vectors(encoder).shape == (3, 16)
     with pytest.raises(ValueError, match=r"encoder\.path"):
         encoder.outputs(patches=torch.zeros(1, 2, 16))
-
-
-def test_tokenize_cuts_at_the_model_or_at_what_is_asked() -> None:
-    encoder = tiny_encoder.encoder()
-    long = " ".join(["dog"] * 100)
-    assert encoder.tokenize([long, "cat"])["input_ids"].shape == (2, 24)
-    assert encoder.tokenize([long], max_length=8)["input_ids"].shape == (1, 8)
-    assert encoder.tokenize([long], max_length=80)["input_ids"].shape == (1, 24)
-    assert encoder.tokenize(["cat"])["attention_mask"].tolist() == [[1, 1, 1]]
 
 
 def test_roberta_has_fewer_positions_than_it_says() -> None:
@@ -166,8 +135,6 @@ def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_pa
     if pooling == "mean":
         mask = encoder.tokenize(TEXTS)["attention_mask"][..., None]
         close((out.last_hidden_state * mask).sum(1) / mask.sum(1), expected)
-    elif pooling == "cls_before_pooler":
-        close(out.last_hidden_state[:, 0], expected)
     elif pooling == "cls" and kind != "distilbert":  # DistilBERT has no pooler
         close(out.pooler_output, expected)
 
@@ -178,10 +145,7 @@ def test_head_that_only_trains_is_neither_evaluated_nor_saved(tmp_path: Path) ->
     encoder.add_head(only_trains=True)
     close(vectors(encoder), before)
     encoder.save(str(tmp_path))
-    assert [m["type"].rsplit(".")[-1] for m in json.loads((tmp_path / "modules.json").read_text())] == [
-        "Transformer",
-        "Pooling",
-    ]
+    close(torch.from_numpy(SentenceTransformer(str(tmp_path), device="cpu").encode(TEXTS)), before)
     assert TextEncoder.from_pretrained(str(tmp_path)).head is None
 
 
@@ -206,7 +170,6 @@ def test_a_saved_head_is_kept_and_a_bert_pooler_is_not(tmp_path: Path) -> None:
     loaded.add_head(only_trains=True)  # SimCSE drops the pretrained pooler
     assert loaded.head is not None
     assert not torch.allclose(loaded.head.linear.weight, bert.pooler.dense.weight)
-    assert TextEncoder.from_pretrained(str(tmp_path / "bert")).pooling == "mean"
 
 
 def test_reads_normalise_and_shorter_limit(tmp_path: Path) -> None:
@@ -275,8 +238,7 @@ def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
     kept = other.taught.clone()
     other.load_state_dict(pupil.state_dict())
     assert torch.equal(other.taught, kept) and torch.equal(other.own.weight, pupil.own.weight)
-    twin = copy.deepcopy(pupil).train()
-    assert not twin.teacher.training and twin.teacher.train() is twin.teacher
+    assert not copy.deepcopy(pupil).train().teacher.training
 
 
 def test_groups_of_similar_length_give_what_one_call_gives() -> None:
@@ -292,31 +254,19 @@ def test_groups_of_similar_length_give_what_one_call_gives() -> None:
 
     assert torch.equal(by_length(forward, ids, mask), forward(ids, mask))
     assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]
-    padded_left = mask.flip(1)  # nothing trails, so nothing is cut and positions stay
-    assert torch.equal(by_length(forward, ids, padded_left), forward(ids, padded_left)) and widths[-2] == 16
 
 
 def test_threads_share_a_tokenizer_without_changing_each_others_lengths() -> None:
     """Every stream tokenises in a thread of its own, and evaluation in another; the tokenizer has one state."""
     encoder = tiny_encoder.encoder()
-    text = ["a dog runs in the park on the street " * 3]
-    wrong: list[object] = []
+    texts = ["a dog runs in the park on the street " * 3] * 20
 
-    def cut_at(length: int) -> None:
-        for _ in range(200):
-            found = encoder.tokenize(text * 20, max_length=length)["input_ids"].shape[1]
-            wrong.extend([] if found == length else [(length, found)])
+    def width(length: int) -> int:
+        return encoder.tokenize(texts, max_length=length)["input_ids"].shape[1] if length < 29 else encoder.lengths(texts)[0]
 
-    def count() -> None:
-        for _ in range(200):
-            wrong.extend([] if encoder.lengths(text * 20) == [29] * 20 else ["count"])
-
-    threads = [threading.Thread(target=cut_at, args=(length,)) for length in (6, 12)] + [threading.Thread(target=count)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not wrong
+    lengths = [6, 12, 29] * 200
+    with ThreadPoolExecutor(3) as threads:
+        assert list(threads.map(width, lengths)) == lengths
 
 
 def test_a_model_without_word_embeddings_is_pooled_all_the_same() -> None:

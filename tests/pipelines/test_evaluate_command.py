@@ -12,7 +12,7 @@ import pytest
 
 from evaluation.encoders.encoder import load_encoder
 from evaluation.load import load_model
-from evaluation.registry import SEVEN, is_development, make_tasks
+from evaluation.registry import is_development, make_tasks
 from evaluation.statistics import holm, paired_bootstrap
 from evaluation.task import evaluate
 from evaluation.tasks.sts import PairTask
@@ -72,17 +72,6 @@ def test_default_is_everything_found_but_training_splits(
     assert main(["--model", str(model), "--device", "cpu"]) == 0
     shown = capsys.readouterr().out
     assert "lee-dev" in shown and "1,225" in shown
-
-
-def test_all_seven_give_an_average(model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for i, file in enumerate(("STS13", "STS14", "STS15", "STS16", "SICK.test")):
-        write_raw(data / f"{file}.raw.tsv", rated(20, seed=10 + i))
-    out = tmp_path / "scores.json"
-    assert main(["--model", str(model), "--data", str(data), "--device", "cpu", "--json", str(out)]) == 0
-    report = json.loads(out.read_text())
-    seven = [round(report["results"][name]["spearman"], 2) for name in SEVEN]
-    assert report["average"] == pytest.approx(sum(seven) / 7)
-    assert "average of the seven" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

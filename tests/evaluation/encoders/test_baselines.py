@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, StaticEmbedding, Transformer
+from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from sklearn.decomposition import PCA
 from torch import Tensor
 from transformers import (
@@ -169,13 +169,6 @@ def test_poolings_that_do_not_fit(folders: dict[str, Path], pooling: str) -> Non
         load_encoder(folders["bert"], pooling, "cpu")
 
 
-def test_layers_of_a_model_without_layers(folders: dict[str, Path], tmp_path: Path) -> None:
-    tokenizer = AutoTokenizer.from_pretrained(folders["bert"]).backend_tokenizer
-    SentenceTransformer(modules=[StaticEmbedding(tokenizer, embedding_dim=8)]).save(str(tmp_path))
-    with pytest.raises(EvaluationError, match="StaticEmbedding"):
-        load_encoder(tmp_path, "first-last", "cpu")
-
-
 # ------------------------------------------------------------------------------------------------------------ whitening
 
 
@@ -208,20 +201,6 @@ def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFix
     np.testing.assert_allclose(np.cov(encoder.encode(few), rowvar=False), np.eye(9), atol=1e-5)
     with pytest.raises(EvaluationError, match="9 of 16"):
         Whitened(Bag(), few, 10)
-
-
-@pytest.mark.parametrize(("sentences", "dimensions"), [(["a dog"] * 3, None), (texts(30), 17), (texts(30), 0)])
-def test_whitening_refuses(sentences: list[str], dimensions: int | None) -> None:
-    with pytest.raises(EvaluationError):
-        Whitened(Bag(), sentences, dimensions)
-
-
-def test_what_was_fitted_is_said() -> None:
-    first, other = (Whitened(Bag(), items, 4, source="target").protocol for items in (texts(30), texts(31)))
-    assert first["post_processing"] == "whitening4"
-    assert first["fitted_on"]["source"] == "target"
-    assert first["fitted_on"]["sentences"] == len(set(texts(30)))
-    assert first["fitted_on"]["sha256"] != other["fitted_on"]["sha256"]
 
 
 # --------------------------------------------------------------------------------------------------------- layer curves

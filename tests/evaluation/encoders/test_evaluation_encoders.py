@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimil
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_batches, token_counter
+from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_counter
 from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError
 from evaluation.tasks.sts import PairTask
@@ -57,14 +56,6 @@ def test_plain_folder_by_hand(bert: Path, pooling: str) -> None:
     got = load_encoder(bert, pooling, "cpu", batch_size=4).encode(items)
     assert got.dtype == np.float32
     np.testing.assert_allclose(got, by_hand(bert, items, pooling), atol=1e-5)
-
-
-def test_plain_folder_gets_mean_pooling_and_says_so(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="evaluation"):
-        encoder = load_encoder(bert, device="cpu")
-    assert encoder.pooling == "mean"
-    assert "mean pooling is used" in caplog.text
-    np.testing.assert_allclose(encoder.encode(texts(5)), by_hand(bert, texts(5), "mean"), atol=1e-5)
 
 
 def test_sentence_transformers_folder_keeps_or_replaces_its_pooling(sentence_bert: Path, bert: Path) -> None:
@@ -120,18 +111,6 @@ def test_roberta_is_cut_where_its_positions_end(tmp_path: Path) -> None:
     assert encoder.cut == 1
 
 
-def test_token_batches_keep_the_budget_and_cover_everything() -> None:
-    lengths = np.random.default_rng(0).integers(3, 60, 500)
-    lengths[17] = 1000  # longer than the budget: alone
-    batches = list(token_batches(lengths, 256))
-    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
-    assert batches[0].tolist() == [17]
-    sizes = [len(batch) * int(lengths[batch].max()) for batch in batches[1:]]
-    assert max(sizes) <= 256
-    assert np.mean(sizes[:-1]) > 0.9 * 256  # and it is used
-    assert [int(lengths[b].max()) for b in batches] == sorted((int(lengths[b].max()) for b in batches), reverse=True)
-
-
 class Recorder(nn.Module):
     """Gives back what it was fed: the sum of the token ids, and whether it was training."""
 
@@ -177,13 +156,6 @@ def test_module_encoder_counts_cuts_with_the_modules_tokenizer(bert: Path) -> No
     encoder.encode(["a dog", "a red dog eats food on the car"])
     assert encoder.cut == 1
     assert token_counter(tokenizer)(["a dog"]) == [4]
-
-
-def test_other_modalities_and_no_items(bert: Path) -> None:
-    encoder = load_encoder(bert, device="cpu")
-    assert encoder.encode([]).shape[0] == 0
-    with pytest.raises(EvaluationError, match="modality 'image'"):
-        encoder.encode(["a"], modality="image")
 
 
 def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path) -> None:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
@@ -109,26 +107,8 @@ def test_a_changed_encoder_is_not_answered_from_the_cache(tmp_path: Path) -> Non
     assert second["spearman"] == pytest.approx(pairs.score(encoder).metrics["spearman"] / 100, abs=1e-4)
 
 
-def test_names_order_and_repeated_texts() -> None:
-    encoder = Bag()
-    assert MtebEncoder(encoder, "a").mteb_model_meta.name == "multicse/a"
-    meta = MtebEncoder(encoder, "owner/a").mteb_model_meta
-    assert (meta.name, meta.embed_dim) == ("owner/a", 16)
-    encoder.seen.clear()
-    batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog", "a man"]}]
-    got = MtebEncoder(encoder, "a").encode(batches, task_metadata=mteb.get_task("STS12").metadata, batch_size=2)
-    assert encoder.seen == ["a dog", "the cat", "a man"]
-    np.testing.assert_allclose(got, Bag().encode(["a dog", "the cat", "a dog", "a man"]), atol=1e-6)
-
-
 def test_other_modalities_are_refused() -> None:
     metadata = mteb.get_task("STS12").metadata
     for batch in ({"image": [0]}, {"text": ["a"], "image": [0]}):
         with pytest.raises(EvaluationError, match="STS12"):
             MtebEncoder(Bag(), "a").encode([batch], task_metadata=metadata)
-
-
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mteb", None)
-    with pytest.raises(EvaluationError, match="mteb"):
-        MtebEncoder(Bag(), "a")

@@ -12,9 +12,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data.pack import files_of, manifest_files
-from data.shard_writer import Output, pack
-from data.streams.decode import SOUNDS
 from evaluation.encoders.encoder import ITEMS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
@@ -91,14 +88,6 @@ def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
     assert encoder.encode(sounds, "audio").shape == (4, WIDTH)
 
 
-def test_modes_are_put_back() -> None:
-    encoder = encoder_of(TwoTowers())
-    encoder.encode(pictures(3), "image")
-    assert encoder.module is not None
-    modes = {name: part.training for name, part in encoder.module.named_modules()}
-    assert modes.pop("frozen") is False and all(modes.values())
-
-
 def test_scale_is_that_of_now() -> None:
     module = TwoTowers()
     encoder = ShardedEncoder(encoder_of(module))
@@ -157,15 +146,3 @@ def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> Non
     assert len(templates) == count
     items = [sample.item for chunk in task.samples.chunks() for sample in chunk]  # type: ignore[attr-defined]
     assert found == pytest.approx(naive_accuracy(encoder_of(module), items, labels, names, templates, modality))
-
-
-def test_sounds_with_29_templates(datasets: Path, tmp_path: Path) -> None:
-    folder = datasets / "esc10"
-    files = files_of(folder / "esc10.tsv", folder / "esc10_ogg22k_folds1-4.tar")
-    drafts = manifest_files(folder / "esc10.tsv", SOUNDS, files, label="category", where={"fold": "4"})
-    pack(drafts, Output(tmp_path / "esc10", "esc10"), files)
-    (task,) = make_tasks([f"zero-shot:{tmp_path / 'esc10'}?templates=clap29"])
-    module = TwoTowers()
-    score = task.score(ShardedEncoder(encoder_of(module)))
-    assert score.details["samples"] == 80 and module.texts == 290
-    assert score.details["templates"] == 29 and score.details["classes"] == 10

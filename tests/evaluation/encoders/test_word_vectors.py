@@ -91,11 +91,6 @@ def test_a_folder_of_vectors(tmp_path: Path) -> None:
     assert encoder.hash == hashlib.sha256(content).hexdigest()
 
 
-def test_hash_is_of_the_file(tmp_path: Path) -> None:
-    assert WordVectors(write(tmp_path, "txt")).hash != WordVectors(write(tmp_path, "bin")).hash
-    assert WordVectors(write(tmp_path, "txt")).hash == WordVectors(write(tmp_path, "txt"), "letters").hash
-
-
 def test_what_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("dog 1 2\ncat 1\n")
     (tmp_path / "a.kv").touch()

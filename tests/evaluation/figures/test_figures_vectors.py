@@ -100,14 +100,6 @@ def test_classes_have_a_density_each_that_closes_and_sums_to_1() -> None:
     assert "class" in distances.get_xlabel()
 
 
-def test_a_class_of_one_vector_has_no_density() -> None:
-    x, _ = vectors()
-    density, angles, _, _ = angle_kde(x, ["x"] * 89 + ["alone"]).axes
-    assert [len(np.asarray(line.get_xdata())) for line in angles.lines] == [361, 0]
-    assert angles.lines[1].get_label() == "alone (too few for a density)"
-    assert [len(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)] == [89, 1]  # type: ignore[arg-type]
-
-
 def test_collapsed_vectors_cannot_be_drawn() -> None:
     a, b, positive = pairs()
     with pytest.raises(ValueError, match="collapsed"):

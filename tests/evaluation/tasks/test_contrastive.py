@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from evaluation.registry import is_development, make_tasks
+from evaluation.registry import make_tasks
 from evaluation.task import Encoded, EvaluationError, evaluate
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
@@ -86,8 +86,3 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
     for option in ("batch=1", "batch=many", "size=3"):
         with pytest.raises(EvaluationError, match=option.split("=")[0]):
             make_tasks([f"contrastive:{shards}?{option}"])
-
-
-def test_it_may_choose_a_checkpoint() -> None:
-    assert is_development("contrastive:shards/cc3m-val?batch=80")
-    assert not is_development("contrastive:shards/coco-test")

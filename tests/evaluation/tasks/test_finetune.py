@@ -7,7 +7,6 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.task import EvaluationError, encode_once
@@ -107,13 +106,6 @@ def test_the_schedule(encoder: FolderEncoder, data: Labelled) -> None:
     np.testing.assert_allclose(rates[:5], [0.25, 0.5, 0.75, 1.0, 1.0])
     np.testing.assert_allclose(rates[4:], (40 - np.arange(4, 40)) / 36)
     assert run.optimizer.param_groups[0]["lr"] == 0
-
-
-def test_truncated_vectors(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder.model, "truncate_dim", 8)
-    head = _Run(encoder, data, FAST, "linear").model[1]
-    assert isinstance(head, nn.Linear)
-    assert head.in_features == 8
 
 
 def test_what_is_refused(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:

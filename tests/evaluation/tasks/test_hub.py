@@ -62,12 +62,6 @@ def test_the_entailment_label_of_sick_is_not_its_rating(tmp_path: Path) -> None:
     assert hub_pairs(str(write(tmp_path / "sick", "test", items))).pairs.gold == tuple(float(s) for s, _, _ in ROWS)
 
 
-def test_pairs_without_a_rating_are_counted(tmp_path: Path) -> None:
-    items: list[dict[str, Any]] = records("score sentence1 sentence2")
-    items[3]["score"] = None
-    assert hub_pairs(str(write(tmp_path / "set", "test", items))).pairs.skipped == 1
-
-
 @pytest.mark.parametrize(
     "items",
     [

@@ -14,7 +14,6 @@ from sklearn.model_selection import StratifiedKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from evaluation.task import EvaluationError
 from evaluation.tasks import classifiers, probe
 from evaluation.tasks.classifiers import Protocol
 from evaluation.tasks.probe import FAST, RELEASED, TEST
@@ -211,40 +210,3 @@ def test_the_seed_decides_all() -> None:
         first, same, other = (probe.run(split_x, split_y, protocol.replace(seed=seed)) for seed in (1, 1, 2))
         assert (first.dev, first.predicted.tolist()) == (same.dev, same.predicted.tolist())
         assert first.dev != other.dev
-
-
-def test_rows_of_other_models_do_not_leak() -> None:
-    """What a model may not learn from must not move it, whoever else learns from it."""
-    x, y = synthetic(150)
-    pairs = list(probe.folds(y, 3, 0))
-    train, dev = probe._masks(pairs, len(y))
-    spoiled = x.copy()
-    spoiled[pairs[0][1]] += 5  # rows that model 0 leaves out
-    lengths, l2 = np.array([4, 4, 4]), np.full(3, 1e-3)
-    before, after = (probe.fit(data, y, train, dev, l2, SHORT, lengths).predict(x) for data in (x, spoiled))
-    assert (before[:, 0] == after[:, 0]).all()
-    assert (before[:, 1] != after[:, 1]).any()
-
-
-@pytest.mark.parametrize("folds", [2, 5, 10])
-def test_fewest_rows_is_what_the_splitter_needs(folds: int) -> None:
-    least = probe.fewest_rows(TEST.replace(kfold=folds), 2)
-
-    def rows_left(count: int) -> int:
-        y = np.repeat([0, 1], [count, 60])
-        return min(int((y[rest] == 0).sum()) for rest, _ in probe.folds(y, folds, 0))
-
-    assert rows_left(least) >= folds
-    assert least == folds or rows_left(least - 1) < folds
-
-
-def test_a_hidden_layer_is_trained_by_adam() -> None:
-    for protocol, nhid in ((TEST, -1), (FAST, 50)):
-        with pytest.raises(EvaluationError):
-            protocol.replace(nhid=nhid)
-
-
-def test_strengths_are_compared_with_two_decimals() -> None:
-    """As in the toolkit: of strengths that differ by less, the weakest is taken."""
-    assert probe._points(np.array([0.81231, 0.81234, 0.8122])).argmax() == 0
-    assert probe._points(np.array([0.8123, 0.8125, 0.8122])).argmax() == 1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -15,8 +14,7 @@ from scipy.stats import spearmanr
 from evaluation.registry import make_tasks
 from evaluation.statistics import paired_bootstrap
 from evaluation.task import EvaluationError, encode_once, evaluate
-from evaluation.tasks import relatedness
-from evaluation.tasks.relatedness import RelatednessTask, expected_rating, fit, rating_distribution
+from evaluation.tasks.relatedness import RelatednessTask, fit, rating_distribution
 from evaluation.tasks.sts import Pairs, PairTask, pearson
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
@@ -87,30 +85,6 @@ def test_agrees_with_a_naive_implementation() -> None:
     assert not torch.allclose(again.weight, fitted.weight, atol=1e-3)  # the seed does something
 
 
-@pytest.mark.parametrize(
-    ("values", "epochs", "best"),
-    [
-        ([10, 5, 20, 15, 20, 19], 300, 20.0),  # idle rounds count also when a better one came between
-        ([math.nan, -5, -6, -7, -8], 250, 0.0),  # undefined is 0
-        (list(range(40)), 1050, 20.0),  # the last round begins at epoch 1,000
-    ],
-)
-def test_when_it_stops(monkeypatch: pytest.MonkeyPatch, values: list[float], epochs: int, best: float) -> None:
-    script: Iterator[float] = iter(values)
-    seen: list[np.ndarray] = []
-
-    def scripted(guess: np.ndarray, gold: np.ndarray) -> float:
-        seen.append(guess)
-        return float(next(script))
-
-    monkeypatch.setattr(relatedness, "spearman", scripted)
-    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0))
-    fitted = fit(x, np.array([1.0, 2, 3, 4]), x, np.array([1.0, 2, 3, 4]), seed=0)
-    assert (fitted.epochs, fitted.dev) == (epochs, best)
-    which = [0.0 if math.isnan(v) else v for v in values].index(best)
-    np.testing.assert_array_equal(expected_rating(x, fitted.weight, fitted.bias), seen[which])
-
-
 class Table:
     """Vectors by text; counts its calls."""
 
@@ -173,15 +147,6 @@ def test_by_name_from_a_folder(tmp_path: Path) -> None:
     scores = evaluate(tasks, bag)
     assert bag.calls == 1
     assert all(set(metrics) == {"pearson", "spearman", "mse"} for metrics in scores.values())
-
-
-def test_a_collapsed_encoder_scores_zero(caplog: pytest.LogCaptureFixture) -> None:
-    table = Table()
-    parts = [misleading(table, part, 20, 0) for part in ("train", "dev", "test")]
-    table.vectors = dict.fromkeys(table.vectors, np.ones(3))
-    metrics = RelatednessTask("toy", *parts).score(table).metrics
-    assert (metrics["pearson"], metrics["spearman"]) == (0, 0)
-    assert "task toy: pearson is undefined" in caplog.text
 
 
 def test_ratings_beyond_the_classes() -> None:

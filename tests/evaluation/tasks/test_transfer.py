@@ -161,9 +161,3 @@ def test_bad_files(name: str, file: str, content: str | None, message: str, tmp_
     (folder / file).unlink(missing_ok=True) if content is None else write(folder, {file: content})
     with pytest.raises((EvaluationError, DataError), match=message):
         make(name, folder, QUICK)
-
-
-def test_missing_folders(tmp_path: Path) -> None:
-    for folder in (tmp_path, tmp_path / "nowhere"):
-        with pytest.raises(EvaluationError):
-            make("mr", folder)

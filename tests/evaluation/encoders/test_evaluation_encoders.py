@@ -10,15 +10,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_counter
-from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError
-from evaluation.tasks.sts import PairTask
-from tests.evaluation.evaluation_helpers import rated, sentence, tiny_bert, tiny_roberta, write_raw
+from tests.evaluation.evaluation_helpers import sentence, tiny_bert, tiny_roberta
 
 
 def texts(n: int, longest: int = 12) -> list[str]:
@@ -76,18 +73,6 @@ def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) 
     got = load_encoder(tmp_path, device="cpu").encode(items)
     np.testing.assert_allclose(got, SentenceTransformer(str(tmp_path)).encode(items), atol=1e-5)
     assert np.abs(got - load_encoder(bert, device="cpu").encode(items)).max() > 0.01
-
-
-def test_agrees_with_the_evaluator_of_sentence_transformers(sentence_bert: Path, tmp_path: Path) -> None:
-    write_raw(tmp_path / "STSB.dev.raw.tsv", rated(300))
-    (task,) = make_tasks(["stsb-dev"], tmp_path)
-    assert isinstance(task, PairTask)
-    got = task.score(load_encoder(sentence_bert, device="cpu")).metrics
-    theirs = EmbeddingSimilarityEvaluator(
-        list(task.pairs.first), list(task.pairs.second), list(task.pairs.gold), main_similarity="cosine", write_csv=False
-    )(SentenceTransformer(str(sentence_bert), device="cpu"))
-    assert got["spearman"] == pytest.approx(100 * theirs["spearman_cosine"], abs=1e-4)
-    assert got["pearson"] == pytest.approx(100 * theirs["pearson_cosine"], abs=1e-4)
 
 
 def test_cut_texts_are_counted_once_and_logged(bert: Path, caplog: pytest.LogCaptureFixture) -> None:

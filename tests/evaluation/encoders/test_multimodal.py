@@ -127,9 +127,7 @@ def test_properties(folders: dict[str, Path]) -> None:
     ("name", "items", "modality"),
     [
         ("clip", SHORT, "audio"),
-        ("clap", PICTURES, "image"),
         ("clip", [PICTURES[0] / 255], "image"),
-        ("clap", [Sound(np.zeros((2, 9), np.float32), RATE)], "audio"),
     ],
 )
 def test_items_of_the_wrong_kind(folders: dict[str, Path], name: str, items: list[Any], modality: str) -> None:

@@ -124,7 +124,7 @@ def naive_accuracy(
     return 100 * float(np.mean(np.array(best) == labels))
 
 
-@pytest.mark.parametrize(("modality", "count"), [("image", 1), ("audio", 29), ("image", 80)])
+@pytest.mark.parametrize(("modality", "count"), [("image", 1), ("audio", 29)])
 def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> None:
     names = ["red", "green", "blue", "a long name"]
     labels = [i % 4 for i in range(70)]
@@ -135,10 +135,6 @@ def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> Non
     templates: tuple[str, ...] = ("a photo of a {}.",) if modality == "image" else ("This is a sound of {}",)
     if count == 29:
         query, templates = f"{query}&templates=clap29", CLAP_TEMPLATES
-    elif count == 80:
-        templates = tuple(f"{'very ' * (i % 4)}{i} photo of {{}}" for i in range(80))
-        (tmp_path / "80.json").write_text(json.dumps({"classes": ["x"], "templates": templates}))
-        query += f"&templates={tmp_path / '80.json'}"
     (task,) = make_tasks([f"zero-shot:{shards}?{query}"])
     module = TwoTowers()
     found = evaluate([task], ShardedEncoder(encoder_of(module)))[task.name]["accuracy"]

@@ -89,19 +89,15 @@ GOOD = examples(40)
     ("rows", "header", "message"),
     [
         ([("", "x"), *GOOD], ("label", "text"), "bad.tsv, line 2"),
-        ([("dog", " "), *GOOD], ("label", "text"), "bad.tsv, line 2"),
-        ([], ("label", "text"), "bad.tsv"),
         ([*GOOD, ("rare", "x")], ("label", "text"), "'rare'"),
-        (examples(40, ("dog",)), ("label", "text"), "'about dog'"),
         ([(*row, "trian") for row in GOOD], ("label", "text", "split"), "Did you mean 'train'"),
-        ([(*row, "train") for row in GOOD], ("label", "text", "split"), "dev part is empty"),
         (
             [*((*row, part) for part in PARTS for row in examples(10)), ("about dogs", "dogs", "test")],
             ("label", "text", "split"),
             "bad.tsv, line 32",
         ),
     ],
-    ids=["no label", "no text", "no rows", "rare class", "one class", "unknown part", "no dev", "not in train"],
+    ids=["no label", "rare class", "unknown part", "not in train"],
 )
 def test_bad_files(rows: list[Example], header: Example, message: str, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=message):

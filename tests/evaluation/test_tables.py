@@ -14,7 +14,6 @@ from evaluation.tables import (
     ORDERS,
     SEVEN,
     TRANSFER,
-    Marks,
     Results,
     Row,
     average,
@@ -135,13 +134,6 @@ def test_seeds_are_mean_and_sd_with_marks_against_the_first() -> None:
     latex = comparison(rows, marks=marks, style="latex")
     assert r"\textbf{78.07} $\pm$ 0.21$^{**}$" in latex and "\n% * p < .05" in latex
     assert r"**78.07** ± 0.21\*\* |" in comparison(rows, marks=marks, style="markdown")
-
-
-@pytest.mark.parametrize(("p", "stars"), [(0.0099, "**"), (0.01, "*"), (0.0499, "*"), (0.05, ""), (1.0, "")])
-def test_stars(p: float, stars: str) -> None:
-    rows = [Row("a", seeds([75.0])), Row("b", seeds([76.0]))]
-    table = comparison(rows, marks=Marks({("b", "lee"): p}, "a", "a test"))
-    assert table.splitlines()[3].endswith("50.00" + stars)
 
 
 def test_single_runs_are_compared_by_bootstrap() -> None:

@@ -13,7 +13,7 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_counter
+from evaluation.encoders.encoder import ModuleEncoder, load_encoder
 from evaluation.task import EvaluationError
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert, tiny_roberta
 
@@ -129,18 +129,6 @@ def test_module_encoder_returns_rows_in_order_without_padding_waste(bert: Path, 
     assert module.tokens / module.cells > 0.97
     assert all(rows * width <= 8 * 32 for rows, width in module.shapes)
     assert module.training and module.awake.training and not module.frozen.training
-
-
-def test_module_encoder_counts_cuts_with_the_modules_tokenizer(bert: Path) -> None:
-    module = Recorder()
-    tokenizer = AutoTokenizer.from_pretrained(bert)
-    module.tokenizer = tokenizer  # as TextEncoder has it
-    encoder = ModuleEncoder(
-        lambda b: dict(tokenizer(b, padding=True, truncation=True, max_length=6, return_tensors="pt")), module
-    )
-    encoder.encode(["a dog", "a red dog eats food on the car"])
-    assert encoder.cut == 1
-    assert token_counter(tokenizer)(["a dog"]) == [4]
 
 
 def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path) -> None:

@@ -10,7 +10,6 @@ from sentence_transformers import SentenceTransformer
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.encoders.mteb_adapter import MtebEncoder
-from evaluation.task import EvaluationError
 from evaluation.tasks.sts import PairTask, pair_task
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
@@ -90,10 +89,3 @@ def test_a_changed_encoder_is_not_answered_from_the_cache(tmp_path: Path) -> Non
     second = run(model, local_task(pairs), tmp_path / "results")
     assert second["spearman"] != first["spearman"]
     assert second["spearman"] == pytest.approx(pairs.score(encoder).metrics["spearman"] / 100, abs=1e-4)
-
-
-def test_other_modalities_are_refused() -> None:
-    metadata = mteb.get_task("STS12").metadata
-    for batch in ({"image": [0]}, {"text": ["a"], "image": [0]}):
-        with pytest.raises(EvaluationError, match="STS12"):
-            MtebEncoder(Bag(), "a").encode([batch], task_metadata=metadata)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -63,17 +62,6 @@ def test_words_are_found(tmp_path: Path, text: str, found: list[int], unknown: i
     np.testing.assert_allclose(encoder.encode([text])[0], want, atol=1e-6)
     assert encoder.protocol["unknown_words"] == unknown
     assert encoder.protocol["words"] == len(found) + unknown
-
-
-def test_unknown_words_and_empty_sentences_are_counted_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    encoder = WordVectors(write(tmp_path, "bin"))
-    with caplog.at_level(logging.INFO, logger="evaluation"):
-        for _ in range(2):
-            vectors = encoder.encode(["the red dog", "zebra", "cat", "zebra", "?"])
-    assert not vectors[[1, 3, 4]].any()
-    assert (encoder.words, encoder.unknown, encoder.empty) == (5, 2, 2)
-    assert caplog.text.count("2 of 5 words so far (40.0 %)") == 1
-    assert "2 texts have no known word" in caplog.text
 
 
 def test_cleaning(tmp_path: Path) -> None:

@@ -57,14 +57,13 @@ def test_a_split_column_and_three_files_are_the_same(tmp_path: Path) -> None:
         write(tmp_path / f"pets.{part}.tsv", [row for row, own in zip(rows, parts, strict=True) if own == part])
     hashes = {read_labelled(tmp_path / f"pets.{part}.tsv").hash for part in ("train", "dev", "test")}
     assert hashes == {one.hash}
-    assert ClassificationTask.from_file(tmp_path / "pets.dev.tsv").name == "pets"
 
 
 @pytest.mark.parametrize("head", ["linear", "three-layers"])
 def test_scores(head: str, tmp_path: Path) -> None:
     classes = tuple(WORDS[:7])
     path = write(tmp_path / "words.tsv", examples(420, classes))
-    task, encoder = ClassificationTask.from_file(path, TEST.replace(batch=8), head), Bag(32)
+    task, encoder = ClassificationTask("words", read_labelled(path), TEST.replace(batch=8), head), Bag(32)
     metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1
     assert list(metrics) == ["accuracy", "precision", "recall", "f1"]
@@ -110,11 +109,11 @@ def test_a_part_that_tells_nothing_apart(part: str, rows: list[Example], tmp_pat
     written = [(*row, name) for name, own in parts.items() for row in own]
     path = write(tmp_path / "x.tsv", written, ("label", "text", "split"))
     with pytest.raises(EvaluationError, match=f"the {part} part"):
-        ClassificationTask.from_file(path)
+        ClassificationTask("x", read_labelled(path))
 
 
 def test_linear_is_the_probe(tmp_path: Path) -> None:
-    task = ClassificationTask.from_file(write(tmp_path / "pets.tsv", examples(100)))
+    task = ClassificationTask("pets", read_labelled(write(tmp_path / "pets.tsv", examples(100))))
     x = {part: Bag().encode([row.text for row in rows]).astype(np.float32) for part, rows in task.data.parts.items()}
     expected = probe.split(x, task.data.y, TEST)
     metrics, details, _ = task.score(Bag())

@@ -34,11 +34,6 @@ def test_targets_are_the_definition_of_the_paper() -> None:
     np.testing.assert_allclose(got @ np.arange(1, 6), ratings, atol=1e-5)  # the mean of the distribution is the rating
 
 
-def test_ratings_below_one_keep_what_falls_on_class_one() -> None:
-    """SentEval has no class for STS-B's 0."""
-    np.testing.assert_allclose(rating_distribution(np.array([0.0, 0.25])), np.array([[0] * 5, [0.25, 0, 0, 0, 0]]))
-
-
 def by_hand(
     train: np.ndarray, ratings: np.ndarray, dev: np.ndarray, dev_ratings: np.ndarray, seed: int
 ) -> tuple[np.ndarray, int]:

@@ -105,13 +105,6 @@ def test_one_vector_for_everything_finds_nothing(vector: np.ndarray) -> None:
     assert found["forward_r1"] == found["backward_r1"] == found["backward_r5"] == 0
 
 
-def test_equal_captions_of_one_item_do_not_compete() -> None:
-    items = np.eye(3)
-    ranks = paired_ranks(items, np.repeat(items, 2, axis=0), np.repeat(np.arange(3), 2))
-    assert ranks.text.tolist() == [1, 2, 1, 2, 1, 2]
-    assert map_at_10(ranks.text, np.repeat(np.arange(3), 2)) == 100
-
-
 def test_memory_does_not_grow_with_the_database() -> None:
     """Far less than the matrix of 400 x 20,000 scores (64 MB), for any size of the database."""
     import tracemalloc

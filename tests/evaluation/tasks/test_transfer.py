@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ from evaluation.encoders.encoder import load_encoder
 from evaluation.task import EvaluationError, encode_once
 from evaluation.tasks import probe, transfer
 from evaluation.tasks.classifiers import Protocol
-from evaluation.tasks.labelled_texts import Row
 from evaluation.tasks.probe import TEST
 from evaluation.tasks.transfer import TransferTask, make
 from tests.evaluation.evaluation_helpers import Bag, sentence
@@ -112,18 +110,6 @@ def test_encodings_and_blanks(tmp_path: Path) -> None:
     task = make("cr", tmp_path, QUICK)
     assert len(task.data.parts["all"]) == 8  # the published counts of CR include blank lines
     assert task.score(Bag()).details["blank"] == 2
-
-
-def test_pair_features_by_hand(tmp_path: Path) -> None:
-    class Fixed:
-        def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-            return np.array([{"a": [1.0, -2.0], "b": [3.0, 0.5]}[item] for item in items])
-
-    rows = [Row("a", "1", "x", "b"), Row("b", "0", "x", "b")]
-    task = TransferTask("mrpc", {"train": rows * 4, "test": rows}, QUICK)
-    features = task.features(Fixed())["test"]
-    assert sorted(features.tolist()) == [[0.0, 0.0, 9.0, 0.25], [2.0, 2.5, 3.0, -1.0]]
-    assert features.dtype == np.float32
 
 
 def test_cr_agrees_with_sklearn(datasets: Path) -> None:

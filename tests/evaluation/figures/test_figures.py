@@ -13,7 +13,6 @@ from matplotlib.colors import to_hex
 from evaluation.figures.basic import (
     alignment_uniformity_figure,
     alignment_uniformity_scatter,
-    layer_curves,
     save,
     similarity_by_gold_figure,
 )
@@ -43,19 +42,6 @@ def test_alignment_uniformity_scatter() -> None:
     assert bar.get_ylabel() == "average STS score"
     figure.draw_without_rendering()  # a $ in a name is no formula
     assert len(alignment_uniformity_scatter(MODELS).axes) == 1
-
-
-def test_layer_curves() -> None:
-    scores = {"cls": [10.0, 20.0, 30.0], "mean": [15.0, 35.0, 25.0]}
-    axes = layer_curves(scores, {"trained": 77.2}, ylabel="Spearman x 100, STS-B test").axes[0]
-    curves = {str(line.get_label()): line for line in axes.lines}
-    assert list(curves) == ["cls", "mean", "trained"]
-    for name, values in scores.items():
-        assert np.asarray(curves[name].get_xydata()).tolist() == [[i, v] for i, v in enumerate(values)]
-    assert np.asarray(curves["trained"].get_ydata()).tolist() == [77.2, 77.2]
-    assert len({to_hex(line.get_color()) for line in axes.lines}) == 3
-    assert axes.get_legend() is not None and axes.get_ylabel() == "Spearman x 100, STS-B test"
-    assert "layer" in axes.get_xlabel() and all(tick == int(tick) for tick in axes.get_xticks())
 
 
 def test_similarity_by_gold_figure() -> None:

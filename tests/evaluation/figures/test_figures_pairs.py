@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
@@ -11,7 +10,6 @@ from matplotlib.colors import to_hex
 from evaluation.figures.pairs import (
     alignment_text_uniformity,
     similarity_matrix,
-    text_item_uniformity,
 )
 
 
@@ -50,15 +48,6 @@ def test_alignment_against_text_uniformity() -> None:
     assert names(axes) == list(MODELS)
     assert "text uniformity" in axes.get_xlabel() and "cross-modal alignment" in axes.get_ylabel()
     figure.draw_without_rendering()  # a $ in a name is no formula
-
-
-@pytest.mark.parametrize(("modality", "label"), [("image", "image uniformity"), ("audio", "sound uniformity")])
-def test_text_against_item_uniformity(modality: str, label: str) -> None:
-    figure = text_item_uniformity({name: [run(0.9, -3.0, -2.5, modality)] for name in ("a", "b")})
-    (axes,) = figure.axes
-    assert [points for points, _ in clouds(axes)] == [[[-3.0, -2.5]]] * 2
-    assert label in axes.get_ylabel() and "text uniformity" in axes.get_xlabel()
-    figure.draw_without_rendering()
 
 
 def test_similarity_matrix() -> None:

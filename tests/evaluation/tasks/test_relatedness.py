@@ -12,10 +12,9 @@ from scipy.special import softmax
 from scipy.stats import spearmanr
 
 from evaluation.registry import make_tasks
-from evaluation.statistics import paired_bootstrap
-from evaluation.task import EvaluationError, encode_once, evaluate
+from evaluation.task import EvaluationError, evaluate
 from evaluation.tasks.relatedness import RelatednessTask, fit, rating_distribution
-from evaluation.tasks.sts import Pairs, PairTask, pearson
+from evaluation.tasks.sts import Pairs
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 
@@ -78,56 +77,6 @@ def test_agrees_with_a_naive_implementation() -> None:
     np.testing.assert_allclose(fitted.bias.numpy(), weights[:, -1], atol=1e-3)
     again = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=4)
     assert not torch.allclose(again.weight, fitted.weight, atol=1e-3)  # the seed does something
-
-
-class Table:
-    """Vectors by text; counts its calls."""
-
-    def __init__(self) -> None:
-        self.vectors: dict[str, np.ndarray] = {}
-        self.calls = 0
-
-    def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-        self.calls += 1
-        return np.stack([self.vectors[item] for item in items])
-
-
-def misleading(table: Table, part: str, n: int, seed: int) -> Pairs:
-    """Pairs whose rating is in the distance along one small dimension, while fourteen large ones are noise."""
-    rng = np.random.default_rng(seed)
-    gold = rng.uniform(0, 5, n)
-    names = [[f"{part} {side} {i}" for i in range(n)] for side in "ab"]
-    noise = rng.standard_normal((2, n, 14)) * 2
-    signal = rng.standard_normal(n)
-    for side, offset in enumerate((0, 1)):
-        values = signal + offset * (5 - gold) / 5 * rng.choice([-1, 1], n)
-        for name, row, value in zip(names[side], noise[side], values, strict=True):
-            table.vectors[name] = np.r_[row, value]
-    return Pairs(tuple(names[0]), tuple(names[1]), tuple(gold), ("all",) * n, skipped=2)
-
-
-def test_training_finds_what_the_cosine_misses() -> None:
-    table = Table()
-    parts = [misleading(table, part, n, n) for part, n in (("train", 900), ("dev", 150), ("test", 200))]
-    task = RelatednessTask("toy-regression", *parts)
-    score, other = task.score(encode_once([task], table)), task.score(Bag())
-    assert table.calls == 1
-    cosine = PairTask("toy", parts[2]).score(table).metrics
-    assert abs(cosine["pearson"]) < 30
-    assert score.metrics["pearson"] > 85
-    assert score.metrics["spearman"] > 85
-    assert score.metrics["mse"] < 0.6 * np.var(parts[2].gold)
-    assert {n: score.details[n] for n in ("train_pairs", "dev_pairs", "test_pairs", "skipped")} == {
-        "train_pairs": 900,
-        "dev_pairs": 150,
-        "test_pairs": 200,
-        "skipped": 6,
-    }
-    assert task.score(table).metrics == score.metrics  # the same numbers again
-    assert score.examples is not None and other.examples is not None
-    assert score.examples.shape == task.gold.shape == (200,)
-    assert pearson(score.examples, task.gold) == score.metrics["pearson"]
-    assert paired_bootstrap(other.examples, score.examples, task.gold, "pearson", 200).p < 0.05
 
 
 def test_by_name_from_a_folder(tmp_path: Path) -> None:

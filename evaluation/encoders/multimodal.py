@@ -121,11 +121,10 @@ def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 
         raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
     if (own := own_module(path)) not in (None, *CARRIED):
         raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {', '.join(CARRIED)}")
+    where = usable_device(device)
     try:
-        model = load_saved(path, usable_device(device))
+        model = load_saved(path, where)
         modalities = set(model.modalities)
-    except EvaluationError:
-        raise
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {path} does not load: {error}") from error
     if "text" not in modalities:

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks import probe
 from evaluation.tasks.classification import ClassificationTask, three_layers
 from evaluation.tasks.labelled_texts import PARTS, read_labelled
 from evaluation.tasks.probe import TEST
@@ -110,11 +109,3 @@ def test_a_part_that_tells_nothing_apart(part: str, rows: list[Example], tmp_pat
     path = write(tmp_path / "x.tsv", written, ("label", "text", "split"))
     with pytest.raises(EvaluationError, match=f"the {part} part"):
         ClassificationTask("x", read_labelled(path))
-
-
-def test_linear_is_the_probe(tmp_path: Path) -> None:
-    task = ClassificationTask("pets", read_labelled(write(tmp_path / "pets.tsv", examples(100))))
-    x = {part: Bag().encode([row.text for row in rows]).astype(np.float32) for part, rows in task.data.parts.items()}
-    expected = probe.split(x, task.data.y, TEST)
-    metrics, details, _ = task.score(Bag())
-    assert (metrics["accuracy"], details["dev_accuracy"], details["l2"]) == (expected.accuracy, expected.dev, expected.l2)

@@ -174,12 +174,3 @@ def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
     want = class_distances(np.stack([Coded().vector(i) for i in range(6)]), [0, 1, 0, 1, 0, 2])
     assert pictures.sentences() == []
     assert pictures.score(Coded()).metrics["intra_class_distance"] == pytest.approx(want.intra)
-
-
-def test_bad_tasks(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError):
-        ClassGeometryTask("x", ["a", "b"], [1, 1])
-    with pytest.raises(EvaluationError, match="task x"):
-        ClassGeometryTask("x", shards=image_shards(tmp_path / "a", [[]] * 2, [1, 1])).score(Coded())
-    with pytest.raises(EvaluationError, match="c0"):
-        PairedGeometryTask("x", image_shards(tmp_path / "b", [["c0"], ["c0"]])).score(Coded())

@@ -138,15 +138,6 @@ def test_real_sets_have_their_published_sizes_in_both_layouts(datasets: Path) ->
     )
 
 
-def test_zero_vectors_have_cosine_zero() -> None:
-    class Blank(Bag):
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return np.where(np.array([text == "b" for text in items])[:, None], 0.0, super().encode(items))
-
-    pairs = PairTask("x", Pairs(("a", "a", "a"), ("b", "a", "cat"), (1.0, 2.0, 3.0), ("s",) * 3))
-    assert pairs.similarities(Blank())[:2] == pytest.approx([0, 1])
-
-
 def test_a_collapsed_encoder_scores_zero_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
     class Collapsed:
         def encode(self, items: list[str], modality: str = "text") -> np.ndarray:

@@ -99,18 +99,6 @@ def test_several_names_of_a_class_share_it() -> None:
     assert both == pytest.approx(unit(np.sum([unit(v) for v in Bag().encode(encoder.seen[:4])], axis=0)))
 
 
-@pytest.mark.parametrize(
-    ("classes", "templates", "message"),
-    [(["a", "b"], None, "classes"), (["c", "b", "a"], None, "order"), (None, ["a photo"], "template")],
-)
-def test_classes_and_templates_that_do_not_fit(
-    tmp_path: Path, classes: list[str] | None, templates: list[str] | None, message: str
-) -> None:
-    shards = image_shards(tmp_path, [[]] * 3, [0, 1, 2], classes=["a", "b", "c"])
-    with pytest.raises(EvaluationError, match=message):
-        ZeroShotTask("x", shards, classes, templates)
-
-
 @pytest.mark.parametrize(("labels", "sample"), [([0, 1, 2], "0002"), (None, "0000")])
 def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, sample: str) -> None:
     shards = image_shards(tmp_path, [[]] * 3, labels)

@@ -85,11 +85,6 @@ def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
                         )
 
 
-def save_examples(measured: Measured, file: Path) -> None:
-    """What a paired test needs, beside a report: ``scores.npz`` of ``scores.json``."""
-    np.savez_compressed(file.with_suffix(".npz"), **measured.examples)  # type: ignore[arg-type]  # numpy's own flags
-
-
 def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
     """A report that was written before, for these tasks, with its examples if they are beside it.
 

@@ -28,14 +28,10 @@ States = Sequence[Tensor]  # of l layers: l + 1 tensors (B, T, d), the first of 
 Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
 
 
-def single(state: Tensor, mask: Tensor, how: Single) -> Tensor:
-    """One layer (B, T, d) by cls, mean or max over the tokens that the mask (B, T) keeps, [CLS] and [SEP] among them."""
-    return pool(state, (), mask, how)
-
-
 def every_layer(states: States, mask: Tensor) -> Tensor:
-    """All single layers, each by cls, mean and max: (B, (l + 1) * 3 * d), to be reshaped to (B, l + 1, 3, d)."""
-    return torch.cat([single(state, mask, how) for state in states for how in SINGLE], dim=1)
+    """All single layers, each by cls, mean and max over the tokens that the mask keeps, [CLS] and [SEP] too:
+    (B, (l + 1) * 3 * d), to be reshaped to (B, l + 1, 3, d)."""
+    return torch.cat([pool(state, (), mask, how) for state in states for how in SINGLE], dim=1)
 
 
 def is_layer_pooling(name: str) -> bool:
@@ -58,7 +54,7 @@ def layer_pooling(name: str, depth: int) -> Pool:
         layer, how = int(found[1]), next(how for how in SINGLE if how == found[2])
         if layer > depth:
             raise EvaluationError(f"there is no layer {layer}; the model has layers 0 (embedding output) to {depth}")
-        return lambda states, mask: single(states[layer], mask, how)
+        return lambda states, mask: pool(states[layer], (), mask, how)
     if wk_name := _WK.fullmatch(name):
         start, released = int(wk_name[1] or START), wk_name[2] is not None
         if start > depth - 2:
@@ -69,7 +65,7 @@ def layer_pooling(name: str, depth: int) -> Pool:
         return lambda states, mask: wk(states, mask, start, WINDOW, released)
     pairs = {"last2": (depth - 1, depth), "first-last": (0, depth), "first1-last": (1, depth)}
     first, last = pairs[name]
-    return lambda states, mask: single((states[first] + states[last]) / 2, mask, "mean")
+    return lambda states, mask: pool((states[first] + states[last]) / 2, (), mask, "mean")
 
 
 # ------------------------------------------------------------------------------------------------------------- SBERT-WK

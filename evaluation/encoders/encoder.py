@@ -91,10 +91,6 @@ class ModuleEncoder:
         with torch.no_grad():  # of a parameter
             return float(self._logit_scale())
 
-    @logit_scale.setter
-    def logit_scale(self, value: float | None) -> None:
-        self._logit_scale = None if value is None else lambda: value
-
     @torch.no_grad()
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d), float32, of N items in their order.

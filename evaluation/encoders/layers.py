@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,8 +10,6 @@ import numpy as np
 from evaluation.encoders.baselines import SINGLE, every_layer
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.task import Encoded, EvaluationError, Task, encode_once
-
-logger = logging.getLogger(__name__)
 
 MEMORY = 2 * 2**30  # bytes of vectors held at a time; above it, tasks are encoded one after another
 
@@ -45,21 +41,8 @@ def layer_scores(
             for layer in range(layers):
                 start = (layer * len(SINGLE) + number) * width
                 one = OneLayer(encoded, slice(start, start + width))
-                with _expected_ties() if (layer, pool) == (0, "cls") else contextlib.nullcontext():
-                    curves[pool][layer] |= {task.name: task.score(one).metrics for task in group}
+                curves[pool][layer] |= {task.name: task.score(one).metrics for task in group}
     return curves
-
-
-@contextlib.contextmanager
-def _expected_ties() -> Iterator[None]:
-    """No warning that all cosines are equal: the embedding of [CLS] is the same everywhere."""
-    sts = logging.getLogger("evaluation.tasks.sts")
-    level = sts.level
-    sts.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        sts.setLevel(level)
 
 
 class OneLayer:

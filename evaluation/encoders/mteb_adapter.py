@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.task import Encoder, EvaluationError, embed
+from evaluation.task import Encoder, EvaluationError, embed, look_up
 
 # What the fingerprint is taken of: whatever changes the vectors of these is another model.
 PROBES = ["A man is playing a guitar.", "the dog", "Two children run across a field of grass.", "12 x 7 = 84", "no"]
@@ -52,9 +52,7 @@ class MtebEncoder:
                     f"task {task_metadata.name} of mteb has {', '.join(batch)}; this adapter takes tasks on text alone"
                 )
             texts += batch["text"]
-        distinct = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-        vectors = embed(self.encoder, list(distinct)).astype(np.float32)
-        return vectors[[distinct[text] for text in texts]]
+        return look_up(self.encoder, texts)[0].astype(np.float32)
 
     def similarity(self, embeddings1: Any, embeddings2: Any) -> Any:
         """Cosines (N, M) of embeddings1 (N, d) and embeddings2 (M, d)."""

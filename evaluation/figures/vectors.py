@@ -10,6 +10,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure
 
 from evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
+from evaluation.task import unit
 
 TURN = 2 * np.pi
 
@@ -22,8 +23,8 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     """
     from sklearn.manifold import TSNE
 
-    a = _unit("vectors_a", vectors_a)
-    b = _unit("vectors_b", vectors_b)
+    a = unit(finite("vectors_a", vectors_a, shape=(None, None)))
+    b = unit(finite("vectors_b", vectors_b, shape=(None, None)))
     mask = np.asarray(positive)
     if len(a) < 2:
         raise ValueError("t-SNE places points by their neighbours; give at least 2 pairs")
@@ -53,6 +54,8 @@ def angle_kde(vectors: np.ndarray, labels: Sequence[str] | np.ndarray | None = N
     2; without labels of all pairs. Trap: two dimensions keep little of hundreds, so compare `alignment` and `uniformity`
     by their numbers.
     """
+    from scipy.spatial.distance import pdist
+
     x = finite("vectors", vectors, shape=(None, None))
     names = np.full(len(x), "all") if labels is None else np.asarray(labels, dtype=str)
     classes = list(dict.fromkeys(names.tolist()))
@@ -68,7 +71,7 @@ def angle_kde(vectors: np.ndarray, labels: Sequence[str] | np.ndarray | None = N
         chosen = names == name
         density.scatter(plane[chosen, 0], plane[chosen, 1], s=6, color=COLOURS[i], marker=MARKERS[i], linewidths=0)
         _angle_density(angles, theta[chosen], name, i)
-        counts += _distances(plane[chosen], bins=len(counts))
+        counts += np.histogram(np.minimum(pdist(plane[chosen]), 2), len(counts), (0, 2))[0]
     distances.stairs(counts, np.linspace(0, 2, len(counts) + 1), fill=True, color=COLOURS[0], edgecolor="white")
     density.set(xlabel="first component (unit length)", ylabel="second component (unit length)", aspect="equal")
     angles.set(xlabel="angle (radians)", ylabel="density (1 / radian)", xlim=(-np.pi, np.pi), ylim=(0, None))
@@ -77,12 +80,6 @@ def angle_kde(vectors: np.ndarray, labels: Sequence[str] | np.ndarray | None = N
     if labels is not None:
         legend(angles)
     return figure
-
-
-def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
-    x = finite(name, vectors, shape=(None, None))
-    lengths = np.linalg.norm(x, axis=1, keepdims=True)
-    return np.divide(x, lengths, out=np.zeros_like(x), where=lengths > 0)
 
 
 def _on_circle(x: np.ndarray) -> np.ndarray:
@@ -95,7 +92,7 @@ def _on_circle(x: np.ndarray) -> np.ndarray:
     plane = PCA(2, random_state=0).fit_transform(x) if varies else np.zeros((len(x), 2))
     if np.linalg.matrix_rank(plane) < 2:
         raise ValueError("the vectors lie on one line or point; the encoder has collapsed, and no plane can be drawn")
-    return _unit("vectors in the plane", plane)
+    return unit(plane)
 
 
 def _plane_density(axes: Axes, plane: np.ndarray) -> None:
@@ -118,15 +115,3 @@ def _angle_density(axes: Axes, theta: np.ndarray, name: str, i: int) -> None:
     places = np.linspace(-np.pi, np.pi, 361)
     density = sum(estimate(places + shift) for shift in (-TURN, 0, TURN))  # what runs over one end enters at the other
     axes.plot(places, density, color=COLOURS[i], label=name)
-
-
-def _distances(points: np.ndarray, bins: int) -> np.ndarray:
-    """Histogram (bins,) over 0 to 2 of the distances of all pairs i < j of points (N, 2), in flat memory."""
-    from scipy.spatial.distance import cdist
-
-    counts = np.zeros(bins)
-    for start in range(0, len(points), 1000):
-        distances = cdist(points[start : start + 1000], points)
-        counts += np.histogram(np.minimum(distances, 2), bins, range=(0, 2))[0]
-    counts[0] -= len(points)  # every point with itself
-    return counts / 2

@@ -12,7 +12,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,12 +22,8 @@ from data.errors import did_you_mean
 from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
 from evaluation.tasks.classifiers import OPTIMIZERS, Protocol
-from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask, read_labelled
+from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask
 from evaluation.tasks.probe import Result
-
-
-def _linear(width: int, classes: int) -> nn.Module:
-    return nn.Linear(width, classes)
 
 
 def three_layers(width: int, classes: int) -> nn.Module:
@@ -38,7 +33,7 @@ def three_layers(width: int, classes: int) -> nn.Module:
     )
 
 
-HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": _linear, "three-layers": three_layers}
+HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "three-layers": three_layers}
 
 
 class ClassificationTask(LabelledTask):
@@ -53,13 +48,6 @@ class ClassificationTask(LabelledTask):
         super().__init__(name, data)
         self.protocol = protocol
         self.head = head
-
-    @classmethod
-    def from_file(
-        cls, path: str | Path, protocol: Protocol = probe.TEST, head: str = "linear", seed: int = 0
-    ) -> ClassificationTask:
-        """The task of a labelled TSV, named after the file; `seed` draws the parts where the file does not state them."""
-        return cls(name_of(path), read_labelled(path, seed), protocol, head)
 
     def score(self, encoder: Encoder) -> Score:
         """The four metrics; in the details the counts, classes and confusion, and how the classifier came about."""
@@ -123,12 +111,6 @@ def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Proto
 @torch.no_grad()
 def _predict(model: nn.Module, x: Tensor) -> np.ndarray:
     return torch.cat([model(rows).argmax(1) for rows in x.split(4096)]).numpy()
-
-
-def name_of(path: str | Path) -> str:
-    """The name of a labelled file: ``wos`` of ``wos.train.tsv.gz``."""
-    name = Path(path).name.removesuffix(".gz").removesuffix(".tsv")
-    return next((name.removesuffix(f".{part}") for part in PARTS if name.endswith(f".{part}")), name)
 
 
 def check(name: str, data: Labelled, head: str) -> None:

@@ -36,8 +36,6 @@ class Training:
         for name in ("epochs", "batch", "lr"):
             if getattr(self, name) <= 0:
                 raise EvaluationError(f"fine-tuning: {name} is {getattr(self, name)}; it must be above 0")
-        if not 0 <= self.warmup < 1:
-            raise EvaluationError(f"fine-tuning: warmup is {self.warmup}; it is a share of the steps, in [0, 1)")
 
 
 class FinetuneTask(LabelledTask):

@@ -73,7 +73,7 @@ class ZeroShotTask:
         if self.modality not in TEMPLATES:
             raise EvaluationError(f"task {name}: the shards hold texts only; zero-shot classes are of pictures or sounds")
         self.classes: tuple[Name, ...] = tuple(classes or (words(name) for name in self.samples.classes))
-        self.templates = tuple([templates] if isinstance(templates, str) else templates or TEMPLATES[self.modality])
+        self.templates = tuple(templates or TEMPLATES[self.modality])
         self._check()
 
     def _check(self) -> None:

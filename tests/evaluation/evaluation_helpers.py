@@ -11,27 +11,9 @@ import numpy as np
 import torch
 
 WORDS = [
-    "a",
-    "the",
-    "man",
-    "woman",
-    "dog",
-    "cat",
-    "plays",
-    "eats",
-    "runs",
-    "red",
-    "small",
-    "big",
-    "house",
-    "car",
-    "guitar",
-    "food",
-    "on",
-    "in",
-    "with",
-    "and",
-]
+    "a", "the", "man", "woman", "dog", "cat", "plays", "eats", "runs", "red", "small", "big", "house", "car", "guitar",
+    "food", "on", "in", "with", "and",
+]  # fmt: skip
 
 
 class Bag:

@@ -6,7 +6,7 @@ import io
 import json
 import re
 import tarfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -75,30 +75,13 @@ def image_shards(
     change: Mapping[int, Mapping[str, bytes]] | None = None,
     field: str = "json",
     classes: Sequence[str] = (),
+    content: tuple[str, Callable[[int], bytes]] = ("png", picture),
 ) -> Path:
     """A folder of shards with picture i and its captions (none: without that field); `change` replaces fields."""
-    return _write(folder, "png", [picture(i) for i in range(len(captions))], captions, labels, change, field, classes)
-
-
-def sound_shards(folder: Path, captions: Sequence[Sequence[str]], labels: Sequence[int] | None = None) -> Path:
-    """The same with sounds, 80 samples each."""
-    return _write(folder, "wav", [sound(i) for i in range(len(captions))], captions, labels, None, "json", ())
-
-
-def _write(
-    folder: Path,
-    extension: str,
-    contents: list[bytes],
-    captions: Sequence[Sequence[str]],
-    labels: Sequence[int] | None,
-    change: Mapping[int, Mapping[str, bytes]] | None,
-    field: str,
-    classes: Sequence[str],
-) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     with tarfile.open(folder / "x-000.tar", "w") as tar:
-        for i, (content, texts) in enumerate(zip(contents, captions, strict=True)):
-            fields = {extension: content}
+        for i, texts in enumerate(captions):
+            fields = {content[0]: content[1](i)}
             if texts:
                 fields[field] = texts[0].encode() if field == "txt" else json.dumps({"captions": texts}).encode()
             if labels is not None:
@@ -108,6 +91,11 @@ def _write(
                 member.size = len(value)
                 tar.addfile(member, io.BytesIO(value))
     if classes:
-        listed = [{"url": "x-000.tar", "nsamples": len(contents)}]
+        listed = [{"url": "x-000.tar", "nsamples": len(captions)}]
         (folder / "dataset.json").write_text(json.dumps({"shardlist": listed, "classes": list(classes)}))
     return folder
+
+
+def sound_shards(folder: Path, captions: Sequence[Sequence[str]], labels: Sequence[int] | None = None) -> Path:
+    """The same with sounds, 80 samples each."""
+    return image_shards(folder, captions, labels, content=("wav", sound))

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation import registry
 from evaluation.statistics import paired_bootstrap, paired_bootstrap_accuracy, student_t
 from evaluation.tables import (
     AVERAGE,
     ORDERS,
     SEVEN,
     TRANSFER,
-    Marks,
     Results,
     Row,
     average,
@@ -25,16 +22,6 @@ from evaluation.tables import (
     task_table,
 )
 from evaluation.task import EvaluationError
-
-
-def test_comparison_is_in_the_papers_order() -> None:
-    before = {"lee": {"spearman": 14.123}, "stsb-test": {"spearman": 50.0}, "sts12": {"spearman": 40.5}}
-    after = {name: {"spearman": scores["spearman"] + 10} for name, scores in before.items()}
-    lines = comparison([Row("before", [before]), Row("after", [after])]).splitlines()
-    assert lines[0].split()[-3:] == ["STS12", "STS-B", "lee"]
-    assert lines[2].split() == ["before", "40.50", "50.00", "14.12"]
-    assert lines[3].split() == ["after", "50.50", "60.00", "24.12"]
-    assert len({len(line) for line in lines}) == 1
 
 
 def test_missing_results_are_dashes_and_average_needs_all_seven() -> None:
@@ -66,10 +53,7 @@ def results(values: str, order: tuple[str, ...] = SEVEN, metric: str = "spearman
 
 PAPER_ROWS = [  # NonLing-CSE, Tables 1, 2 and E.1; SG-BERT, Table 1
     (SEVEN, "68.40 82.41 74.38 80.91 78.56 76.85 72.23", "76.25"),
-    (SEVEN, "71.65 84.27 76.69 83.22 78.69 79.94 70.49", "77.85"),
-    (SEVEN, "73.09 84.77 77.09 85.47 82.06 83.26 72.23", "79.71"),
     (TRANSFER, "81.18 86.46 94.43 88.87 85.50 89.80 74.49", "85.82"),
-    (TRANSFER, "83.44 88.13 93.96 88.43 88.63 91.60 73.86", "86.86"),
     (ORDERS["stsb-first"], "47.29 58.22 30.87 59.89 47.73 60.29 63.73", "52.57"),
 ]
 
@@ -83,15 +67,6 @@ def test_averages_are_those_that_the_papers_print(order: tuple[str, ...], values
         [Row("model", [dict(reversed(given.items()))])], order="stsb-first" if order[0] == "stsb-test" else "sts12-first"
     )
     assert line.splitlines()[2].split() == ["model", *values.split(), printed]
-
-
-def test_every_column_is_a_task() -> None:
-    assert SEVEN == registry.SEVEN and set(SEVEN) <= set(registry.known())
-
-
-def test_the_average_is_of_rounded_numbers() -> None:
-    given = {task: {"spearman": 70.004} for task in SEVEN} | {"sts12": {"spearman": 70.005 + 1e-9}}
-    assert average(given) == pytest.approx(70 + 0.01 / 7)
 
 
 def test_columns_follow_the_papers() -> None:
@@ -161,20 +136,6 @@ def test_seeds_are_mean_and_sd_with_marks_against_the_first() -> None:
     assert r"**78.07** ± 0.21\*\* |" in comparison(rows, marks=marks, style="markdown")
 
 
-def test_a_run_that_lacks_a_number_makes_the_cell_a_dash() -> None:
-    whole, part = seeds([75.0, 76.0]), seeds([75.0, 76.0])
-    part[1] = {"sts12": {"spearman": 70.0}}
-    line = comparison([Row("whole", whole), Row("part", part)]).splitlines()[3]
-    assert re.findall(r"72.50 ± 3.54|-", line) == ["72.50 ± 3.54", *8 * ["-"]]
-
-
-@pytest.mark.parametrize(("p", "stars"), [(0.0099, "**"), (0.01, "*"), (0.0499, "*"), (0.05, ""), (1.0, "")])
-def test_stars(p: float, stars: str) -> None:
-    rows = [Row("a", seeds([75.0])), Row("b", seeds([76.0]))]
-    table = comparison(rows, marks=Marks({("b", "lee"): p}, "a", "a test"))
-    assert table.splitlines()[3].endswith("50.00" + stars)
-
-
 def test_single_runs_are_compared_by_bootstrap() -> None:
     rng = np.random.default_rng(0)
     gold = rng.uniform(0, 5, 80)
@@ -197,12 +158,3 @@ def test_single_runs_are_compared_by_bootstrap() -> None:
     assert significance([rows[0], Row("seeds", seeds([1.0, 2.0]))], {"sts12": gold}).p == {}
     with pytest.raises(EvaluationError, match="a and b on sts12"):
         significance(rows, {"sts12": gold[:70]}, samples=500)
-
-
-ONE = Row("a", [{"sts12": {"spearman": 1.0}}])
-
-
-@pytest.mark.parametrize(("rows", "metric"), [([], None), ([Row("a", [])], None), ([ONE, ONE], None), ([ONE], "pearson")])
-def test_bad_comparison(rows: list[Row], metric: str | None) -> None:
-    with pytest.raises(EvaluationError):
-        comparison(rows, metric=metric)

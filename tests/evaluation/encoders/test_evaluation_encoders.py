@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -11,15 +10,12 @@ import numpy as np
 import pytest
 import torch
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from evaluation.encoders.encoder import ModuleEncoder, load_encoder, token_batches, token_counter
-from evaluation.registry import make_tasks
+from evaluation.encoders.encoder import ModuleEncoder, load_encoder
 from evaluation.task import EvaluationError
-from evaluation.tasks.sts import PairTask
-from tests.evaluation.evaluation_helpers import rated, sentence, tiny_bert, tiny_roberta, write_raw
+from tests.evaluation.evaluation_helpers import sentence, tiny_bert, tiny_roberta
 
 
 def texts(n: int, longest: int = 12) -> list[str]:
@@ -59,14 +55,6 @@ def test_plain_folder_by_hand(bert: Path, pooling: str) -> None:
     np.testing.assert_allclose(got, by_hand(bert, items, pooling), atol=1e-5)
 
 
-def test_plain_folder_gets_mean_pooling_and_says_so(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.INFO, logger="evaluation"):
-        encoder = load_encoder(bert, device="cpu")
-    assert encoder.pooling == "mean"
-    assert "mean pooling is used" in caplog.text
-    np.testing.assert_allclose(encoder.encode(texts(5)), by_hand(bert, texts(5), "mean"), atol=1e-5)
-
-
 def test_sentence_transformers_folder_keeps_or_replaces_its_pooling(sentence_bert: Path, bert: Path) -> None:
     items = texts(40)
     own = load_encoder(sentence_bert, device="cpu")
@@ -85,18 +73,6 @@ def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) 
     got = load_encoder(tmp_path, device="cpu").encode(items)
     np.testing.assert_allclose(got, SentenceTransformer(str(tmp_path)).encode(items), atol=1e-5)
     assert np.abs(got - load_encoder(bert, device="cpu").encode(items)).max() > 0.01
-
-
-def test_agrees_with_the_evaluator_of_sentence_transformers(sentence_bert: Path, tmp_path: Path) -> None:
-    write_raw(tmp_path / "STSB.dev.raw.tsv", rated(300))
-    (task,) = make_tasks(["stsb-dev"], tmp_path)
-    assert isinstance(task, PairTask)
-    got = task.score(load_encoder(sentence_bert, device="cpu")).metrics
-    theirs = EmbeddingSimilarityEvaluator(
-        list(task.pairs.first), list(task.pairs.second), list(task.pairs.gold), main_similarity="cosine", write_csv=False
-    )(SentenceTransformer(str(sentence_bert), device="cpu"))
-    assert got["spearman"] == pytest.approx(100 * theirs["spearman_cosine"], abs=1e-4)
-    assert got["pearson"] == pytest.approx(100 * theirs["pearson_cosine"], abs=1e-4)
 
 
 def test_cut_texts_are_counted_once_and_logged(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -118,18 +94,6 @@ def test_roberta_is_cut_where_its_positions_end(tmp_path: Path) -> None:
     vectors = encoder.encode([" ".join(["dog"] * 60), "a dog"])
     assert np.isfinite(vectors).all()
     assert encoder.cut == 1
-
-
-def test_token_batches_keep_the_budget_and_cover_everything() -> None:
-    lengths = np.random.default_rng(0).integers(3, 60, 500)
-    lengths[17] = 1000  # longer than the budget: alone
-    batches = list(token_batches(lengths, 256))
-    assert sorted(np.concatenate(batches).tolist()) == list(range(500))
-    assert batches[0].tolist() == [17]
-    sizes = [len(batch) * int(lengths[batch].max()) for batch in batches[1:]]
-    assert max(sizes) <= 256
-    assert np.mean(sizes[:-1]) > 0.9 * 256  # and it is used
-    assert [int(lengths[b].max()) for b in batches] == sorted((int(lengths[b].max()) for b in batches), reverse=True)
 
 
 class Recorder(nn.Module):
@@ -165,25 +129,6 @@ def test_module_encoder_returns_rows_in_order_without_padding_waste(bert: Path, 
     assert module.tokens / module.cells > 0.97
     assert all(rows * width <= 8 * 32 for rows, width in module.shapes)
     assert module.training and module.awake.training and not module.frozen.training
-
-
-def test_module_encoder_counts_cuts_with_the_modules_tokenizer(bert: Path) -> None:
-    module = Recorder()
-    tokenizer = AutoTokenizer.from_pretrained(bert)
-    module.tokenizer = tokenizer  # as TextEncoder has it
-    encoder = ModuleEncoder(
-        lambda b: dict(tokenizer(b, padding=True, truncation=True, max_length=6, return_tensors="pt")), module
-    )
-    encoder.encode(["a dog", "a red dog eats food on the car"])
-    assert encoder.cut == 1
-    assert token_counter(tokenizer)(["a dog"]) == [4]
-
-
-def test_other_modalities_and_no_items(bert: Path) -> None:
-    encoder = load_encoder(bert, device="cpu")
-    assert encoder.encode([]).shape[0] == 0
-    with pytest.raises(EvaluationError, match="modality 'image'"):
-        encoder.encode(["a"], modality="image")
 
 
 def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path) -> None:

@@ -9,9 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from evaluation.encoders import flow
 from evaluation.encoders.flow import Flow, Flowed, fit_flow
-from evaluation.task import EvaluationError
 from tests.evaluation.evaluation_helpers import Bag, sentence
 
 
@@ -68,15 +66,3 @@ def test_a_seed_repeats_it_and_leaves_the_generator_alone() -> None:
     np.testing.assert_allclose(first.encode([*items[:5], "a dog"]), alone, atol=1e-5)
     assert first.protocol["post_processing"] == "flow"
     assert first.protocol["fitted_on"]["seed"] == 0
-
-
-def test_a_constant_dimension_and_bad_input(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = skewed(100, 4)
-    x[:, 2] = 1.5
-    with torch.no_grad():
-        assert torch.isfinite(fit_flow(x)(torch.from_numpy(x).float())).all()
-    with pytest.raises(EvaluationError, match="2 dimensions"):
-        fit_flow(x[:, :1])
-    monkeypatch.setattr(flow, "RATE", 1e6)
-    with pytest.raises(EvaluationError, match="not finite"):
-        fit_flow(x, epochs=5)

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from sentence_transformers import SentenceTransformer
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.encoders.mteb_adapter import MtebEncoder
-from evaluation.task import EvaluationError
 from evaluation.tasks.sts import PairTask, pair_task
-from tests.evaluation.evaluation_helpers import Bag, rated, tiny_bert, write_raw
+from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 mteb = pytest.importorskip("mteb")
 
@@ -53,27 +50,12 @@ def agrees(theirs: dict[str, Any], pairs: PairTask, encoder: FolderEncoder) -> N
             assert theirs[name] == pytest.approx(ours[metric] / 100, abs=1e-4)
 
 
-@pytest.fixture(scope="module")
-def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny model in the format of sentence-transformers."""
-    folder = tmp_path_factory.mktemp("exported")
-    load_encoder(tiny_bert(tmp_path_factory.mktemp("bert")), "cls", "cpu").model.save(str(folder))
-    return folder
-
-
-def test_an_exported_folder_and_the_adapter_on_written_pairs(exported: Path, tmp_path: Path) -> None:
-    check(exported, write_raw(tmp_path / "written.tsv", rated(200)), tmp_path)
-
-
 def test_an_exported_folder_and_the_adapter_on_stsb(datasets: Path, tmp_path: Path) -> None:
-    check(SMALL_BERT, datasets / "sts" / "STSB.dev.raw.tsv", tmp_path)
-
-
-def check(folder: Path, data: Path, cache: Path) -> None:
-    pairs = pair_task(data)
-    encoder = load_encoder(folder, device="cpu")
-    agrees(run(SentenceTransformer(str(folder), device="cpu"), local_task(pairs), cache / "export"), pairs, encoder)
-    agrees(run(MtebEncoder(encoder, "small"), local_task(pairs), cache / "adapter"), pairs, encoder)
+    pairs = pair_task(datasets / "sts" / "STSB.dev.raw.tsv")
+    encoder = load_encoder(SMALL_BERT, device="cpu")
+    exported = SentenceTransformer(str(SMALL_BERT), device="cpu")
+    agrees(run(exported, local_task(pairs), tmp_path / "export"), pairs, encoder)
+    agrees(run(MtebEncoder(encoder, "small"), local_task(pairs), tmp_path / "adapter"), pairs, encoder)
 
 
 @pytest.mark.filterwarnings("ignore:.*:UserWarning")
@@ -107,28 +89,3 @@ def test_a_changed_encoder_is_not_answered_from_the_cache(tmp_path: Path) -> Non
     second = run(model, local_task(pairs), tmp_path / "results")
     assert second["spearman"] != first["spearman"]
     assert second["spearman"] == pytest.approx(pairs.score(encoder).metrics["spearman"] / 100, abs=1e-4)
-
-
-def test_names_order_and_repeated_texts() -> None:
-    encoder = Bag()
-    assert MtebEncoder(encoder, "a").mteb_model_meta.name == "multicse/a"
-    meta = MtebEncoder(encoder, "owner/a").mteb_model_meta
-    assert (meta.name, meta.embed_dim) == ("owner/a", 16)
-    encoder.seen.clear()
-    batches = [{"text": ["a dog", "the cat"]}, {"text": ["a dog", "a man"]}]
-    got = MtebEncoder(encoder, "a").encode(batches, task_metadata=mteb.get_task("STS12").metadata, batch_size=2)
-    assert encoder.seen == ["a dog", "the cat", "a man"]
-    np.testing.assert_allclose(got, Bag().encode(["a dog", "the cat", "a dog", "a man"]), atol=1e-6)
-
-
-def test_other_modalities_are_refused() -> None:
-    metadata = mteb.get_task("STS12").metadata
-    for batch in ({"image": [0]}, {"text": ["a"], "image": [0]}):
-        with pytest.raises(EvaluationError, match="STS12"):
-            MtebEncoder(Bag(), "a").encode([batch], task_metadata=metadata)
-
-
-def test_without_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "mteb", None)
-    with pytest.raises(EvaluationError, match="mteb"):
-        MtebEncoder(Bag(), "a")

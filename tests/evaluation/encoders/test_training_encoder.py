@@ -1,10 +1,7 @@
-"""A module in training with two towers behind `encode`: batches, modes and order, and zero-shot tasks through it."""
+"""A module in training with pictures and sounds behind `encode`: batches, order, modes and scale."""
 
 from __future__ import annotations
 
-import json
-import zlib
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,44 +9,24 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from data.pack import files_of, manifest_files
-from data.shard_writer import Output, pack
-from data.streams.decode import SOUNDS
 from evaluation.encoders.encoder import ITEMS, ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
-from evaluation.registry import make_tasks
-from evaluation.task import Encoder, EvaluationError, Sound, evaluate
-from evaluation.tasks.zero_shot import CLAP_TEMPLATES
-from tests.evaluation.paired_helpers import image_shards, sound_shards
+from evaluation.task import EvaluationError, Sound
 
-BUCKETS, WIDTH = 997, 24
+WIDTH = 24
 
 
-class TwoTowers(nn.Module):
-    """Bags of hashed words; colours on a coarse grid, or the loudness of 12 parts of a sound, through a linear map."""
+class Tower(nn.Module):
+    """The mean colour of a picture, or the loudness of 3 parts of a sound, through a linear map; it takes no texts."""
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(0)
-        self.words = nn.Embedding(BUCKETS, WIDTH)
         self.drop = nn.Dropout(0.5)
-        self.norm = nn.BatchNorm1d(12)  # in training mode it would mix the items of a batch
-        self.tower = nn.Linear(12, WIDTH)
+        self.norm = nn.BatchNorm1d(3)  # in training mode it would mix the items of a batch
+        self.tower = nn.Linear(3, WIDTH)
         self.scale = nn.Parameter(torch.tensor(2.0))
-        self.texts = 0
         self.sizes: list[int] = []
-
-    def tokenize(self, texts: list[str]) -> dict[str, Tensor]:
-        self.texts += len(texts)
-        rows = [[zlib.crc32(word.encode()) % BUCKETS for word in text.lower().split()] for text in texts]
-        longest = max(map(len, rows))
-        ids = torch.tensor([row + [0] * (longest - len(row)) for row in rows])
-        mask = torch.tensor([[1] * len(row) + [0] * (longest - len(row)) for row in rows])
-        return {"input_ids": ids, "attention_mask": mask}
-
-    def forward(self, tokens: dict[str, Tensor]) -> Tensor:
-        mask = tokens["attention_mask"][..., None]
-        return self.drop((self.words(tokens["input_ids"]) * mask).sum(1) / mask.sum(1))
 
     def items(self, items: list[Any]) -> Tensor:
         assert not torch.is_grad_enabled() and not self.drop.training
@@ -58,18 +35,13 @@ class TwoTowers(nn.Module):
 
     def features(self, item: Any) -> np.ndarray:
         if isinstance(item, Sound):
-            return np.array([np.abs(part).mean() for part in np.array_split(item.samples, 12)], dtype=np.float32)
-        parts = [part for half in np.array_split(item, 2) for part in np.array_split(half, 2, axis=1)]
-        return np.concatenate([part.mean((0, 1)) for part in parts]).astype(np.float32) / 255
+            return np.array([np.abs(part).mean() for part in np.array_split(item.samples, 3)], dtype=np.float32)
+        return item.mean((0, 1)).astype(np.float32) / 255
 
 
-def encoder_of(module: TwoTowers) -> ModuleEncoder:
-    method = nn.ModuleDict({"encoder": module, "frozen": nn.Dropout().eval()}).train()
-    method["frozen"].eval()
+def encoder_of(module: Tower) -> ModuleEncoder:
     others = {"image": module.items, "audio": module.items}
-    return ModuleEncoder(
-        module.tokenize, module, module=method, others=others, logit_scale=lambda: module.scale.exp().item()
-    )
+    return ModuleEncoder(dict, module, others=others, logit_scale=lambda: module.scale.exp().item())
 
 
 def pictures(count: int) -> list[np.ndarray]:
@@ -78,11 +50,12 @@ def pictures(count: int) -> list[np.ndarray]:
 
 
 def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
-    module = TwoTowers()
+    module = Tower().train()
     encoder = encoder_of(module)
     items = pictures(2 * ITEMS + 3)
     vectors = encoder.encode(items, "image")
     assert module.sizes == [ITEMS, ITEMS, 3] and vectors.dtype == np.float32 and vectors.shape == (len(items), WIDTH)
+    assert module.norm.training  # the modes are put back
     module.eval()
     with torch.no_grad():
         alone = np.concatenate([module.items([item]).numpy() for item in items])
@@ -91,81 +64,16 @@ def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
     assert encoder.encode(sounds, "audio").shape == (4, WIDTH)
 
 
-def test_modes_are_put_back() -> None:
-    encoder = encoder_of(TwoTowers())
-    encoder.encode(pictures(3), "image")
-    assert encoder.module is not None
-    modes = {name: part.training for name, part in encoder.module.named_modules()}
-    assert modes.pop("frozen") is False and all(modes.values())
-
-
 def test_scale_is_that_of_now() -> None:
-    module = TwoTowers()
+    module = Tower()
     encoder = ShardedEncoder(encoder_of(module))
     assert encoder.logit_scale == pytest.approx(np.exp(2))
     module.scale.data.fill_(1.0)
     assert encoder.logit_scale == pytest.approx(np.e)
-    fixed = ModuleEncoder(module.tokenize, module)
-    assert fixed.logit_scale is None
-    fixed.logit_scale = 20.0
-    assert ShardedEncoder(fixed).logit_scale == 20.0
 
 
 def test_what_it_does_not_take() -> None:
-    module = TwoTowers()
+    module = Tower()
     assert len(encoder_of(module).encode([], "image")) == 0
-    for others in ({}, {"image": module.items}):
-        with pytest.raises(EvaluationError, match="audio"):
-            ModuleEncoder(module.tokenize, module, others=others).encode(pictures(1), "audio")
-
-
-# --------------------------------------------------------------------------------------------------------------- zero-shot
-
-
-def naive_accuracy(
-    encoder: Encoder, items: list[Any], labels: list[int], classes: list[str], templates: tuple[str, ...], modality: str
-) -> float:
-    """One prompt, one class and one item at a time."""
-    weights = []
-    for name in classes:
-        vectors = [encoder.encode([t.replace("{label}", name).replace("{}", name)])[0] for t in templates]
-        weights.append(np.mean([v / np.linalg.norm(v) for v in vectors], axis=0))
-    units = [w / np.linalg.norm(w) for w in weights]
-    best = [int(np.argmax([w @ encoder.encode([item], modality)[0] for w in units])) for item in items]
-    return 100 * float(np.mean(np.array(best) == labels))
-
-
-@pytest.mark.parametrize(("modality", "count"), [("image", 1), ("audio", 29), ("image", 80)])
-def test_zero_shot_in_training(tmp_path: Path, modality: str, count: int) -> None:
-    names = ["red", "green", "blue", "a long name"]
-    labels = [i % 4 for i in range(70)]
-    make = image_shards if modality == "image" else sound_shards
-    shards = make(tmp_path / "shards", [[]] * 70, labels)
-    (tmp_path / "names.json").write_text(json.dumps(names))
-    query = f"classes={tmp_path / 'names.json'}"
-    templates: tuple[str, ...] = ("a photo of a {}.",) if modality == "image" else ("This is a sound of {}",)
-    if count == 29:
-        query, templates = f"{query}&templates=clap29", CLAP_TEMPLATES
-    elif count == 80:
-        templates = tuple(f"{'very ' * (i % 4)}{i} photo of {{}}" for i in range(80))
-        (tmp_path / "80.json").write_text(json.dumps({"classes": ["x"], "templates": templates}))
-        query += f"&templates={tmp_path / '80.json'}"
-    (task,) = make_tasks([f"zero-shot:{shards}?{query}"])
-    module = TwoTowers()
-    found = evaluate([task], ShardedEncoder(encoder_of(module)))[task.name]["accuracy"]
-    assert module.texts == 4 * len(templates)  # the prompts of 70 items in two chunks, encoded once
-    assert len(templates) == count
-    items = [sample.item for chunk in task.samples.chunks() for sample in chunk]  # type: ignore[attr-defined]
-    assert found == pytest.approx(naive_accuracy(encoder_of(module), items, labels, names, templates, modality))
-
-
-def test_sounds_with_29_templates(datasets: Path, tmp_path: Path) -> None:
-    folder = datasets / "esc10"
-    files = files_of(folder / "esc10.tsv", folder / "esc10_ogg22k_folds1-4.tar")
-    drafts = manifest_files(folder / "esc10.tsv", SOUNDS, files, label="category", where={"fold": "4"})
-    pack(drafts, Output(tmp_path / "esc10", "esc10"), files)
-    (task,) = make_tasks([f"zero-shot:{tmp_path / 'esc10'}?templates=clap29"])
-    module = TwoTowers()
-    score = task.score(ShardedEncoder(encoder_of(module)))
-    assert score.details["samples"] == 80 and module.texts == 290
-    assert score.details["templates"] == 29 and score.details["classes"] == 10
+    with pytest.raises(EvaluationError, match="audio"):
+        ModuleEncoder(dict, module, others={"image": module.items}).encode(pictures(1), "audio")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import logging
 from pathlib import Path
 
 import numpy as np
@@ -65,17 +64,6 @@ def test_words_are_found(tmp_path: Path, text: str, found: list[int], unknown: i
     assert encoder.protocol["words"] == len(found) + unknown
 
 
-def test_unknown_words_and_empty_sentences_are_counted_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    encoder = WordVectors(write(tmp_path, "bin"))
-    with caplog.at_level(logging.INFO, logger="evaluation"):
-        for _ in range(2):
-            vectors = encoder.encode(["the red dog", "zebra", "cat", "zebra", "?"])
-    assert not vectors[[1, 3, 4]].any()
-    assert (encoder.words, encoder.unknown, encoder.empty) == (5, 2, 2)
-    assert caplog.text.count("2 of 5 words so far (40.0 %)") == 1
-    assert "2 texts have no known word" in caplog.text
-
-
 def test_cleaning(tmp_path: Path) -> None:
     path = write(tmp_path, "txt")
     got = WordVectors(path, "letters").encode(["The don't Dog-cat. Paris 7"])
@@ -89,11 +77,6 @@ def test_a_folder_of_vectors(tmp_path: Path) -> None:
     assert encoder.name == "mine"
     content = b"".join((tmp_path / "mine" / name).read_bytes() for name in ("words.txt", "vectors.npy"))
     assert encoder.hash == hashlib.sha256(content).hexdigest()
-
-
-def test_hash_is_of_the_file(tmp_path: Path) -> None:
-    assert WordVectors(write(tmp_path, "txt")).hash != WordVectors(write(tmp_path, "bin")).hash
-    assert WordVectors(write(tmp_path, "txt")).hash == WordVectors(write(tmp_path, "txt"), "letters").hash
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

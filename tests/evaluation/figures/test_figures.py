@@ -13,14 +13,12 @@ from matplotlib.colors import to_hex
 from evaluation.figures.basic import (
     alignment_uniformity_figure,
     alignment_uniformity_scatter,
-    layer_curves,
     save,
     similarity_by_gold_figure,
 )
 
 HISTORY = [(0, 0.3, -1.0), (100, 0.25, -2.0), (200, 0.2, -2.5)]
 MODELS = {"BERT": (0.1, -1.0), "SimCSE": (0.2, -2.4), "a $ b": (0.19, -2.3)}
-NAN = float("nan")
 
 
 def offsets(axes: Axes) -> list[list[float]]:
@@ -46,19 +44,6 @@ def test_alignment_uniformity_scatter() -> None:
     assert len(alignment_uniformity_scatter(MODELS).axes) == 1
 
 
-def test_layer_curves() -> None:
-    scores = {"cls": [10.0, 20.0, 30.0], "mean": [15.0, 35.0, 25.0]}
-    axes = layer_curves(scores, {"trained": 77.2}, ylabel="Spearman x 100, STS-B test").axes[0]
-    curves = {str(line.get_label()): line for line in axes.lines}
-    assert list(curves) == ["cls", "mean", "trained"]
-    for name, values in scores.items():
-        assert np.asarray(curves[name].get_xydata()).tolist() == [[i, v] for i, v in enumerate(values)]
-    assert np.asarray(curves["trained"].get_ydata()).tolist() == [77.2, 77.2]
-    assert len({to_hex(line.get_color()) for line in axes.lines}) == 3
-    assert axes.get_legend() is not None and axes.get_ylabel() == "Spearman x 100, STS-B test"
-    assert "layer" in axes.get_xlabel() and all(tick == int(tick) for tick in axes.get_xticks())
-
-
 def test_similarity_by_gold_figure() -> None:
     rng = np.random.default_rng(0)
     gold = np.concatenate([[0.0, 5.0], rng.uniform(0, 2, 98)])  # nothing between 2 and 4: bins may be empty
@@ -68,17 +53,6 @@ def test_similarity_by_gold_figure() -> None:
     medians = [np.asarray(line.get_ydata())[0] for line in axes.lines if to_hex(line.get_color()) == "#d55e00"]
     ranges = [(gold >= low) & (gold <= low + 1) for low in (0, 1, 4)]
     assert medians == pytest.approx([np.median(similarities[chosen]) for chosen in ranges])
-
-
-def test_numbers_that_are_not_finite_are_refused() -> None:
-    for draw in (
-        lambda: alignment_uniformity_figure([]),
-        lambda: alignment_uniformity_figure([(0, NAN, -1.0)]),
-        lambda: layer_curves({"cls": [1.0, NAN]}),
-        lambda: layer_curves({str(i): [1.0] for i in range(8)}),
-    ):
-        with pytest.raises(ValueError):
-            draw()
 
 
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:

@@ -2,23 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
-import pytest
 from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 
-from evaluation.figures.basic import save
 from evaluation.figures.pairs import (
     alignment_text_uniformity,
-    pair_geometry_over_training,
     similarity_matrix,
-    text_item_uniformity,
 )
-from evaluation.registry import make_tasks
-from tests.evaluation.paired_helpers import Coded, sound_shards
 
 
 def run(alignment: float, text: float, item: float, modality: str = "image") -> dict[str, float]:
@@ -58,25 +50,6 @@ def test_alignment_against_text_uniformity() -> None:
     figure.draw_without_rendering()  # a $ in a name is no formula
 
 
-@pytest.mark.parametrize(("modality", "label"), [("image", "image uniformity"), ("audio", "sound uniformity")])
-def test_text_against_item_uniformity(modality: str, label: str) -> None:
-    figure = text_item_uniformity({name: [run(0.9, -3.0, -2.5, modality)] for name in ("a", "b")})
-    (axes,) = figure.axes
-    assert [points for points, _ in clouds(axes)] == [[[-3.0, -2.5]]] * 2
-    assert label in axes.get_ylabel() and "text uniformity" in axes.get_xlabel()
-    figure.draw_without_rendering()
-
-
-def test_over_training() -> None:
-    history = [(0, run(1.9, -0.5, -0.4)), (50, run(1.0, -2.5, -2.0)), (100, run(0.8, -3.0, -2.2))]
-    above, below = pair_geometry_over_training(history).axes
-    ((steps, values),) = [(line.get_xdata(), line.get_ydata()) for line in above.lines]
-    assert np.asarray(steps).tolist() == [0, 50, 100] and np.asarray(values).tolist() == [1.9, 1.0, 0.8]
-    curves = {str(line.get_label()): np.asarray(line.get_ydata()).tolist() for line in below.lines}
-    assert curves == {"text uniformity": [-0.5, -2.5, -3.0], "image uniformity": [-0.4, -2.0, -2.2]}
-    assert names(below) == list(curves) and below.get_xlabel() == "step" and "alignment" in above.get_ylabel()
-
-
 def test_similarity_matrix() -> None:
     cosines = np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.8]])
     long = "a very long caption that would take all the room there is"
@@ -88,30 +61,3 @@ def test_similarity_matrix() -> None:
     columns = [text.get_text() for text in axes.get_xticklabels()]
     assert columns[:2] == ["one", "$"] and columns[2].endswith("…") and len(columns[2]) == 32
     assert bar.get_ylabel() == "cosine similarity"
-
-
-def test_long_names_stay_inside(tmp_path: Path) -> None:
-    names = [f"a name of some thirty letters {i:02d}" for i in range(24)]
-    figure = similarity_matrix(np.eye(24), names, names)
-    save(figure, tmp_path, "matrix")
-    figure.set_dpi(150)  # that of the PNG
-    figure.draw_without_rendering()
-    box = figure.axes[0].get_tightbbox()
-    assert box is not None and box.x0 >= 0 and box.y0 >= 0
-
-
-def test_from_what_the_task_measures(tmp_path: Path) -> None:
-    shards = sound_shards(tmp_path / "x", [[f"c{i}", f"d{i}"] for i in range(6)])
-    (task,) = make_tasks([f"geometry:{shards}"])
-    metrics = task.score(Coded()).metrics
-    assert [points for points, _ in clouds(alignment_text_uniformity({"coded": [metrics]}).axes[0])] == [
-        [[round(metrics["text_uniformity"], 6), round(metrics["alignment"], 6)]]
-    ]
-    for figure in (text_item_uniformity({"coded": [metrics]}), pair_geometry_over_training([(0, metrics)])):
-        png, _ = save(figure, tmp_path, "figure")
-        assert png.stat().st_size > 5000
-
-
-def test_more_than_can_be_read_is_refused() -> None:
-    with pytest.raises(ValueError):
-        similarity_matrix(np.zeros((41, 1)), ["a"] * 41, ["b"])

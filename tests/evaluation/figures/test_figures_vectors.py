@@ -45,12 +45,6 @@ def test_pairs_are_joined() -> None:
     assert not np.allclose(lines(pairs_tsne(a, b, positive, seed=1))[0], joined[0])
 
 
-def test_two_pairs_are_enough() -> None:
-    a, b, positive = pairs(2)
-    a[0] = 0  # a sentence without a known word
-    assert [len(ends) for ends in lines(pairs_tsne(a, b, positive))] == [1, 1]
-
-
 def vectors(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
     """Three classes, one of them around the angle where arctan2 jumps."""
     rng = np.random.default_rng(1)
@@ -80,32 +74,6 @@ def test_points_are_those_of_linear_kernel_pca() -> None:
     assert len(angles.lines) == 1 and angles.get_legend() is None
     assert [axes.get_xlabel().split()[0] for axes in (density, angles, distances)] == ["first", "angle", "distance"]
     assert bar.get_ylabel() == "density"
-
-
-def test_classes_have_a_density_each_that_closes_and_sums_to_1() -> None:
-    x, names = vectors()
-    density, angles, distances, _ = angle_kde(x, names).axes
-    assert [line.get_label() for line in angles.lines] == ["x", "y", "z"]
-    for line in angles.lines:
-        theta, values = np.asarray(line.get_xydata()).T
-        assert np.trapezoid(values, theta) == pytest.approx(1, abs=0.01)
-        assert values[0] == pytest.approx(values[-1], rel=1e-6)
-    points = [np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)]
-    for line, group in zip(angles.lines, points, strict=True):
-        peak = np.asarray(line.get_xdata())[np.argmax(np.asarray(line.get_ydata()))]
-        assert [np.cos(peak), np.sin(peak)] == pytest.approx(group.mean(axis=0), abs=0.2)
-    np.testing.assert_array_equal(
-        histogram(distances)[0], sum(np.histogram(pdist(group), 10, (0, 2))[0] for group in points)
-    )
-    assert "class" in distances.get_xlabel()
-
-
-def test_a_class_of_one_vector_has_no_density() -> None:
-    x, _ = vectors()
-    density, angles, _, _ = angle_kde(x, ["x"] * 89 + ["alone"]).axes
-    assert [len(np.asarray(line.get_xdata())) for line in angles.lines] == [361, 0]
-    assert angles.lines[1].get_label() == "alone (too few for a density)"
-    assert [len(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)] == [89, 1]  # type: ignore[arg-type]
 
 
 def test_collapsed_vectors_cannot_be_drawn() -> None:

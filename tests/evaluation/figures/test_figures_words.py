@@ -45,12 +45,6 @@ def test_words_are_coloured_by_their_share_of_the_sentence() -> None:
     assert texts["four"].get_position()[1] < left[0][1]
 
 
-def test_negative_weights_widen_the_scale() -> None:
-    figure = word_importance([(["up", "down"], [2.0, -1.0])])
-    assert figure.axes[0].get_xlim() == pytest.approx((-0.5, 1.0))
-    assert "weight" in figure.axes[0].get_xlabel()
-
-
 def test_long_sentences_wrap_and_nothing_overlaps_or_leaves_the_page() -> None:
     words = [f"word{i}" * (1 + i % 3) for i in range(40)]
     figure = word_importance([(words, np.arange(40.0)), (["end"], [0.0])])

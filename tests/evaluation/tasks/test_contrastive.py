@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from evaluation.registry import is_development, make_tasks
-from evaluation.task import Encoded, EvaluationError, evaluate
+from evaluation.registry import make_tasks
+from evaluation.task import EvaluationError, evaluate
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 A = [[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]]
@@ -69,14 +69,6 @@ def test_batches_of_two_sizes_are_two_results(tmp_path: Path) -> None:
         make_tasks([f"contrastive:{shards}", f"contrastive:{shards}?batch=80"])
 
 
-def test_scale_reaches_the_task_through_wrappers(tmp_path: Path) -> None:
-    (task,) = make_tasks([f"contrastive:{image_shards(tmp_path, CAPTIONS)}"])
-    assert evaluate([task], Table(A, B))[task.name]["loss"] == pytest.approx(2.497642, abs=5e-7)
-    assert Encoded(Table(A, B, 3.0), []).logit_scale == 3.0
-    same = [[1.0, 0.0]] * 4
-    assert evaluate([task], Table(same, same))[task.name]["loss"] == pytest.approx(np.log(4))
-
-
 def test_what_cannot_be_measured(tmp_path: Path) -> None:
     shards = image_shards(tmp_path, CAPTIONS)
     (task,) = make_tasks([f"contrastive:{shards}"])
@@ -86,8 +78,3 @@ def test_what_cannot_be_measured(tmp_path: Path) -> None:
     for option in ("batch=1", "batch=many", "size=3"):
         with pytest.raises(EvaluationError, match=option.split("=")[0]):
             make_tasks([f"contrastive:{shards}?{option}"])
-
-
-def test_it_may_choose_a_checkpoint() -> None:
-    assert is_development("contrastive:shards/cc3m-val?batch=80")
-    assert not is_development("contrastive:shards/coco-test")

@@ -7,11 +7,10 @@ import random
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from evaluation.encoders.encoder import FolderEncoder, load_encoder
 from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks.finetune import FinetuneTask, Training, _Run
+from evaluation.tasks.finetune import FinetuneTask, Training
 from evaluation.tasks.labelled_texts import Labelled, Row
 from tests.evaluation.evaluation_helpers import Bag, sentence, tiny_bert
 
@@ -73,56 +72,10 @@ def test_the_seed_decides_all(encoder: FolderEncoder, data: Labelled) -> None:
     assert dev(0) != dev(1)
 
 
-def test_the_best_epoch_is_tested_once(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
-    asked: list[str] = []
-    accuracies = iter([50, 90, 70])
-
-    def predict(run: _Run, part: str) -> np.ndarray:
-        asked.append(part)
-        if part == "test":
-            tested.append({name: value.clone() for name, value in run.model.state_dict().items()})
-        else:
-            seen.append({name: value.clone() for name, value in run.model.state_dict().items()})
-        gold = data.y[part]
-        return np.where(np.arange(len(gold)) < len(gold) * next(accuracies, 100) / 100, gold, 1 - gold)
-
-    seen: list[dict[str, torch.Tensor]] = []
-    tested: list[dict[str, torch.Tensor]] = []
-    monkeypatch.setattr(_Run, "_predict", predict)
-    details = FinetuneTask("order", data, Training(epochs=3, lr=1e-3)).score(encoder).details
-    assert asked == ["dev", "dev", "dev", "test"]
-    assert details["dev_by_epoch"] == [50, 90, 70]
-    assert all(torch.equal(seen[1][name], value) for name, value in tested[0].items())
-    assert not all(torch.equal(seen[2][name], value) for name, value in tested[0].items())
-
-
-def test_the_schedule(encoder: FolderEncoder, data: Labelled) -> None:
-    """40 steps: 4 of warm-up, then a straight line to 0."""
-    run = _Run(encoder, data, Training(epochs=2, lr=1.0, batch=16, warmup=0.1), "linear")
-    rates = []
-    for _ in range(40):
-        rates.append(run.optimizer.param_groups[0]["lr"])
-        run.optimizer.step()
-        run.schedule.step()
-    np.testing.assert_allclose(rates[:5], [0.25, 0.5, 0.75, 1.0, 1.0])
-    np.testing.assert_allclose(rates[4:], (40 - np.arange(4, 40)) / 36)
-    assert run.optimizer.param_groups[0]["lr"] == 0
-
-
-def test_truncated_vectors(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(encoder.model, "truncate_dim", 8)
-    head = _Run(encoder, data, FAST, "linear").model[1]
-    assert isinstance(head, nn.Linear)
-    assert head.in_features == 8
-
-
-def test_what_is_refused(encoder: FolderEncoder, data: Labelled, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_refused(data: Labelled) -> None:
     with pytest.raises(EvaluationError, match="Bag"):
         FinetuneTask("order", data).score(Bag())
     with pytest.raises(EvaluationError, match="head"):
         FinetuneTask("order", data, head="liner")
     with pytest.raises(EvaluationError, match="lr"):
         Training(lr=0)
-    monkeypatch.setattr(_Run, "_logits", lambda run, part, rows: torch.full((len(rows), 2), torch.nan))
-    with pytest.raises(EvaluationError, match="lower lr"):
-        FinetuneTask("order", data, FAST).score(encoder)

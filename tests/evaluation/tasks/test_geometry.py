@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError
 from evaluation.tasks import geometry
 from evaluation.tasks.geometry import (
@@ -55,22 +54,11 @@ def test_golden_values() -> None:
     assert uniformity(A, log=False) == pytest.approx(math.exp(-1.976761), abs=1e-6)
 
 
-def test_vector_lengths_do_not_matter() -> None:
-    lengths = np.array([[3.0], [0.2], [40.0], [7.0]])
-    assert alignment(A * lengths, B * 37) == pytest.approx(0.58, abs=1e-5)
-    assert uniformity(A * lengths) == pytest.approx(-1.976761, abs=1e-5)
-    assert anisotropy(A * lengths) == pytest.approx(anisotropy(A), abs=1e-6)
-
-
 @pytest.mark.parametrize(
     "measure",
     [
         lambda: uniformity(np.array([[1.0, 0], [0, 0]])),
-        lambda: uniformity(np.array([[1.0, 0], [0, np.nan]])),
-        lambda: uniformity(A[:1]),
-        lambda: mean_cosine(A[:1]),
         lambda: alignment(A, B[:3]),
-        lambda: class_distances(A, [1, 1, 1, 1]),
         lambda: class_distances(A, [1, 2, 3, 4]),
     ],
 )
@@ -123,16 +111,6 @@ def test_anisotropy_is_that_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyP
     assert anisotropy(x) == pytest.approx({**want, "dimension_std": (unit(x).std(0) * math.sqrt(6)).mean()}, abs=1e-6)
 
 
-def test_anisotropy_of_known_shapes() -> None:
-    even = anisotropy(np.random.default_rng(0).standard_normal((4000, 50)))
-    assert even == pytest.approx({"mean_cosine": 0, "dimension_std": 1, "top3_variance": 3 / 50}, abs=0.02)
-    assert anisotropy(np.tile([3.0, 4, 0, 0], (9, 1)))["mean_cosine"] == pytest.approx(1)
-    assert anisotropy(np.tile([3.0, 4, 0, 0], (9, 1)))["dimension_std"] == pytest.approx(0, abs=1e-6)
-    rogue = np.random.default_rng(0).standard_normal((500, 50))
-    rogue[:, 7] += 30
-    assert int(np.argmax(dimension_contributions(rogue))) == 7 and dimension_contributions(rogue)[7] > 0.9
-
-
 # ------------------------------------------------------------------------------------------------------------------- tasks
 
 
@@ -154,13 +132,6 @@ def test_positives_are_above_four_and_sentences_are_distinct() -> None:
     assert details == {"positives": 2, "threshold": 4.0, "sentences": 6}
     with pytest.raises(EvaluationError, match="no pair is rated above 4"):
         GeometryTask(PairTask("x", Pairs(("a", "b"), ("c", "d"), (4.0, 1.0), ("s", "s"))), 4.0)
-
-
-def test_lee_has_positives_without_any_data_folder() -> None:
-    (task,) = make_tasks(["lee-dev-geometry"])
-    assert isinstance(task, GeometryTask)
-    assert (len(task.positives), task.threshold) == (26, 0.5)
-    assert 0 < task.score(Bag()).metrics["alignment"] < 4
 
 
 @pytest.mark.parametrize("modality", ["image", "audio"])
@@ -203,12 +174,3 @@ def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
     want = class_distances(np.stack([Coded().vector(i) for i in range(6)]), [0, 1, 0, 1, 0, 2])
     assert pictures.sentences() == []
     assert pictures.score(Coded()).metrics["intra_class_distance"] == pytest.approx(want.intra)
-
-
-def test_bad_tasks(tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError):
-        ClassGeometryTask("x", ["a", "b"], [1, 1])
-    with pytest.raises(EvaluationError, match="task x"):
-        ClassGeometryTask("x", shards=image_shards(tmp_path / "a", [[]] * 2, [1, 1])).score(Coded())
-    with pytest.raises(EvaluationError, match="c0"):
-        PairedGeometryTask("x", image_shards(tmp_path / "b", [["c0"], ["c0"]])).score(Coded())

@@ -39,9 +39,7 @@ def write(folder: Path, split: str, items: list[dict[str, Any]], form: str = "js
     "names",
     [
         "score sentence1 sentence2",
-        "similarity_score sentence1 sentence2",
         "relatedness_score sentence_A sentence_B",
-        "label sentence1 sentence2",
     ],
 )
 def test_a_local_folder(tmp_path: Path, form: str, names: str) -> None:
@@ -62,22 +60,14 @@ def test_the_entailment_label_of_sick_is_not_its_rating(tmp_path: Path) -> None:
     assert hub_pairs(str(write(tmp_path / "sick", "test", items))).pairs.gold == tuple(float(s) for s, _, _ in ROWS)
 
 
-def test_pairs_without_a_rating_are_counted(tmp_path: Path) -> None:
-    items: list[dict[str, Any]] = records("score sentence1 sentence2")
-    items[3]["score"] = None
-    assert hub_pairs(str(write(tmp_path / "set", "test", items))).pairs.skipped == 1
-
-
 @pytest.mark.parametrize(
     "items",
     [
-        records("points sentence1 sentence2"),
         records("score premise sentence2"),
         [{"score": "good", "sentence1": "a", "sentence2": "b"}],
-        [{"score": 1, "sentence1": "a", "sentence2": None}, {"score": 2, "sentence1": "a", "sentence2": "b"}],
         records("label sentence1 sentence2", [("-1", "a", "b")] * 3),
     ],
-    ids=["no ratings", "no sentences", "no number", "no text", "hidden ratings"],
+    ids=["no sentences", "no number", "hidden ratings"],
 )
 def test_bad_columns(tmp_path: Path, items: list[dict[str, Any]]) -> None:
     with pytest.raises(EvaluationError):

@@ -71,17 +71,6 @@ def test_against_a_naive_version(tmp_path: Path, modality: str, monkeypatch: pyt
     assert score.details["mean_per_class"] == pytest.approx(np.mean(list(each.values())))
 
 
-def test_template_vectors_are_normalised_before_the_mean() -> None:
-    """A long vector among short ones must not decide."""
-
-    class Lengths:
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return np.array([[100.0, 0] if "loud" in text else [0, 1.0] for text in items])
-
-    (vector,) = zero_shot.class_vectors(Lengths(), ["x"], ["loud {}", "{}"])
-    assert vector == pytest.approx([0.5**0.5, 0.5**0.5])
-
-
 def test_one_vector_for_everything_is_at_chance(tmp_path: Path) -> None:
     task = ZeroShotTask("x", image_shards(tmp_path, NOTHING, LABELS), Noisy.names)
     metrics, details, examples = task.score(Noisy(constant=True))
@@ -110,18 +99,6 @@ def test_several_names_of_a_class_share_it() -> None:
     assert both == pytest.approx(unit(np.sum([unit(v) for v in Bag().encode(encoder.seen[:4])], axis=0)))
 
 
-@pytest.mark.parametrize(
-    ("classes", "templates", "message"),
-    [(["a", "b"], None, "classes"), (["c", "b", "a"], None, "order"), (None, ["a photo"], "template")],
-)
-def test_classes_and_templates_that_do_not_fit(
-    tmp_path: Path, classes: list[str] | None, templates: list[str] | None, message: str
-) -> None:
-    shards = image_shards(tmp_path, [[]] * 3, [0, 1, 2], classes=["a", "b", "c"])
-    with pytest.raises(EvaluationError, match=message):
-        ZeroShotTask("x", shards, classes, templates)
-
-
 @pytest.mark.parametrize(("labels", "sample"), [([0, 1, 2], "0002"), (None, "0000")])
 def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, sample: str) -> None:
     shards = image_shards(tmp_path, [[]] * 3, labels)
@@ -129,13 +106,6 @@ def test_labels_that_do_not_fit(tmp_path: Path, labels: list[int] | None, sample
         ZeroShotTask("x", shards, ["c0", "c1"]).score(Coded())
     with pytest.raises(EvaluationError, match="classes=FILE"):
         ZeroShotTask("x", shards)
-
-
-def test_bad_vectors(tmp_path: Path) -> None:
-    task = ZeroShotTask("x", image_shards(tmp_path, [[]] * 3, [0, 1, 2]), ["c0", "c1", "c2"])
-    for encoder in (Coded(narrow=True), Coded(broken=2)):
-        with pytest.raises(EvaluationError):
-            task.score(encoder)
 
 
 # ----------------------------------------------------------------------------------------------------------------- prompts

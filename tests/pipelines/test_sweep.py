@@ -125,11 +125,9 @@ def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe)
     ("changes", "settings", "named"),
     [
         ({}, {"seeds": (1, 1)}, "--seeds"),
-        ({}, {"trials": None}, "--trials"),
         ({}, {"searcher": "grid", "trials": None}, "optim.text.lr"),
         ({"run.workers": 2}, {"scheduler": "pbt"}, "run.workers"),
         ({}, {"scheduler": "pbt", "seeds": (1, 2)}, "--seeds"),
-        ({}, {"scheduler": "pbt"}, "method.image.loss"),
         ({}, {"scheduler": "pbt", "searcher": "optuna", "spaces": {"nonling": RATES}}, "--searcher"),
         ({}, {"spaces": {"nonling": {"streams.text.batch_size": tune.choice([16, 512])}}}, "streams.text.batch_size"),
         ({}, {"spaces": {"nonling": {"optim.text.learning_rate": tune.uniform(0, 1)}}}, "optim.text.learning_rate"),

@@ -93,15 +93,6 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     same_weights(before.method, after.method)
 
 
-def test_the_best_step_is_what_is_kept(recipe: Recipe) -> None:
-    memory, result, made = run(recipe.replace("evaluation.every", 1))
-    scores = {
-        step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if "eval/lee-dev/spearman" in values
-    }
-    assert result["best_score"] == max(scores.values()) == scores[result["best_step"]]
-    same_weights(made.method, load_method(Path(recipe.run.output) / "checkpoint"))
-
-
 def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:
     frozen = recipe
     for turn in ("text", "image", "audio"):

@@ -11,7 +11,7 @@ import pytest
 from data.errors import DataError
 from tests.small import journal
 from trainers.engine.launch import fit
-from trainers.recipe import Recipe, RecipeError
+from trainers.recipe import Recipe
 
 
 def steps_of(run: Path, metric: str) -> list[int]:
@@ -46,14 +46,6 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_two_workers_train_the_same_parameters(recipe: Recipe) -> None:
-    small = recipe.replace("run.workers", 2).replace("run.cpus_per_worker", 0.5).replace("run.max_steps", 3)
-    summary = fit(small)
-    assert len(summary["fingerprints"]) == 2 and len(set(summary["fingerprints"])) == 1
-    assert summary["steps"] == 3
-
-
-@pytest.mark.usefixtures("local_ray")
 def test_a_worker_s_error_is_the_user_s_error(recipe: Recipe, place: Path, tmp_path: Path) -> None:
     import tarfile
 
@@ -70,9 +62,3 @@ def test_a_worker_s_error_is_the_user_s_error(recipe: Recipe, place: Path, tmp_p
     assert summary["skipped"]["image"] >= 1
     report = json.loads((tmp_path / "run" / "skipped.json").read_text())
     assert all("bad" in key for key, _ in report["image"])
-
-
-@pytest.mark.usefixtures("local_ray")
-def test_more_than_the_cluster_has_is_refused_before_it_hangs(recipe: Recipe) -> None:
-    with pytest.raises(RecipeError, match=r"run.workers=8 .* need .* CPUs, the cluster has 4"):
-        fit(recipe.replace("run.workers", 8))

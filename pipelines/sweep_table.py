@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -22,18 +22,10 @@ STYLES = {"running": "cyan", "finished": "green", "stopped": "yellow", "failed":
 
 
 class SweepTable:
-    """On a terminal a table that is rewritten in place; elsewhere a line now and then.
+    """On a terminal a table that is rewritten in place; elsewhere a line now and then. `total`: trials that are expected."""
 
-    Args:
-        metric: that trials are compared by.
-        total: trials that are expected.
-        clock: gives seconds.
-    """
-
-    def __init__(
-        self, metric: str, total: int, console: Console | None = None, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self.metric, self.total, self.clock = metric, total, clock
+    def __init__(self, metric: str, total: int, console: Console | None = None) -> None:
+        self.metric, self.total = metric, total
         self.console = console or Console()
         in_place = self.console.is_terminal and not self.console.is_dumb_terminal
         self.live = Live(console=self.console, auto_refresh=False, transient=True) if in_place else None
@@ -42,7 +34,7 @@ class SweepTable:
 
     def update(self, trials: Sequence[Trial]) -> None:
         """Show the trials as they are now."""
-        now, done = self.clock(), _work(trials)
+        now, done = time.monotonic(), _work(trials)
         if self.began is None:  # what an earlier driver finished says nothing about how fast this one is
             self.began = (now, done)
             if self.live is not None:

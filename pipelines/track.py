@@ -16,7 +16,15 @@ if __name__ == "__main__":
 
 
 @dataclass(frozen=True)
-class Sync:
+class Show:
+    """Say which run a journal belongs to, and how many of its lines were not sent yet."""
+
+    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
+    """The file journal.jsonl in the output folder of the run."""
+
+
+@dataclass(frozen=True)
+class Sync(Show):
     """Send what a run's journal still holds: metrics, files, the registered model, the run's end.
 
     A journal that was sent already is left as it is, so this can be repeated.
@@ -24,20 +32,10 @@ class Sync:
     Example: python pipelines/track.py sync runs/demo/journal.jsonl
     """
 
-    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
-    """The file journal.jsonl in the output folder of the run."""
     uri: str | None = None
     """Where the tracking server is now; none: where it was when the run began."""
     timeout: float = 60.0
     """Seconds to keep trying."""
-
-
-@dataclass(frozen=True)
-class Show:
-    """Say which run a journal belongs to, and how many of its lines were not sent yet."""
-
-    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
-    """The file journal.jsonl in the output folder of the run."""
 
 
 Verb = Annotated[Sync, tyro.conf.subcommand("sync")] | Annotated[Show, tyro.conf.subcommand("show")]
@@ -59,7 +57,7 @@ def main(argv: list[str] | None = None) -> int:
             raise TrackingError(f"{verb.journal} is no journal: its first line names no run.")
         waiting = book.waiting()
         print(f"run {header['run_id']} at {getattr(verb, 'uri', None) or header['uri']}: {waiting} lines wait")
-        if isinstance(verb, Show):
+        if not isinstance(verb, Sync):
             return 0
         sent = drain(book.path, verb.uri, timeout=verb.timeout)
     except TrackingError as error:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,16 @@ import pytest
 from ray import tune
 from safetensors.torch import load_file
 
-from data.errors import DataError
 from pipelines import sweep as pipeline
 from trainers.engine.launch import fit
-from trainers.engine.tracking import open_run
+from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning import sweep as engine
 from trainers.tuning.best import records
 from trainers.tuning.room import needs, room, room_on_cluster
 from trainers.tuning.searchers import number_of
 from trainers.tuning.space import SearchSpace
-from trainers.tuning.sweep import Sweep, assignments, check_sweep, count, prepared
+from trainers.tuning.sweep import Sweep, assignments, check_sweep, prepared
 from trainers.tuning.trial import Plan
 from trainers.tuning.trials import Trial
 from trainers.tuning.watch import Watch
@@ -57,29 +55,24 @@ def made(recipe: Recipe, space: Mapping[str, Any] = SPACE, **settings: Any) -> S
     return Sweep(recipes={"nonling": recipe}, **({"spaces": {"nonling": space}} | defaults | settings))
 
 
-Carried = tuple[list[Trial], Plan, list[Any], Any]
+Carried = tuple[list[Trial], Plan, list[Any], RunHandle]
 
 
 def carried_out(search: Sweep, folder: Path) -> Carried:
     """Run a sweep on the session's Ray; its records, plan, Tune's trials in the same order, and MLflow run."""
-    parent = open_run(search.first.run.tracking_uri, search.experiment, search.name, {}, {"sweep": search.name})
+    parent = open_run(search.first.run.tracking_uri, search.experiment, search.name, {})
     plan = engine.plan_of(search, folder, parent)
     watch = Watch(plan, parent, lambda trials: None)
     analysis = engine.run(search, plan, room(search.recipes.values(), 4, 0, search.concurrent).at_once, watch, resume=False)
     return records(analysis, watch), plan, sorted(analysis.trials, key=number_of), parent
 
 
-def nested(uri: str, parent: str) -> dict[str, Any]:
-    """The sweep's trials in MLflow, by number."""
+def nested(parent: RunHandle) -> dict[str, Any]:
+    """The sweep's trials in MLflow, by number and seed."""
     from mlflow import MlflowClient
 
-    client = MlflowClient(uri)
-    (run,) = client.search_runs([client.get_run(parent).info.experiment_id], f"attributes.run_id = '{parent}'")
-    found = client.search_runs([run.info.experiment_id], f"tags.`mlflow.parentRunId` = '{parent}'")
+    found = MlflowClient(parent.uri).search_runs([parent.experiment_id], f"tags.`mlflow.parentRunId` = '{parent.run_id}'")
     return {f"{run.data.tags['sweep.number']}/{run.data.tags['sweep.seed']}": run for run in found}
-
-
-# ------------------------------------------------------------------------------------------------- what is decided before
 
 
 def test_random_draws_are_those_of_the_seed_and_begin_with_the_recipe(small: Recipe) -> None:
@@ -87,8 +80,11 @@ def test_random_draws_are_those_of_the_seed_and_begin_with_the_recipe(small: Rec
     assert trials == assignments(made(small, trials=6)) and trials != assignments(made(small, trials=6, seeds=(2,)))
     own = {"optim.text.lr": 1e-3, "method.text.temperature": 0.05, "method.image.loss": "supcon"}
     assert trials[0] == {"pipeline": "nonling", "changes": {"nonling": own}}
-    rates = np.log10([trial["changes"]["nonling"]["optim.text.lr"] for trial in assignments(made(small, trials=401))[1:]])
+    grid = {"optim.text.lr": tune.loguniform(1e-5, 1e-2), "method.image.weight": tune.grid_search([1.0, 2.0])}
+    drawn = [trial["changes"]["nonling"] for trial in assignments(made(small, grid, trials=401))[1:]]
+    rates = np.log10([values["optim.text.lr"] for values in drawn])
     assert rates.min() > -5 and rates.max() < -2 and abs(rates.mean() + 3.5) < 0.15  # uniform in the logarithm
+    assert 150 < sum(values["method.image.weight"] == 1.0 for values in drawn) < 250  # 200 expected, sd 10
 
 
 def test_a_grid_is_every_combination_once(small: Recipe) -> None:
@@ -98,15 +94,11 @@ def test_a_grid_is_every_combination_once(small: Recipe) -> None:
     # The recipe as it stands is a point of the grid and is not run twice.
     assert values[0] == (1e-3, "supcon")
     assert sorted(values) == [(1e-4, "simclr"), (1e-4, "supcon"), (1e-3, "simclr"), (1e-3, "supcon")]
-    assert count(made(small, grid, searcher="grid", trials=None)) == 4
-    with pytest.raises(RecipeError, match="--trials 4"):
-        assignments(made(small, grid, searcher="grid", trials=3))
 
 
 def test_what_a_killed_driver_leaves_is_told_apart(small: Recipe, tmp_path: Path) -> None:
     """Nothing; trials; and a list of them that is cut off."""
     search = made(small.replace("run.storage", None))
-    assert not engine.exists(search, tmp_path)
     folder = tmp_path / "tune" / search.name
     folder.mkdir(parents=True)
     assert not engine.exists(search, tmp_path)
@@ -127,36 +119,25 @@ def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe)
     seldom = recipe.replace("evaluation.every", 100).replace("run.max_steps", 160)
     assert prepared(seldom, "asha", 1).evaluation.every == 16
     assert prepared(seldom, "none", 1).evaluation.every == 100
-    assert prepared(recipe.replace("evaluation.every", 2).replace("run.max_steps", 160), "asha", 1).evaluation.every == 2
 
 
 @pytest.mark.parametrize(
     ("changes", "settings", "named"),
     [
         ({}, {"seeds": (1, 1)}, "--seeds"),
-        ({}, {"trials": 0}, "--trials"),
-        ({}, {"trials": None}, "--trials"),
         ({}, {"searcher": "grid", "trials": None}, "optim.text.lr"),
         ({"run.workers": 2}, {"scheduler": "pbt"}, "run.workers"),
         ({}, {"scheduler": "pbt", "seeds": (1, 2)}, "--seeds"),
-        ({}, {"scheduler": "pbt"}, "method.image.loss"),
         ({}, {"scheduler": "pbt", "searcher": "optuna", "spaces": {"nonling": RATES}}, "--searcher"),
         ({}, {"spaces": {"nonling": {"streams.text.batch_size": tune.choice([16, 512])}}}, "streams.text.batch_size"),
         ({}, {"spaces": {"nonling": {"optim.text.learning_rate": tune.uniform(0, 1)}}}, "optim.text.learning_rate"),
-        ({"streams.text.shards": "nowhere"}, {}, "nowhere"),
     ],
 )
 def test_sweeps_that_cannot_run(small: Recipe, changes: dict[str, Any], settings: dict[str, Any], named: str) -> None:
     for path, value in changes.items():
         small = small.replace(path, value)
-    with pytest.raises((RecipeError, DataError), match=named):
+    with pytest.raises(RecipeError, match=named):
         check_sweep(made(small, **settings))
-
-
-def test_pbt_of_two_methods_is_refused(small: Recipe) -> None:
-    one = made(small, RATES, scheduler="pbt")
-    with pytest.raises(RecipeError, match="--scheduler pbt"):
-        check_sweep(replace(one, recipes={"a": small, "b": small}, spaces={"a": RATES, "b": RATES}))
 
 
 def test_the_arithmetic_of_resources(small: Recipe) -> None:
@@ -171,8 +152,6 @@ def test_the_arithmetic_of_resources(small: Recipe) -> None:
     assert room([workers], 2 * needs(workers)[0], 0).at_once == 2
     with pytest.raises(RecipeError, match=re.escape("run.workers")):
         room([workers], 2, 0)
-    with pytest.raises(RecipeError, match=re.escape("run.gpus_per_worker")):
-        room([one.replace("run.gpus_per_worker", 1)], 8, 0)
 
 
 def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
@@ -196,16 +175,11 @@ def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
     recipe = gclsr.smoke().replace("encoder.epochs", 1)
     prepare(recipe)
     places = []
-    for number, (path, value) in enumerate(
-        [("run.seed", 1), ("encoder.regions", (1, 2)), ("encoder.dim", 10), ("run.seed", 2)]
-    ):
+    for number, (path, value) in enumerate([("run.seed", 1), ("encoder.regions", (1, 2)), ("encoder.dim", 10)]):
         share_vectors(resolve(recipe.replace(path, value).replace("run.output", f"trial-{number}")), tmp_path)
         assert is_word_vectors(tmp_path / f"trial-{number}" / "vectors")
         places.append((tmp_path / f"trial-{number}" / "vectors").resolve())
-    assert places[0] == places[1] and len(set(places)) == 3
-
-
-# ----------------------------------------------------------------------------------------------------------------- on Ray
+    assert places[0] == places[1] and len(set(places)) == 2
 
 
 def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe, tmp_path: Path) -> None:
@@ -214,19 +188,16 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
     assert [trial.number for trial in trials] == list(range(5)) and not trials[0].changes
     assert trials[0].status == "finished" and trials[0].step == trials[0].steps == 6  # never stopped early
     assert {trial.status for trial in trials[1:]} == {"finished", "stopped"}
-    runs = nested(plan_uri(search), parent.run_id)
+    runs = nested(parent)
     assert len(runs) == 5
     for trial, config in zip(trials, assignments(search), strict=True):
         assert trial.changes == {k: v for k, v in config["changes"]["nonling"].items() if small.flat()[k] != v}
         assert trial.step == 6 if trial.status == "finished" else trial.step == 4  # the first evaluation after 60 %
         run = runs[f"{trial.number}/1"]
         assert run.info.run_id == trial.run_id and run.info.status == "FINISHED"
-        tags = run.data.tags
-        changed = {name.removeprefix("changed."): text for name, text in tags.items() if name.startswith("changed.")}
-        assert changed == {path: str(value) for path, value in trial.changes.items()}
-        assert tags["sweep.status"] == trial.status and f"trial {trial.number}" in run.info.run_name
-        assert run.data.params["optim.text.lr"] == str(plan.recipe({"trial": config}).flat()["optim.text.lr"])
-        scores = dict(scores_of(plan_uri(search), run.info.run_id))
+        tags = {f"changed.{path}": str(value) for path, value in trial.changes.items()} | {"sweep.status": trial.status}
+        assert tags.items() <= run.data.tags.items() and f"trial {trial.number}" in run.info.run_name
+        scores = dict(scores_of(parent.uri, run.info.run_id))
         assert {step: scores[step] for step, _ in trial.curve} == pytest.approx(dict(trial.curve), abs=1e-6)
         assert trial.best == pytest.approx(max(scores.values()), abs=1e-6)  # that of step 0 is not in the curve
 
@@ -246,10 +217,6 @@ def scores_of(uri: str, run_id: str) -> list[tuple[int, float]]:
     return [(metric.step, metric.value) for metric in MlflowClient(uri).get_metric_history(run_id, SCORE)]
 
 
-def config_of(search: Sweep, trial: Trial) -> dict[str, Any]:
-    return assignments(search)[trial.number]
-
-
 @pytest.mark.cluster
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     single = {
@@ -261,7 +228,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     both = trials[0]
     assert both.seeds == 2 and both.step == both.steps == 12
     assert both.best == pytest.approx(np.mean([single[seed][0].best for seed in (1, 2)]))
-    assert set(nested(plan_uri(search), parent.run_id)) == {"0/1", "0/2", "1/1", "1/2"}
+    assert set(nested(parent)) == {"0/1", "0/2", "1/1", "1/2"}
     from trainers.tuning.best import checkpoints, held_out, mean_scores
 
     with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
@@ -269,12 +236,8 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
         # The last weights: the best ones may be those of step 0, which all seeds share.
         first, second = (load_file(folder / "method.safetensors") for folder in folders.values())
         assert any(not tensor.equal(second[name]) for name, tensor in first.items() if tensor.is_floating_point())
-        scores = held_out(plan.recipe({"trial": config_of(search, both)}), folders)
+        scores = held_out(plan.recipe({"trial": assignments(search)[0]}), folders)
     assert mean_scores(scores)["lee"]["spearman"].n == 2
-
-
-def plan_uri(search: Sweep) -> str:
-    return search.first.run.tracking_uri or ""
 
 
 @pytest.mark.cluster
@@ -294,14 +257,14 @@ def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, 
         assert trials[number].changes["method.image.weight"] == after[number]["method.image.weight"]
     from mlflow import MlflowClient
 
-    client = MlflowClient(plan_uri(search))
-    for name, run in nested(plan_uri(search), parent.run_id).items():
+    client = MlflowClient(parent.uri)
+    for name, run in nested(parent).items():
         assert (
             run.data.tags.get("changed.method.image.weight") == str(after[int(name[0])]["method.image.weight"])
             or name == "0/1"
         )
         # Of a step that is made again MLflow keeps the first score, Tune the last, and neither another trial's.
-        trial, sent = trials[int(name[0])], scores_of(plan_uri(search), run.info.run_id)
+        trial, sent = trials[int(name[0])], scores_of(parent.uri, run.info.run_id)
         assert trial.best in [pytest.approx(score) for _, score in (*trial.curve, *sent)], "a best score of another trial"
         steps = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/text")]
         assert sorted(steps) == sorted(set(steps)) and max(steps) == 16
@@ -317,7 +280,7 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
     assert [trial.changes for trial in failed] == [{"optim.text.lr": 1e30}]
     assert "diverged" in (failed[0].error or "")  # the first evaluation finds it
     assert {trial.status for trial in trials if trial not in failed} == {"finished"}
-    run = nested(plan_uri(search), parent.run_id)[f"{failed[0].number}/1"]
+    run = nested(parent)[f"{failed[0].number}/1"]
     assert run.info.status == "FAILED" and "diverged" in run.data.tags["sweep.error"]
 
 
@@ -338,11 +301,8 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
     # The last one begins when another has ended, most often one that was stopped while it still waited for Ray Train.
     assert trials[0].status == "finished" and trials[2].status == "stopped" and trials[0].best is not None
     with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
-        assert held_out(plan.recipe({"trial": config_of(search, trials[0])}), folders)[0]["lee"]["spearman"] is not None
-    assert all(run.info.status == "FINISHED" for run in nested(plan_uri(search), parent.run_id).values())
-
-
-# --------------------------------------------------------------------------------------------------------- the whole command
+        assert held_out(plan.recipe({"trial": assignments(search)[0]}), folders)[0]["lee"]["spearman"] is not None
+    assert all(run.info.status == "FINISHED" for run in nested(parent).values())
 
 
 @pytest.mark.cluster
@@ -350,15 +310,14 @@ def test_two_methods_at_once_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Search, figures, the best recipe and model, held-out scores; the best recipe runs by itself."""
-    from mlflow import MlflowClient, sentence_transformers
+    from mlflow import MlflowClient
 
     monkeypatch.chdir(tmp_path)
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     command = ["visualcse", "simcse", "--recipe", "smoke", "--trials", "7", "--searcher", "optuna", "--output", "out"]
     command += ["--run.tracking_uri", uri, "--run.cpus_per_worker", "1", "--run.max_steps", "3"]
     assert pipeline.main(command) == 0
-    printed = capsys.readouterr().out
-    assert " at a time" in printed
+    assert " at a time" in capsys.readouterr().out
     summary = json.loads((tmp_path / "out" / "summary.json").read_text())
     trials = json.loads((tmp_path / "out" / "trials.json").read_text())
     assert len(trials) == 7 and {trial["pipeline"] for trial in trials} == {"visualcse", "simcse"}
@@ -369,32 +328,14 @@ def test_two_methods_at_once_from_the_command_line(
     client = MlflowClient(uri)
     folders = [file.path for file in client.list_artifacts(summary["mlflow_run_id"])]
     assert {"figures", "best.json", "trials.json", "summary.json", "export"} <= set(folders)
-    figures = {file.path for file in client.list_artifacts(summary["mlflow_run_id"], "figures")}
-    assert {"figures/best_so_far_visualcse.png", "figures/learning_curves_simcse.svg"} <= figures
     name, alias = summary["model"].removeprefix("models:/").split("@")
     version = client.get_model_version_by_alias(name, alias)
     assert version.run_id == summary["mlflow_run_id"]
-    import mlflow
 
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(uri)
-    try:
-        assert sentence_transformers.load_model(summary["model"]).encode(["a sentence"]).shape[0] == 1
-    finally:
-        mlflow.set_tracking_uri(before)
-
-    from pipelines import simcse, visualcse
-    from pipelines.cli import parse
-
-    recipes = {"visualcse": visualcse, "simcse": simcse}[best["pipeline"]].RECIPES
-    ended = next(trial for trial in trials if trial["number"] == best["trial"])["status"] == "finished"
-    again = fit(
-        parse(
-            recipes, "", ["--recipe", summary["recipe"], "--run.output", "again", "--run.workers", "0", "--run.threads", "1"]
-        )
-    )
+    recipe = Recipe.from_json(Path(summary["recipe"]).read_text())
+    again = fit(recipe.replace("run.output", "again").replace("run.workers", 0).replace("run.threads", 1))
     assert again["best_score"] >= best["score"] - 1e-6  # more where the trial was stopped early
-    if ended:
+    if trials[best["trial"]]["status"] == "finished":
         assert again["best_score"] == pytest.approx(best["score"], abs=1e-6)
         assert again["after"]["lee"]["spearman"] == pytest.approx(
             summary["held_out"]["best"]["lee"]["spearman"][0], abs=1e-6
@@ -413,7 +354,6 @@ def test_two_methods_at_once_from_the_command_line(
     ("arguments", "words"),
     [
         (["visualcs"], "'visualcse'"),
-        (["visualcse", "--recipe", "dmo"], "'demo'"),
         (["visualcse", "--space", "wiede"], "'wide'"),
         (["visualcse", "--resume"], "--resume"),
         (["visualcse", "--evaluation.select", "None"], "evaluation.select"),

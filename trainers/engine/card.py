@@ -53,13 +53,12 @@ def model_card(
 
     recipe: the content of recipe.json. data: one mapping per stream with ``name``, ``licence``, ``source``, ``samples``; an
     empty licence or source is said to be unknown. numbers: ``before`` and ``after``, each task -> metric -> value
-    (correlations in points), and ``best_step``; all may be absent. versions: library -> version. text: what the encoder
+    (correlations in points; either may be absent), and ``best_step``. versions: library -> version. text: what the encoder
     says of itself, `SentenceEncoder.card`.
 
     Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
     """
-    name = str(recipe.get("name", "model"))
-    method = recipe.get("method", {}).get("name", name.split("/")[0])
+    name, method = recipe["name"], recipe["method"]["name"]
     licences = sorted({str(row.get("licence") or "unknown") for row in data})
     parts = [
         _front_matter(name, hub_names(text.bases), method, text.pipeline_tag, licences, numbers.get("after") or {}),
@@ -67,7 +66,7 @@ def model_card(
         f"{text.what} {text.began} with {method} by [MultiCSE](#recipe). It is a "
         "[sentence-transformers](https://sbert.net) model.",
         "## Use",
-        _python(*text.usage),
+        "\n".join(("```python", *text.usage, "```")),
         text.notes,
         "## Numbers",
         _number_table(numbers),
@@ -81,10 +80,6 @@ def model_card(
         ", ".join(f"{library} {version}" for library, version in versions.items()),
     ]
     return "\n\n".join(parts) + "\n"
-
-
-def _python(*lines: str) -> str:
-    return "\n".join(("```python", *lines, "```"))
 
 
 def _front_matter(
@@ -111,7 +106,7 @@ def _front_matter(
         tags=[*TAGS, method],
         base_model=bases[0] if len(bases) == 1 else bases or None,
         license="other",
-        license_name=f"training data: {', '.join(licences)}" if licences else "unknown",
+        license_name=f"training data: {', '.join(licences)}",
         model_name=name,
         eval_results=scores or None,
     )
@@ -142,13 +137,10 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
     if "loss" in shown:
         notes.append("The loss is the contrastive one, and smaller is better.")
     note = " ".join(notes)
-    step = numbers.get("best_step")
-    return f"{table}\n\n{note}" + (f" The weights are those of step {step}." if step is not None else "")
+    return f"{table}\n\n{note} The weights are those of step {numbers['best_step']}."
 
 
 def _data_table(data: Sequence[Mapping[str, Any]]) -> str:
-    if not data:
-        return "Unknown."
     rows = [
         [
             str(row.get("name") or "unknown"),
@@ -179,6 +171,5 @@ def _publishable(recipe: Mapping[str, Any]) -> dict[str, Any]:
         return value
 
     content = clean(recipe)
-    if isinstance(content.get("run"), dict):
-        content["run"] = {key: value for key, value in content["run"].items() if key not in PRIVATE}
+    content["run"] = {key: value for key, value in content["run"].items() if key not in PRIVATE}
     return content

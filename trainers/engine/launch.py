@@ -22,7 +22,7 @@ from trainers.engine.hosts import LocalHost, RayHost
 from trainers.engine.loop import Engine
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
-from trainers.engine.progress import ProgressLine
+from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe
@@ -31,7 +31,6 @@ log = logging.getLogger(__name__)
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
-    """One Ray Train worker."""
     for name, source in settings["methods"].items():
         registry.load_source(name, source)
     recipe = Recipe.from_json(settings["recipe"])
@@ -106,10 +105,8 @@ def resolve(recipe: Recipe) -> Recipe:
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
     recipe = recipe.replace("run.tracking_uri", uri).replace("run.output", str(Path(run.output).resolve()))
     recipe = recipe.replace("run.storage", run.storage or os.environ.get("MULTICSE_STORAGE") or None)
-    flat = recipe.flat()
-    for path in ("evaluation.data", *(path for path in flat if path.endswith((".path", ".vectors")))):
-        value = flat[path]
-        if value and Path(value).exists():
+    for path, value in recipe.flat().items():
+        if path.endswith((".path", ".vectors", "evaluation.data")) and value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
@@ -198,7 +195,7 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
     from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
-    board = ProgressLine().serve()
+    board = Board()
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={

@@ -103,8 +103,6 @@ class Engine:
         self.seconds = 0.0
         self.evaluation_seconds = 0.0
 
-    # ------------------------------------------------------------------ the loop
-
     def run(self) -> dict[str, Any]:
         """Train to the end. Returns scores before and after, the best step, times and what was skipped."""
         with self.host.checkpoint() as folder:
@@ -218,8 +216,6 @@ class Engine:
             if any(name in streams for streams in self.turns.values())
         }
 
-    # ------------------------------------------------------------------ evaluation
-
     def _evaluate(self) -> bool:
         """Score the development tasks; remember the best weights. True when this step is the best so far."""
         scores = evaluate(self.development, self.encoder)
@@ -272,8 +268,6 @@ class Engine:
             "fingerprints": [rank["fingerprint"] for rank in ranks],
         }
 
-    # ------------------------------------------------------------------ log
-
     def _report(self, window: _Window, readers: dict[str, Reader]) -> None:
         values = mean_over_ranks(window.means(), self.host)
         for name, reader in readers.items():
@@ -292,8 +286,6 @@ class Engine:
             self.log.log(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
-
-    # ------------------------------------------------------------------ checkpoint
 
     def _save(self, readers: dict[str, Reader]) -> None:
         positions = from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)

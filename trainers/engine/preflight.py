@@ -63,7 +63,12 @@ def check_settings(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}."):
             stream.check_settings()
-    _check_precision(recipe)
+    run = recipe.run
+    if run.precision == "fp16" and run.workers and not run.gpus_per_worker:
+        raise RecipeError(
+            "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
+            "use fp32 or bf16, or set run.gpus_per_worker"
+        )
 
 
 @contextmanager
@@ -107,15 +112,6 @@ def _check_sizes(recipe: Recipe) -> None:
                 f"streams.{name}.batch_size={stream.batch_size} does not divide among run.workers={workers}; "
                 f"use {near} or {near + workers}"
             )
-
-
-def _check_precision(recipe: Recipe) -> None:
-    run = recipe.run
-    if run.precision == "fp16" and run.workers and not run.gpus_per_worker:
-        raise RecipeError(
-            "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
-            "use fp32 or bf16, or set run.gpus_per_worker"
-        )
 
 
 def _check_task_names(recipe: Recipe) -> None:
@@ -174,10 +170,8 @@ def _check_reachable(recipe: Recipe) -> None:
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, object]]:
     """Name, licence, source and size of what a recipe reads, for a model card."""
-    rows: list[dict[str, object]] = []
-    for name, stream in recipe.streams.items():
-        shards = ShardSet.open(stream.shards)
-        rows.append(
-            {"name": f"{shards.name or name}", "licence": shards.licence, "source": shards.source, "samples": shards.samples}
-        )
-    return rows
+    opened = {name: ShardSet.open(stream.shards) for name, stream in recipe.streams.items()}
+    return [
+        {"name": shards.name or name, "licence": shards.licence, "source": shards.source, "samples": shards.samples}
+        for name, shards in opened.items()
+    ]

@@ -7,6 +7,9 @@ import threading
 import time
 from typing import Any
 
+EVERY = 15.0
+"""Seconds between two lines where there is no terminal."""
+
 
 def duration(seconds: float) -> str:
     """Seconds as people say them: ``45 s``, ``12 min``, ``3.5 h``."""
@@ -34,29 +37,24 @@ def render(line: dict[str, Any]) -> str:
 
 
 class ProgressLine:
-    """Rewrites one line on a terminal; elsewhere prints one every `interval` seconds and at the end."""
+    """Rewrites one line on a terminal; elsewhere prints one every `EVERY` seconds and at the end."""
 
-    def __init__(self, interval: float = 15.0) -> None:
-        self.interval, self._last = interval, 0.0
-        self._terminal = sys.stdout.isatty()
+    def __init__(self) -> None:
+        self._last, self._terminal = 0.0, sys.stdout.isatty()
 
     def show(self, line: dict[str, Any]) -> None:
         done = line["step"] == line["steps"]
         if self._terminal:
             print(f"\r\033[K{render(line)}", end="\n" if done else "", flush=True)
-        elif done or time.monotonic() - self._last >= self.interval:
+        elif done or time.monotonic() - self._last >= EVERY:
             self._last = time.monotonic()
             print(render(line), flush=True)
 
-    def serve(self) -> Board:
-        """A board that workers on any node write to and that this process shows."""
-        return Board(self)
-
 
 class Board:
-    """A tiny actor with the latest line, and a thread of the driver that shows it."""
+    """A tiny actor with the latest line, which workers on any node write, and a thread of the driver that shows it."""
 
-    def __init__(self, line: ProgressLine) -> None:
+    def __init__(self) -> None:
         import ray
 
         class Latest:
@@ -70,7 +68,7 @@ class Board:
                 return self.line
 
         self.actor: Any = ray.remote(num_cpus=0)(Latest).remote()
-        self._line, self._done = line, threading.Event()
+        self._line, self._done = ProgressLine(), threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self._thread.start()
 

@@ -247,10 +247,8 @@ class RunHandle:
         """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.
 
         ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that
-        the alias was given to last. Raises FileNotFoundError for another folder.
+        the alias was given to last.
         """
-        if not (export / "modules.json").is_file():
-            raise FileNotFoundError(f"{export} is no sentence-transformers folder: it has no modules.json")
         self._do({"do": "register", "path": str(export.resolve()), "name": name, "alias": alias})
 
     def finish(self, status: str = "FINISHED") -> None:
@@ -287,8 +285,6 @@ def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
         upload(run_id, line["path"], line["folder"] or None)
     elif line["do"] == "register":
         _register(uri, run_id, Path(line["path"]), line["name"], line["alias"])
-    else:
-        raise TrackingError(f"a journal line asks for {line['do']!r}; known: artifacts, register, status")
 
 
 def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None) -> None:
@@ -335,7 +331,9 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
         if sent is not None and next(journal.lines(sent.offset), None) is None:
             return 0
         client = _client(uri)
-        sent = sent or Sent(0, _last_steps(client, run_id))
+        if sent is None:
+            keys = client.get_run(run_id).data.metrics
+            sent = Sent(0, {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys})
         for end, line in journal.lines(sent.offset):
             step = line.get("step", line.get("second", 0))
             for key, value in line.get("metrics", {}).items():
@@ -354,17 +352,10 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
     return count + len(batch)
 
 
-def _last_steps(client: Any, run_id: str) -> dict[str, int]:
-    """The last step of every metric of a run."""
-    keys = client.get_run(run_id).data.metrics
-    return {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys}
-
-
 def drain(journal: Path | str, uri: str | None = None, run_id: str | None = None, timeout: float = 60.0) -> bool:
     """Send what a journal still holds, trying for `timeout` seconds; True when all is with the server.
 
-    uri, run_id: without them, those in the journal. When the server cannot be reached the log says where the journal is
-    and how to send it later; nothing is raised. Raises TrackingError for a file that is no journal.
+    uri, run_id: without them, those in the journal. Raises TrackingError for a file that is no journal, and nothing else.
     """
     book = Journal(journal)
     if not book.path.exists():

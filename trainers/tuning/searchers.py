@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import optuna
@@ -27,11 +27,15 @@ Spaces = Mapping[str, Mapping[str, Domain]]
 """Pipeline -> dotted path -> domain."""
 
 
-class Proposals(Protocol):
-    """What decides the settings of each trial."""
+class Listed:
+    """Trials of a list."""
+
+    def __init__(self, configs: Sequence[Config]) -> None:
+        self.configs = configs
 
     def propose(self, number: int) -> Config:
         """The settings of the trial of this number, which is one above the last."""
+        return self.configs[number]
 
     def remember(self, config: Config) -> None:
         """Take over a trial of an earlier driver; they come in their order, before anything is proposed."""
@@ -40,33 +44,13 @@ class Proposals(Protocol):
         """What a trial came to; none for one that failed."""
 
 
-class Listed:
-    """Trials of a list."""
-
-    def __init__(self, configs: Sequence[Config]) -> None:
-        self.configs = configs
-
-    def propose(self, number: int) -> Config:
-        return self.configs[number]
-
-    def remember(self, config: Config) -> None:
-        pass
-
-    def tell(self, number: int, score: float | None) -> None:
-        pass
-
-
 class Studied:
     """Trials that Optuna's TPE (Bergstra et al., 2011) proposes, after some that are given.
 
     A draw depends on the seed, the trial's number and what is known by then alone, so that a sweep that was interrupted
     goes on as it would have gone on.
 
-    Args:
-        spaces: of every pipeline; they hold the values of `first`.
-        first: the first trials.
-        seed: of all draws.
-        settings: of `optuna.samplers.TPESampler`.
+    The spaces hold the values of the `first` trials; the settings are those of `optuna.samplers.TPESampler`.
     """
 
     def __init__(
@@ -107,11 +91,12 @@ class Studied:
     def _params(self, config: Config) -> dict[str, Any]:
         values = {f"{pipeline}/{path}": value for pipeline, own in config["changes"].items() for path, value in own.items()}
         values["pipeline"] = config["pipeline"]
-        return {name: json.dumps(value) if _chosen(self.domains[name]) else value for name, value in values.items()}
+        chosen = {name for name, domain in self.domains.items() if isinstance(domain, Categorical)}
+        return {name: json.dumps(value) if name in chosen else value for name, value in values.items()}
 
 
-def _chosen(domain: Domain) -> bool:
-    return isinstance(domain, Categorical)
+Proposals = Listed | Studied
+"""What decides the settings of each trial."""
 
 
 def _distribution(domain: Domain) -> BaseDistribution:
@@ -124,7 +109,9 @@ def _distribution(domain: Domain) -> BaseDistribution:
 
 def _value(domain: Domain, param: Any) -> Any:
     """A value of Optuna's as the domain has it."""
-    return next(value for value in domain.categories if json.dumps(value) == param) if _chosen(domain) else param
+    if isinstance(domain, Categorical):
+        return next(value for value in domain.categories if json.dumps(value) == param)
+    return param
 
 
 def number_of(trial: Trial) -> int:
@@ -135,14 +122,9 @@ def number_of(trial: Trial) -> int:
 
 
 class Once(SearchAlgorithm):
-    """Makes each trial of a sweep once.
+    """Makes each trial of a sweep once, `total` in all.
 
-    Args:
-        experiment: what the trials run, and where.
-        proposals: their settings.
-        total: how many there are in all.
-        at_once: at a time.
-        known: the trials of an earlier driver, in any order. Tune runs again those of them that did not end.
+    known: the trials of an earlier driver, in any order. Tune runs again those of them that did not end.
     """
 
     def __init__(

@@ -16,9 +16,6 @@ from trainers.recipe import Recipe, RecipeError
 SearchSpace = Mapping[str, Domain | dict[str, list[Any]]]
 """``{"optim.image.lr": tune.choice([1e-6, 5e-7])}``; a grid is ``tune.grid_search([...])``."""
 
-Assignment = dict[str, Any]
-"""A value for every path of a space."""
-
 
 def check(space: SearchSpace, recipe: Recipe) -> None:
     """Raise RecipeError for a path that the recipe does not have, or a value that it does not allow.
@@ -53,7 +50,7 @@ def values_to_try(path: str, domain: Domain | dict[str, list[Any]]) -> Iterator[
         )
 
 
-def grid(space: SearchSpace) -> list[Assignment]:
+def grid(space: SearchSpace) -> list[dict[str, Any]]:
     """All combinations of all choices and grids. Raises RecipeError when the space has a continuous range."""
     for path, domain in space.items():
         if isinstance(domain, (Float, Integer)):
@@ -64,7 +61,7 @@ def grid(space: SearchSpace) -> list[Assignment]:
     return [dict(zip(space, combination, strict=True)) for combination in itertools.product(*values)]
 
 
-def draws(space: SearchSpace, count: int, seed: int) -> list[Assignment]:
+def draws(space: SearchSpace, count: int, seed: int) -> list[dict[str, Any]]:
     """`count` independent draws; the values of a grid are equally likely. The same seed gives the same draws."""
     random = np.random.RandomState(seed % 2**32)
     domains = sampled(space)
@@ -110,7 +107,7 @@ def within_a_run(path: str, domain: Any) -> bool:
     return isinstance(domain, Float) and path.startswith(("method.", "optim."))
 
 
-def values_of(recipe: Recipe, paths: list[str]) -> Assignment:
+def values_of(recipe: Recipe, paths: list[str]) -> dict[str, Any]:
     """The recipe's own values at dotted paths."""
     out = {}
     for path in paths:

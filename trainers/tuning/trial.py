@@ -135,7 +135,9 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
         handle = _open(plan, seeded, trial_id, changed)
         host = TrialHost(budget, seeded, handle.run_id)
         if in_process(recipe):
-            engine = _train_here(seeded, host, handle)
+            with Tracker(Path(seeded.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
+                engine = Engine(seeded, host, tracker)
+                engine.run()
             budget.finish(seed, engine.best_score, weights_of(engine.method), seeded)
         else:
             _, checkpoint = train(seeded, handle, Path(seeded.run.output), [host.forward()])
@@ -217,22 +219,10 @@ def share_vectors(recipe: Recipe, folder: Path) -> None:
         own.symlink_to(place / "vectors", target_is_directory=True)
 
 
-def _train_here(recipe: Recipe, host: TrialHost, handle: RunHandle) -> Engine:
-    """The engine, which ran in this process and has the best weights."""
-    with Tracker(Path(recipe.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
-        engine = Engine(recipe, host, tracker)
-        engine.run()
-    return engine
-
-
 class Budget:
     """Where a trial stands over its seeds, and what it keeps of those that are done.
 
-    Args:
-        scratch: the trial's folder on this node.
-        seeds: all seeds, in their order.
-        steps: of one seed.
-        judged: whether a scheduler may stop or change the trial.
+    steps: of one seed. judged: whether a scheduler may stop or change the trial.
     """
 
     def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int, judged: bool) -> None:

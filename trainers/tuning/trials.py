@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 Status = Literal["waiting", "running", "finished", "stopped", "failed"]
-STATUSES: tuple[Status, ...] = get_args(Status)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from trainers.engine.journal import Journal
 from trainers.engine.tracking import FoundRun, RunHandle, drain, find_runs, rename
 from trainers.tuning.searchers import number_of
 from trainers.tuning.trial import Plan, changes, run_folder
-from trainers.tuning.trials import Status, Trial, best_trial
+from trainers.tuning.trials import Status, Trial, best_trial, short_names, show
 
 log = logging.getLogger(__name__)
 
@@ -29,12 +29,8 @@ class Watch(tune.Callback):
     """Tune's callback on the driver.
 
     A trial that a scheduler stops ends without a word, so its MLflow run is ended here: metrics that its journal still
-    holds are sent, the run is named after the trial, and tagged with how it ended.
-
-    Args:
-        plan: what the trials share.
-        parent: the sweep's run.
-        show: takes the records about once a second.
+    holds are sent, the run is named after the trial, and tagged with how it ended. `show` takes the records about once a
+    second.
     """
 
     def __init__(self, plan: Plan, parent: RunHandle, show: Callable[[Sequence[Trial]], None]) -> None:
@@ -44,8 +40,6 @@ class Watch(tune.Callback):
         self._ended: dict[str, float] = {}
         """Trial id -> when its end was seen, in seconds since 1970."""
         self._shown = 0.0
-
-    # ------------------------------------------------------------------------------------------------------ from Tune
 
     def get_state(self) -> dict[str, Any]:
         return {"ended": self._ended}
@@ -67,8 +61,6 @@ class Watch(tune.Callback):
         if time.monotonic() - self._shown >= EVERY:
             self._shown = time.monotonic()
             self.show(self.records(trials))
-
-    # -------------------------------------------------------------------------------------------------------- records
 
     def records(self, trials: Sequence[Any]) -> list[Trial]:
         """Tune's trials as records, in the order in which they were made."""
@@ -107,8 +99,6 @@ class Watch(tune.Callback):
             self._changes[key] = (config["trial"]["pipeline"], changed)
         return self._changes[key]
 
-    # --------------------------------------------------------------------------------------------------------- MLflow
-
     def _end(self, trials: Sequence[Any], trial: Any, status: str) -> None:
         self._ended[trial.trial_id] = time.time()
         # Tune tells of the end before it sets the trial's status.
@@ -129,7 +119,8 @@ class Watch(tune.Callback):
         checkpoint: the trial's last one, which holds the journal of a trial on another node.
         """
         try:
-            for run in self._runs(record):
+            of_trial = {"mlflow.parentRunId": self.parent.run_id, "sweep.trial": record.trial_id}
+            for run in find_runs(self.parent.uri, self.plan.experiment, of_trial):
                 self._drain(record, run, checkpoint)
                 tags = {f"changed.{path}": str(value) for path, value in record.changes.items()}
                 tags |= {"sweep.number": str(record.number), "sweep.status": record.status, "sweep.step": str(record.step)}
@@ -178,10 +169,6 @@ class Watch(tune.Callback):
                         rename(self.parent.uri, run.run_id, f"lost {run.tags['sweep.trial']}", {"sweep.status": "lost"})
                     self._handle(run).finish("KILLED")
 
-    def _runs(self, record: Trial) -> list[FoundRun]:
-        tags = {"mlflow.parentRunId": self.parent.run_id, "sweep.trial": record.trial_id}
-        return find_runs(self.parent.uri, self.plan.experiment, tags)
-
     def _handle(self, run: FoundRun) -> RunHandle:
         return RunHandle(run.run_id, self.parent.uri, "", "")
 
@@ -197,24 +184,13 @@ def title(record: Trial) -> str:
     """``trial 4: lr 1e-05, weight 0.2``, short enough for a list."""
     if not record.changes:
         return f"{record.label}: {record.pipeline} as it stands"
-    parts = [
-        f"{_short(path)} {value:.3g}" if isinstance(value, float) else f"{_short(path)} {value}"
-        for path, value in record.changes.items()
-    ]
-    text = f"{record.label}: {', '.join(parts)}"
+    names = short_names(list(record.changes))
+    text = f"{record.label}: {', '.join(f'{names[path]} {show(value)}' for path, value in record.changes.items())}"
     return text if len(text) <= 100 else f"{text[:97]}..."
 
 
-def _short(path: str) -> str:
-    return ".".join(path.split(".")[-2:])
-
-
 def _last_line(trial: Any) -> str | None:
-    if trial.status != "ERROR":
-        return None
-    with contextlib.suppress(Exception):
-        error = trial.get_error()
-        if error is not None:
-            lines = [line for line in str(error).strip().splitlines() if line.strip()]
-            return lines[-1].strip() if lines else type(error).__name__
+    with contextlib.suppress(Exception):  # it is read from the storage, which may be away
+        if trial.status == "ERROR" and (error := trial.get_error()):
+            return str(error).strip().splitlines()[-1].strip()
     return None

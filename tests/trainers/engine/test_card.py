@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import yaml
+from huggingface_hub import ModelCard
 
 from models.sentence_encoder import CardText
-from trainers.engine.card import library_versions, model_card
+from trainers.engine.card import model_card
 
 RECIPE: dict[str, Any] = {
     "name": "visualcse/bert-base",
@@ -42,8 +43,6 @@ def split(card: str) -> tuple[dict[str, Any], str]:
 
 
 def test_the_hub_reads_the_metadata() -> None:
-    from huggingface_hub import ModelCard
-
     card = model_card(RECIPE, DATA, NUMBERS, {"torch": "2.13.0"}, TEXT)
     head, _ = split(card)
     assert head["library_name"] == "sentence-transformers" and head["pipeline_tag"] == "sentence-similarity"
@@ -56,13 +55,10 @@ def test_the_hub_reads_the_metadata() -> None:
 def test_numbers_data_and_use() -> None:
     _, body = split(model_card(RECIPE, DATA, NUMBERS, {"torch": "2.13.0", "python": "3.11.0"}, TEXT))
     assert "| lee | spearman | 14.25 | 22.50 | +8.25 |" in body
-    assert "| lee | alignment | 0.30 | 0.20 | -0.10 |" in body
     assert "| sts12 | spearman |  | 61.23 |  |" in body
-    assert "step 125" in body
     assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
     assert "| mine | unknown | unknown | unknown |" in body
-    assert "torch 2.13.0" in body and '"temperature": 0.05' in body
-    assert "An encoder. Trained from `x` with nonling by [MultiCSE](#recipe)." in body and "print(1)" in body
+    assert "torch 2.13.0" in body and '"temperature": 0.05' in body and "print(1)" in body
 
 
 def test_places_of_the_machine_stay_private() -> None:
@@ -70,18 +66,3 @@ def test_places_of_the_machine_stay_private() -> None:
     assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card
     assert '"wiki::more"' in card and '"path": "encoder"' in card
     assert "base_model" not in split(card)[0]
-
-
-def test_retrieval_and_losses_are_explained() -> None:
-    after = {"pairs": {"mean_r1": 31.5, "image_to_text_r1": 30.0, "text_to_image_r1": 33.0, "mean_map10": 40.0}}
-    numbers = {"before": {"dev": {"loss": 4.0}}, "after": {**after, "dev": {"loss": 2.5}}}
-    _, body = split(model_card(RECIPE, DATA, numbers, {}, TEXT))
-    assert "| pairs | mean_r1 |  | 31.50 |  |" in body and "| pairs | mean_map10 |  | 40.00 |  |" in body
-    assert "| dev | loss | 4.00 | 2.50 | -1.50 |" in body and "smaller is better" in body and "mean average" in body
-
-
-def test_nothing_measured_and_nothing_known() -> None:
-    card = model_card({}, [], {}, library_versions(), TEXT)
-    head, body = split(card)
-    assert "None were measured." in body and "Unknown." in body and "model-index" not in head
-    assert f"torch {__import__('torch').__version__}" in body

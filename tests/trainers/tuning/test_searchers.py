@@ -62,7 +62,7 @@ def followed(search: Once, live: list[Trial]) -> list[Any]:
 
 
 @pytest.mark.parametrize("make", [listed, studied])
-@pytest.mark.parametrize(("known", "ended"), [(1, 0), (3, 2), (4, 3), (8, 6), (12, 11), (12, 12)])
+@pytest.mark.parametrize(("known", "ended"), [(1, 0), (8, 6), (12, 12)])
 def test_each_trial_is_made_once_whatever_a_killed_driver_leaves(
     make: Callable[[], Proposals], known: int, ended: int, experiment: tune.Experiment
 ) -> None:

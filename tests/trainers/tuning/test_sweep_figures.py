@@ -7,7 +7,6 @@ from typing import Any
 
 import matplotlib
 import numpy as np
-import pytest
 
 from trainers.tuning.figures import study, sweep_figures
 from trainers.tuning.trials import Status, Trial, best_trial, ranked, short_names, show
@@ -44,20 +43,11 @@ def test_ranked_by_seeds_then_score() -> None:
     several = trial(5, 41.0, seeds=3)
     assert best_trial([*trials, several]) is several and best_trial(trials[3:]) is None
     assert math.isnan(trials[4].best or 0) and not trials[4].scored
-    with pytest.raises(ValueError, match="trial 3"):
-        _ = trials[3].score
 
 
 def test_names_and_values_are_short() -> None:
-    assert short_names([RATE, "optim.image.lr", "a.b.c.lr", "x.b.c.lr"]) == {
-        RATE: "text.lr",
-        "optim.image.lr": "image.lr",
-        "a.b.c.lr": "a.b.c.lr",
-        "x.b.c.lr": "x.b.c.lr",
-    }
-    assert [show(value) for value in (3.14e-6, [1, 2], (1, 2), None, True, "x")] == [
-        *("3.14e-06", "(1, 2)", "(1, 2)", "None", "True", "x")
-    ]
+    assert [*short_names([RATE, "a.b.c.lr", "x.b.c.lr"]).values()] == ["text.lr", "a.b.c.lr", "x.b.c.lr"]
+    assert [show(value) for value in (3.14e-6, [1, 2], None)] == ["3.14e-06", "(1, 2)", "None"]
 
 
 def test_a_study_holds_numbers_scores_curves_and_the_recipes_own_values() -> None:
@@ -66,22 +56,7 @@ def test_a_study_holds_numbers_scores_curves_and_the_recipes_own_values() -> Non
     assert [one.state.name for one in found] == ["COMPLETE"] * 3 + ["FAIL"] * 2 + ["COMPLETE"] + ["FAIL"] * 2
     assert [one.number for one in found] == list(range(8))
     assert found[0].params == {"text.lr": 1e-4, "image.weight": 0.5, "image.loss": "None"} and found[0].value == 46.0
-    assert found[1].params == {
-        "text.lr": trials[1].changes[RATE],
-        "image.weight": trials[1].changes[WEIGHT],
-        "image.loss": "simclr",
-    }
     assert found[1].intermediate_values == dict(trials[1].curve)
-    assert [getattr(found[1].distributions[name], "log", None) for name in found[1].params] == [True, False, None]
-
-
-def test_importance_counts_decades_alike() -> None:
-    """The logarithm of the rate is the score: as a number nine tenths of its range would lie in one decade."""
-    plain, logarithms = (study(many(), "visualcse", OWN, logarithms=flag) for flag in (False, True))
-    for one, other in zip(plain.trials, logarithms.trials, strict=True):
-        if one.params:
-            assert other.params["text.lr"] == pytest.approx(math.log10(one.params["text.lr"]))
-            assert other.params["image.weight"] == one.params["image.weight"]
 
 
 def test_all_figures_of_a_sweep() -> None:
@@ -102,14 +77,6 @@ def test_all_figures_of_a_sweep() -> None:
 def test_each_pipeline_has_its_figures_and_what_cannot_be_drawn_is_left_out_with_the_reason() -> None:
     few = [trial(16, 41.0, pipeline="audiocse"), trial(17, 42.0, changes={RATE: 1e-3}, pipeline="audiocse")]
     with sweep_figures([*many(), *few], METRIC, {"visualcse": OWN, "audiocse": OWN}) as (figures, left_out):
-        names = {name for name, _ in figures}
-    assert {f"{name}_visualcse" for name in NAMES} < names
-    assert names - {f"{name}_visualcse" for name in NAMES} == {
-        f"{name}_audiocse" for name in ("score_against", "best_so_far", "learning_curves")
-    }
-    assert [line.partition(":")[0] for line in left_out] == [
-        "parallel_coordinates_audiocse",
-        "parameter_importance_audiocse",
-    ]
-    with sweep_figures([trial(0, None, "failed")], METRIC, {}) as (figures, left_out):
-        assert not figures and len(left_out) == len(NAMES)
+        names = [name for name, _ in figures]
+    assert names == [*(f"{name}_visualcse" for name in NAMES), *(f"{name}_audiocse" for name in NAMES[2:])]
+    assert [line.partition(":")[0] for line in left_out] == [f"{name}_audiocse" for name in NAMES[:2]]

@@ -224,10 +224,7 @@ def main(argv: list[str] | None = None) -> int:
         if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
             print(describe_recipe(recipe[1], recipe[2]))
             return 0
-        if not arguments.verify:
-            print(describe_shards(arguments.what, arguments.samples))
-            return 0
-        wrong = verify(arguments.what)
+        wrong = verify(arguments.what) if arguments.verify else []
         if not wrong:
             print(describe_shards(arguments.what, arguments.samples))
     except ValueError as error:
@@ -235,7 +232,7 @@ def main(argv: list[str] | None = None) -> int:
         return 2
     for line in wrong:
         print(f"differs: {line}", file=sys.stderr)
-    if not wrong:
+    if arguments.verify and not wrong:
         print("\nverified: counts, sizes, fields and sha256 are those of dataset.json")
     return 1 if wrong else 0
 

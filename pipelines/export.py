@@ -55,15 +55,13 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
-    if not out.exists() or (out.is_dir() and not any(out.iterdir())):
-        if out.exists():
-            out.rmdir()
-        return
     from trainers.engine.export import ExportError
 
-    if not overwrite:
+    if out.is_dir() and not any(out.iterdir()):
+        out.rmdir()
+    if out.exists() and not overwrite:
         raise ExportError(f"{out} exists already; give another folder, or --overwrite to replace it")
-    if not (out / "modules.json").is_file():
+    if out.exists() and not (out / "modules.json").is_file():
         raise ExportError(
             f"{out} is not an earlier export (it has no modules.json) and is not replaced; give another folder"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from data.streams.text import EDATextStream, TextStream
@@ -97,10 +98,7 @@ def smoke() -> Recipe:
     return parts.changed(parts.smoke(demo()), {"encoder.dim": 20, "encoder.epochs": 1, "optim.text.lr": BASE_RATE / 8})
 
 
-def _row(name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
-    return parts.row(full, name, changes, about)
-
-
+_row = partial(parts.row, full)
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from data.streams.triplets import TripletTextStream
@@ -73,10 +74,7 @@ def smoke() -> Recipe:
     return parts.smoke(demo())
 
 
-def _row(name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
-    return parts.row(paper, name, changes, about)
-
-
+_row = partial(parts.row, paper)
 TABLE_3: dict[str, Callable[[], Recipe]] = {
     f"{encoder}-{losses}": _row(f"{encoder}-{losses}", {"encoder.path": path, **changes}, f"Table 3: {path}, {title}.")
     for encoder, path in ENCODERS.items()

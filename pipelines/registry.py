@@ -37,19 +37,15 @@ def load(name: str) -> ModuleType:
     if name in NAMES:
         return importlib.import_module(f"pipelines.{name}")
     if name.endswith(".py"):
-        return _from_file(Path(name))
+        if not Path(name).is_file():
+            raise RecipeError(f"there is no file {name}")
+        pipeline = load_file(Path(name))
+        if not getattr(pipeline, "RECIPES", None):
+            raise RecipeError(f"{name} has no RECIPES, a dict from a name to a function that returns a Recipe")
+        return pipeline
     installed = {point.name: point for point in entry_points(group=GROUP)}
     if name not in installed:
         known = (*NAMES, *installed)
         raise RecipeError(f"there is no pipeline {name!r}.{did_you_mean(name, known)} There are: {', '.join(known)}")
     found: ModuleType = installed[name].load()
-    return found
-
-
-def _from_file(file: Path) -> ModuleType:
-    if not file.is_file():
-        raise RecipeError(f"there is no file {file}")
-    found = load_file(file)
-    if not getattr(found, "RECIPES", None):
-        raise RecipeError(f"{file} has no RECIPES, a dict from a name to a function that returns a Recipe")
     return found

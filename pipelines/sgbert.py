@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from data.streams.text import TextStream
@@ -22,8 +23,6 @@ ENCODERS = {
     "mbert": "google-bert/bert-base-multilingual-cased",
 }
 CLS = "cls_before_pooler"
-SEEDS = (1, 2, 3, 4, 1234, 2345, 3456, 7890)
-"""The paper's, for ``python pipelines/repeat.py sgbert bert-base --seeds 1 2 3 4 1234 2345 3456 7890``."""
 
 ABLATION: dict[str, dict[str, Any]] = {  # Table 5: what each row changes of SG-OPT
     "opt2": {"method.loss": "opt2"},
@@ -73,10 +72,7 @@ def smoke() -> Recipe:
     return parts.smoke(demo())
 
 
-def _row(name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:
-    return parts.row(bert_base, name, changes, about)
-
-
+_row = partial(parts.row, bert_base)
 TRANSLATED = TextStream(shards="shards/stsb-translated", batch_size=16, max_length=128, columns=("original", "translation"))
 NLI = {"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079}
 RELEASED = {

@@ -11,8 +11,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPConfig as HFConfig
-from transformers import CLIPModel, CLIPTextConfig, CLIPVisionConfig
 
 from data.offline.demo import write_demo_shards
 from data.streams.inputs import ImageInput
@@ -20,10 +18,9 @@ from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
 from evaluation.load import load_model
 from models.towers import ResNetTower
-from pipelines import clap, cyclip, pack, parts
+from pipelines import clap, parts
 from pipelines.cli import OFFLINE
 from tests import small
-from tests.models import tiny_encoder
 from tests.small import journal
 from trainers.clip import CLIPConfig
 from trainers.engine.checkpoint import load_method
@@ -107,76 +104,11 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
 
 
-@pytest.mark.cluster  # most of a minute; test_launch.py has two workers of another method
-@pytest.mark.usefixtures("local_ray")
-def test_two_workers_share_batches_statistics_and_evaluation(recipe: Recipe) -> None:
-    changed = recipe.replace("run.workers", 2).replace("run.register_as", "dual")
-    summary = fit(changed)
-    assert len(summary["fingerprints"]) == 2 and len(set(summary["fingerprints"])) == 1
-    statistics = {
-        name: value for name, value in load_method(summary["checkpoint"]).state_dict().items() if "running_mean" in name
-    }
-    assert statistics and all(value.abs().sum() > 0 for value in statistics.values())
-    assert {"retrieval:pairs", "lee"} == set(summary["after"])
-
-    from sentence_transformers import SentenceTransformer
-
-    model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=True)
-    assert model.encode([Image.new("RGB", (50, 40))]).shape == (1, 8)
-
-
 def here(recipe: Recipe, place: Path, changes: dict[str, Any]) -> Recipe:
     """The recipe in this process on one thread, with its output below `place`."""
     run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "output": str(place / "run")}
     run["tracking_uri"] = f"sqlite:///{place / 'mlflow.db'}"
     return parts.changed(recipe, {f"run.{name}": value for name, value in run.items()} | changes)
-
-
-def test_going_on_from_a_clip_asks_for_one_s_own_pairs_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The commands of docs/papers/clip.md on a few pairs, with a CLIP of a few weights in the place of the hub's."""
-    monkeypatch.chdir(tmp_path)
-    rng = np.random.default_rng(0)
-    words = tiny_encoder.WORDS[2:]
-    for split, rows in (("train", 90), ("val", 12)):
-        lines = ["file\tcaption"]
-        for row in range(rows):
-            name = f"{split}{row}.png"
-            Image.fromarray(rng.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(tmp_path / name)
-            lines.append(f"{name}\ta {' '.join(rng.choice(words, 3))}")
-        Path(f"{split}.tsv").write_text("\n".join(lines) + "\n")
-    own = ["--root", ".", "--captions", "caption"]
-    assert pack.main(["images", "train.tsv", *own, "--out", "shards/my-pairs"]) == 0
-    assert pack.main(["images", "val.tsv", *own, "--split", "val", "--out", "shards/my-pairs-val"]) == 0
-    write_clip(tmp_path / "clip")
-    sizes = {f"{owner}.input.size": 16 for owner in ("method.tower", "streams.pairs")}
-    paths = {f"{owner}.path": str(tmp_path / "clip") for owner in ("method.tower", "encoder")}
-    recipe = here(cyclip.RECIPES["cyclip-s-vit"](), tmp_path, {**sizes, **paths, "method.embed_dim": 6, "run.max_steps": 2})
-    assert (recipe.evaluation.every, recipe.run.checkpoint_every) == (200, None)
-    summary = fit(recipe)
-    assert list(summary["after"]) == ["retrieval:my-pairs-val"]
-    assert summary["steps"] == 2 and 0 < summary["best_score"] < 10
-    assert (Path(summary["export"]) / "README.md").is_file()
-
-
-def write_clip(folder: Path) -> None:
-    """A CLIP of random weights for pictures of 16 pixels and the words of `tiny_encoder`."""
-    torch.manual_seed(0)
-    text = CLIPTextConfig(
-        vocab_size=len(tiny_encoder.SPECIAL + tiny_encoder.WORDS),
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=77,
-        bos_token_id=2,
-        eos_token_id=3,
-        pad_token_id=0,
-    )
-    vision = CLIPVisionConfig(
-        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32, image_size=16, patch_size=8
-    )
-    CLIPModel(HFConfig(text_config=text.to_dict(), vision_config=vision.to_dict(), projection_dim=6)).save_pretrained(folder)
-    tiny_encoder.tokenizer().save_pretrained(folder)
 
 
 def test_sixty_steps_of_the_demo_find_sounds_far_above_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

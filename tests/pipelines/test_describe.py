@@ -78,10 +78,3 @@ def test_a_recipe_is_shown_with_its_steps_and_parameters(tmp_path: Path, monkeyp
     assert "visualcse/smoke" in text and "image, text (one optimizer each)" in text
     assert "steps       8 (1,254 per pass over 'text')" in text
     assert "1,797" in text  # digits of scikit-learn
-
-
-def test_unknown_papers_and_recipes() -> None:
-    with pytest.raises(ValueError, match="'visual'"):
-        describe.describe_recipe("visual", "demo")
-    with pytest.raises(ValueError, match="'smok'"):
-        describe.describe_recipe("visualcse", "smok")

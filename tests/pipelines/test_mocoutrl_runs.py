@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tarfile
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel
 
-from data.errors import DecodeError
 from data.pack import text_lines
 from data.shard_writer import Output, pack
 from data.streams.text import EDATextStream, TextStream
@@ -23,7 +21,7 @@ from data.word_vectors import open_vectors, write_vectors
 from evaluation.load import load_model
 from pipelines import gclsr as gclsr_recipes
 from pipelines import parts
-from tests.small import add, write_text
+from tests.small import write_text
 from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import interrupted, run
 from trainers.engine.checkpoint import load_method
@@ -103,12 +101,6 @@ def test_a_mean_with_padding_wants_200_positions(triplets: Recipe, tmp_path: Pat
     check(with_positions(200).replace("method.mean_with_padding", True))
 
 
-def test_mocoutrl_takes_triplets_only(triplets: Recipe) -> None:
-    plain = TextStream(shards=triplets.streams["text"].shards, batch_size=8)
-    with pytest.raises(RecipeError, match=r"streams\.text\.kind"):
-        check(triplets.replace("streams.text", plain.model_dump()))
-
-
 def test_a_missing_wordnet_is_found_before_the_run(
     triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -161,19 +153,6 @@ def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path, 
     folder = write_vectors(tmp_path / "en", ["the", "dog"], np.eye(2, dtype=np.float32))
     prepare(russian.replace("encoder.letters", "any").replace("encoder.vectors", str(folder)))
     assert "100 % of the words" in caplog.text
-
-
-def test_a_bad_sentence_is_the_streams_to_skip(words: Recipe, tmp_path: Path) -> None:
-    shard = tmp_path / "bad" / "text-000000.tar"
-    shard.parent.mkdir()
-    with tarfile.open(shard, "w") as tar:
-        for i in range(20):
-            add(tar, f"{i:04d}.txt", b"" if i == 5 else b"the dog runs to the old house")
-    bad = words.replace("streams.text.shards", str(shard.parent))
-    with pytest.raises(DecodeError, match="0005"):
-        prepare(bad)
-    prepare(bad.replace("streams.text.on_bad_sample", "skip"))
-    assert "dog" in open_vectors(Path(bad.run.output) / "vectors").words
 
 
 @pytest.mark.parametrize("eda", [False, True])

@@ -5,7 +5,6 @@ Plain gloo processes under DDP, float64, dropout off.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,9 @@ from data.batch import Batch
 from data.streams.inputs import ImageInput
 from models.towers import ViTTower
 from tests.models import tiny_encoder
-from trainers import losses
 from trainers.clip import CLIPConfig
 from trainers.engine.batchnorm import synchronised
-from trainers.gather import gather, offset, rank, world_size
+from trainers.gather import offset, rank, world_size
 from trainers.gclsr import GCLSRConfig
 from trainers.method import Method
 from trainers.mocoutrl import MoCoUTRLConfig
@@ -36,33 +34,13 @@ IMAGE = ImageConfig(image_size=8, patch_size=4)
 TOWER = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
 AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
 
-FORMULAS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "info_nce": lambda z, y: losses.info_nce(z[:, 0], gather(z)[:, 1], 0.05, offset(len(z))),
-    "simcse": lambda z, y: losses.simcse(z[:, 0], gather(z[:, 1]), offset=offset(len(z))),
-    "simcse_hard": lambda z, y: losses.simcse(
-        z[:, 0], gather(z)[:, 1], gather(z)[:, 2], hard_negative_log_weight=0.7, offset=offset(len(z))
-    ),
-    "simclr": lambda z, y: losses.simclr(z[:, 0], gather(z[:, 1]), offset=offset(len(z))),
-    "supcon_eq4": lambda z, y: losses.supcon_eq4(z[:, 0], gather(z)[:, 1], gather(y), offset=offset(len(z))),
-    "supcon_released": lambda z, y: losses.supcon_released(z[:, 0], gather(z)[:, 1], gather(y), offset=offset(len(z))),
-    "supcon": lambda z, y: losses.supcon(z, gather(z), gather(y), offset=offset(len(z))),
-    "nt_xent": lambda z, y: losses.nt_xent(z, gather(z), offset=offset(len(z))),
-    "contrastive": lambda z, y: losses.contrastive(
-        z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1], z.new_tensor(9.0), offset(len(z))
-    ),
-    "c_cyclic": lambda z, y: losses.c_cyclic(z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1]),
-    "i_cyclic": lambda z, y: losses.i_cyclic(z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1]),
-    "sg": lambda z, y: losses.sg(z[:, 0], z[:, 1], gather(z)[:, 0], gather(z)[:, 1], 0.1, offset(len(z))),
-    "sg_opt1": lambda z, y: losses.sg_opt1(z[:, 0], gather(z)[:, 0], gather(z)[:, 1], 0.1, offset(len(z))),
-    "sg_opt2": lambda z, y: losses.sg_opt2(z[:, 0], gather(z)[:, 1], 0.1, offset(len(z))),
-    "sg_opt2_released": lambda z, y: losses.sg_opt2_released(z[:, 0], gather(z)[:, 1], 0.1, offset(len(z))),
-    "sg_opt3": lambda z, y: losses.sg_opt3(z[:, 0], gather(z)[:, 1:], 0.1, offset(len(z))),
-}
-
 METHODS = {
     "simcse": SimCSEConfig(),
     "simcse-supervised": SimCSEConfig(supervised=True, hard_negative_log_weight=0.5),
     "visualcse": VisualCSEConfig(image=IMAGE),
+    "visualcse-paper": VisualCSEConfig(image=IMAGE, variant="paper"),
+    "visualcse-released": VisualCSEConfig(image=IMAGE, variant="released"),
+    "visualcse-simclr": VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"})),
     "cyclip": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, nli=0.3, nli_sentences=0.2),
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
     "gclsr": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
@@ -70,21 +48,11 @@ METHODS = {
     "sg-opt": SGBERTConfig(head_width=24, temperature=0.1),
     # one layer: the sampler draws from each rank's own generator
     "sg": SGBERTConfig(loss="sg", layers=(1,), head_width=0, temperature=0.1, pooling="mean"),
+    "sg-opt1": SGBERTConfig(loss="opt1", layers=(1,), head_width=0, temperature=0.1),
+    "sg-opt2": SGBERTConfig(loss="opt2", layers=(1,), head_width=0, temperature=0.1),
+    "sg-opt2-released": SGBERTConfig(loss="opt2", layers=(0,), head_width=0, temperature=0.1, variant="released"),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
-
-
-class Projected(nn.Module):
-    """The formulas on a learned projection of given rows, so that there are gradients for DDP to average."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(6, 5).double()
-        nn.init.normal_(self.linear.weight, generator=torch.Generator().manual_seed(3))
-        nn.init.zeros_(self.linear.bias)
-
-    def forward(self, name: str, x: Tensor, y: Tensor) -> Tensor:
-        return FORMULAS[name](torch.tanh(self.linear(x)), y)
 
 
 def _share(x: Tensor) -> Tensor:
@@ -97,22 +65,6 @@ def _mean_over_workers(loss: Tensor) -> Tensor:
     if world_size() > 1:
         dist.all_reduce(total)
     return total / world_size()
-
-
-def _formulas() -> dict[str, Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(ROWS, 3, 6, generator=generator, dtype=torch.float64)
-    y = torch.randint(0, 9, (ROWS,), generator=generator)
-    module = Projected()
-    model = DistributedDataParallel(module) if world_size() > 1 else module
-    results: dict[str, Tensor] = {}
-    for name in FORMULAS:
-        module.zero_grad()
-        loss = model(name, _share(x), _share(y))
-        loss.backward()
-        results[f"{name}/loss"] = _mean_over_workers(loss)
-        results |= {f"{name}/{part}": p.grad.clone() for part, p in module.named_parameters() if p.grad is not None}
-    return results
 
 
 def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
@@ -170,10 +122,7 @@ def _train(name: str) -> dict[str, Tensor]:
 
 
 def _everything() -> dict[str, Tensor]:
-    results = _formulas()
-    for name in METHODS:
-        results |= _train(name)
-    return results
+    return {key: value for name in METHODS for key, value in _train(name).items()}
 
 
 def _worker(number: int, world: int, folder: str) -> None:

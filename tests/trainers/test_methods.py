@@ -165,18 +165,7 @@ def test_weight_is_inert_with_its_own_adam() -> None:
 
 
 def test_image_patches_are_vit_embeddings(tmp_path: Path) -> None:
-    patches = ImagePatches(32, image_size=32, patch_size=8)
     images = torch.randn(2, 3, 32, 32)
-    out = patches(images)
-    assert out.shape == (2, 17, 32)
-    e = patches.embeddings
-    weight = e.patch_embeddings.projection.weight
-    tile = (images[0, :, 8:16, 16:24] * weight[5]).sum() + e.patch_embeddings.projection.bias[5]  # row 1, column 2
-    close(out[0, 1 + 1 * 4 + 2, 5], tile + e.position_embeddings[0, 7, 5])
-    close(out[1, 0], e.cls_token[0, 0] + e.position_embeddings[0, 0])
-    close(patches.train()(images), out)  # no dropout
-    assert all(p.requires_grad for p in patches.parameters())
-
     config = ViTConfig(hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, image_size=32,
                        patch_size=8, hidden_dropout_prob=0.5)  # fmt: skip
     vit = ViTModel(config).eval()

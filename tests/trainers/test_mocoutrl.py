@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import pytest
@@ -46,29 +45,11 @@ def triplets(samples: int = 16, seed: int = 0, absent: tuple[int, ...] = ()) -> 
     )
 
 
-def naive_nt_xent(embeddings: Tensor, labels: list[int], t: float) -> float:
-    """Every ordered pair of one label against all samples of other labels, one at a time; the mean over the pairs."""
-    unit = F.normalize(embeddings, dim=1).tolist()
-    total, pairs = 0.0, 0
-    for i, a in enumerate(unit):
-        for j, b in enumerate(unit):
-            if i != j and labels[i] == labels[j]:
-                positive = math.exp(sum(x * y for x, y in zip(a, b, strict=True)) / t)
-                others = [c for k, c in enumerate(unit) if labels[k] != labels[i]]
-                negatives = sum(math.exp(sum(x * y for x, y in zip(a, c, strict=True)) / t) for c in others)
-                total -= math.log(positive / (positive + negatives))
-                pairs += 1
-    return total / pairs
-
-
 def test_disagree_6_2_eq_6_against_nt_xent_over_all_sentences() -> None:
-    """Three views of B: eq. 6 has the B antonym sentences as negatives and may be negative; the code has 3B - 2."""
-    torch.manual_seed(0)
-    z = torch.randn(6, 3, 5, dtype=torch.float64)
-    everything = torch.cat([z[:, 0], z[:, 1], z[:, 2]])
-    labels = [*range(6), *range(6), *range(6, 12)]
-    ours = losses.nt_xent_with_negatives(z[:, :2], z[:, :2], z[:, 2], 0.2)
-    assert ours.item() == pytest.approx(naive_nt_xent(everything, labels, 0.2), abs=1e-10)
+    """Three views of B: eq. 6 has the B antonym sentences as negatives and may be negative; the code has 3B - 2.
+
+    Golden values of both are in test_losses.py.
+    """
     assert (
         losses.long_span(A, A, -A, 0.07)
         < 0
@@ -172,26 +153,6 @@ def test_gaussian_shell() -> None:
     assert moved.mean().item() == pytest.approx(0.005, rel=0.01) and moved.std().item() == pytest.approx(0.005 / 3, rel=0.01)
 
 
-def test_the_dictionary_is_an_exponential_moving_average() -> None:
-    made = method(momentum=0.9)
-    optimizer = torch.optim.AdamW(made.parameters(), lr=1e-2)
-    own = made.table.weight.detach().clone().double()
-    assert torch.equal(made.dictionary, made.table.weight)
-    for step in range(50):
-        out = made({"text": triplets(seed=step)})
-        sum(made.loss_weights[name] * value for name, value in out.losses.items()).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-        made.after_step(step)
-        own = 0.9 * own + 0.1 * made.table.weight.detach().double()
-    assert (made.dictionary.double() - own).abs().max() < 1e-6
-    assert (made.dictionary - made.table.weight).abs().max() > 1e-3
-    assert not made.dictionary.requires_grad and "dictionary" in made.state_dict()
-    fresh = method(momentum=0.9)
-    fresh.load_state_dict(made.state_dict())
-    assert torch.equal(fresh.dictionary, made.dictionary)
-
-
 def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:
     split_rows = {"variant": "released", "projectors": True}
     for settings in ({}, {"variant": "released"}, split_rows, {"variant": "paper"}, {"balance": 0.0}, {"balance": 1.0}):
@@ -200,27 +161,6 @@ def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> No
         sum(made.loss_weights[name] * value for name, value in out.losses.items()).backward()
         assert all(p.grad is not None for p in made.parameters()), settings
         assert set(out.losses) == ({"long"} if settings.get("balance") == 1.0 else {"long", "token"})
-
-
-def test_one_forward_of_three_views(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same as each view alone through the encoder; the word's state is the mean over its sub-tokens."""
-    made, batch = method(projectors=False), triplets(samples=4)  # too few rows for groups of similar length
-    calls: list[tuple[int, ...]] = []
-    real = made.sentence_encoder.model.forward
-
-    def counted(*args: Any, **kwargs: Any) -> Any:
-        calls.append(tuple(kwargs["inputs_embeds"].shape))
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(made.sentence_encoder.model, "forward", counted)
-    monkeypatch.setattr("trainers.mocoutrl.by_length", lambda forward, inputs, mask: forward(inputs, mask))
-    features = made.encode("text", batch)
-    assert calls == [(12, 8, 16)]
-    monkeypatch.undo()
-    for view in range(3):
-        out = made.sentence_encoder.outputs(batch["input_ids"][:, view], batch["attention_mask"][:, view])
-        assert torch.allclose(features["z"][:, view], out.pooled, atol=1e-5)
-        assert torch.allclose(features["w"][:, view], out.tokens[:, 2:4].mean(1), atol=1e-5)
 
 
 def test_token_loss_leaves_out_sentences_without_the_word() -> None:
@@ -286,7 +226,7 @@ def test_disagree_6_3_released_mean_counts_padding() -> None:
     assert not torch.allclose(z, masked, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["deberta", "deberta-v2", "roberta", "distilbert", "mpnet"])
+@pytest.mark.parametrize("kind", ["deberta", "roberta", "distilbert"])
 def test_encoders_of_other_kinds(kind: str) -> None:
     """x through the trained embeddings is what token ids give; the views differ, and all that is trained has a gradient."""
     from transformers import AutoConfig

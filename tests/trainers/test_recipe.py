@@ -8,7 +8,7 @@ import pytest
 
 from pipelines import cyclip, visualcse
 from trainers.engine.launch import resolve
-from trainers.recipe import Recipe, RecipeError
+from trainers.recipe import RecipeError
 
 
 def test_replace_changes_one_field_and_leaves_the_original() -> None:
@@ -35,12 +35,6 @@ def test_replace_names_the_setting(path: str, value: object, named: str) -> None
         visualcse.bert_base().replace(path, value)
 
 
-def test_unknown_fields_in_json_are_refused() -> None:
-    text = visualcse.bert_base().to_json().replace('"max_steps"', '"most_steps"')
-    with pytest.raises(RecipeError, match=r"run\.most_steps"):
-        Recipe.from_json(text)
-
-
 def test_identity_is_the_experiment_not_where_it_runs() -> None:
     recipe = visualcse.bert_base()
     same = recipe.replace("run.output", "/elsewhere").replace("run.tracking_uri", "http://x").replace("streams.text.cpus", 1)
@@ -58,12 +52,6 @@ def test_steps_count_the_leading_stream() -> None:
     assert recipe.replace("run.epochs", 3).steps(1_000_001) == 46_878
     assert recipe.replace("run.accumulation", 2).steps(1_000_001) == 7_813
     assert recipe.replace("run.max_steps", 10).steps(1_000_001) == 10
-
-
-def test_order_of_turns_follows_the_variant() -> None:
-    assert list(visualcse.bert_base().turns) == ["image", "text"]  # [DISAGREE 2.6] released code
-    assert list(visualcse.bert_base().replace("method.variant", "paper").turns) == ["text", "image"]
-    assert list(visualcse.bert_base().replace("method.summed", True).turns) == ["image+text"]
 
 
 def test_identity_tells_options_of_a_task_apart_and_not_the_folders_above() -> None:

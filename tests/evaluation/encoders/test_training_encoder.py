@@ -39,9 +39,13 @@ class Tower(nn.Module):
         return item.mean((0, 1)).astype(np.float32) / 255
 
 
+def no_texts(texts: list[str]) -> dict[str, Any]:
+    return {}
+
+
 def encoder_of(module: Tower) -> ModuleEncoder:
     others = {"image": module.items, "audio": module.items}
-    return ModuleEncoder(dict, module, others=others, logit_scale=lambda: module.scale.exp().item())
+    return ModuleEncoder(no_texts, module, others=others, logit_scale=lambda: module.scale.exp().item())
 
 
 def pictures(count: int) -> list[np.ndarray]:
@@ -76,4 +80,4 @@ def test_what_it_does_not_take() -> None:
     module = Tower()
     assert len(encoder_of(module).encode([], "image")) == 0
     with pytest.raises(EvaluationError, match="audio"):
-        ModuleEncoder(dict, module, others={"image": module.items}).encode(pictures(1), "audio")
+        ModuleEncoder(no_texts, module, others={"image": module.items}).encode(pictures(1), "audio")

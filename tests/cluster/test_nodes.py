@@ -23,7 +23,7 @@ from trainers.engine.launch import AUTOSCALING
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 
 
 @pytest.fixture(scope="module")

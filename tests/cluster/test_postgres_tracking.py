@@ -23,7 +23,7 @@ from trainers.engine.tracking import TrackingError, open_run
 pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[test]')")
 pytest.importorskip("flask_wtf", reason="flask-wtf is not installed (pip install 'mlflow[auth]')")
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 
 TRIALS, STEPS = 8, 300
 METRICS = ("train/text", "train/image", "train/lr/text", "score")

@@ -28,7 +28,7 @@ TRIALS, STEPS = 5, 10
 RUNG = 6
 """Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
 
 
 @dataclass

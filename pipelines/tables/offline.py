@@ -1,0 +1,72 @@
+"""The data sets at hand, packed once for the small scale of the tables."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Offline:
+    """A folder of public data sets (`sts`, `senteval`, `text_unlabeled`, `nli`, `cifar10`, `fsdd`, ...) and one for shards."""
+
+    data: Path
+    shards: Path
+
+    def wikipedia(self) -> str:
+        """73,604 sentences of Wikipedia, one a sample."""
+        return self.pack("text", self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "wiki")
+
+    def nli(self) -> str:
+        """10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
+        return self.pack("text", self.data / "nli" / "nli_triples.csv.gz", "nli")
+
+    def stsb(self) -> str:
+        """Both sentences of all pairs of STS-B's three parts, without their ratings, each distinct one once."""
+        rows = [row for part in ("train", "dev", "test") for row in self.rows(self.data / "sts" / f"STSB.{part}.raw.tsv")]
+        return self.lines([row[name] for row in rows for name in ("sentence1", "sentence2")], "stsb-sentences")
+
+    def pictures(self) -> str:
+        """5,000 pictures of CIFAR-10 with their classes."""
+        return str(self.data / "cifar10" / "cifar10-train-{00000..00004}.tar")
+
+    def speech(self) -> str:
+        """2,500 spoken digits; the class is the speaker."""
+        root = ("--root", str(self.data / "fsdd" / "fsdd_flac.tar"))
+        return self.pack("audio", self.data / "fsdd" / "fsdd.tsv", "fsdd", "--label", "speaker", *root)
+
+    def lines(self, sentences: Sequence[str], name: str) -> str:
+        """The folder of shards with each distinct sentence, in its order."""
+        self.shards.mkdir(parents=True, exist_ok=True)
+        source = self.shards / f"{name}.txt"
+        source.write_text("\n".join(dict.fromkeys(sentences)) + "\n", encoding="utf-8")
+        return self.pack("text", source, name)
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
+        """The folder of shards with a row a sample."""
+        self.shards.mkdir(parents=True, exist_ok=True)
+        source = self.shards / f"{name}.tsv"
+        with source.open("w", encoding="utf-8", newline="") as out:
+            writer = csv.writer(out, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
+            writer.writerows([columns, *rows])
+        return self.pack("text", source, name)
+
+    def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
+        """The folder of shards of `source`, packed by ``pipelines/pack.py KIND`` where it is not there yet."""
+        out = self.shards / name
+        if not (out / "dataset.json").exists():
+            command = [sys.executable, "-m", "pipelines.pack", kind, str(source), "--out", str(out), *options]
+            subprocess.run(command, check=True, stdout=sys.stderr)
+        return str(out)
+
+    @staticmethod
+    def rows(file: Path) -> list[dict[str, str]]:
+        """The rows of a TSV, perhaps .gz, without quoting."""
+        opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
+        with opened as lines:
+            return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))

@@ -1,0 +1,72 @@
+"""What a table or figure of a paper is, as data: `pipelines/reproduce.py` checks, runs and renders it.
+
+Each paper has a module in this folder with ``TABLES`` (T1, F2, ... -> Table) and ``mini(recipe, offline)``, which gives the
+recipe of a row on the small encoder and the data at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+Values = dict[str, dict[str, list[float]]]
+"""Label of a row -> column -> one value a seed."""
+Measure = Callable[[str, "Table"], dict[str, float]]
+"""(what `evaluate.py --model` takes, the table) -> a value for each column."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """A line of a table: a recipe that is trained, a model that is measured as it is, or neither, and why."""
+
+    label: str
+    """As the paper prints it; once in a table."""
+    recipe: str | None = None
+    """``PIPELINE/RECIPE``, for example ``sgbert/bert-base-sg``."""
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    """Settings of the recipe by their dotted paths."""
+    model: str | None = None
+    """``PLACE[@POOLING][+whitening|+flow]`` of a row that is not trained."""
+    suffix: str = ""
+    """``@POOLING`` or ``+whitening`` for the model that was trained."""
+    paper: tuple[float | None, ...] = ()
+    """The paper's numbers, one a column; None where it has none."""
+    lacks: str | None = None
+    """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
+    not published. Such a row shows the paper's numbers alone."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table or figure: rows x columns, how they are measured, and how they are drawn."""
+
+    title: str
+    """What it shows, in a line."""
+    columns: tuple[str, ...]
+    """``TASK`` or ``TASK/METRIC``, as `evaluate.py --tasks` names them; or what `measure` gives."""
+    rows: tuple[Row, ...]
+    names: tuple[str, ...] = ()
+    """The columns' heads, where their own names do not serve."""
+    average: bool = False
+    """A last column with the mean of the others; `Row.paper` holds one more number then."""
+    reference: str | None = None
+    """Label of the row against which p is computed."""
+    seeds: int = 1
+    """Runs a row in the paper."""
+    protocol: Literal["test", "released", "fast", "two-fold"] = "test"
+    """Of classifiers, as `evaluate.py --protocol`."""
+    hidden: int = 0
+    """Width of the classifiers' hidden layer, as `evaluate.py --hidden`."""
+    measure: Measure | None = None
+    """What gives the columns, where they are no tasks."""
+    mini: tuple[str, ...] | None = None
+    """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
+    same, without those whose data is not there."""
+    draw: Callable[[Table, Values], Figure] | None = None
+    """The figure of a table that is one."""
+    open: str | None = None
+    """What the paper leaves open of it and what is done here, in a line."""

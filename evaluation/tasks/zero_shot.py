@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import json
 import logging
@@ -22,16 +23,19 @@ logger = logging.getLogger(__name__)
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
 PROMPTS = 4096  # prompts encoded at a time
 
-# The 29 further audio prompts of Zhao et al. (Table 12), which names their forms: which of the eight "sound of" forms end
-# in a full stop is our reading, those with a capital. A blank at the end is part of the prompt.
+# The 29 further audio prompts of Zhao et al. (Table 12), in its order. A blank at the end, which it prints as @, is part of
+# the prompt.
 CLAP_TEMPLATES = (
-    *(f"a {kind}sound of {{label}}" for kind in ("", "constant ", "big ", "small ")),
-    *(f"A {kind}sound of {{label}}." for kind in ("", "constant ", "big ", "small ")),
-    *(f"{article} {{label}} is making a sound{end}" for article in ("A", "a", "An", "an") for end in ("", ".")),
+    *("A sound of {label}", "a sound of {label}."),
+    *(f"{article} constant sound of {{label}}{end}" for end in ("", ".") for article in ("A", "a")),
+    *("A big sound of {label}", "a big sound of {label}", "A big sound of {label}."),
+    *("A small sound of {label}", "a small sound of {label}", "A small sound of {label}."),
+    *("A {label} is making a sound.", "a {label} is making a sound"),
+    *("An {label} is making a sound.", "an {label} is making a sound"),
     "A sound of {label} followed by a sound of {label}",
     "A sound of {label} followed by {label}",
     *("A {label} ", "A {label}", "An {label}", "an {label}", "{label} ", "{label}", "{label} and {label}"),
-    *(f"A {{label}} is {verb}{end}" for verb in ("running", "happening") for end in ("", ".")),
+    *(f"A {{label}} is {verb}{end}" for verb in ("running", "happening") for end in (".", "")),
 )
 
 Name = str | tuple[str, ...]  # a class: its name, or several names for the same
@@ -225,6 +229,29 @@ def read_prompts(path: str | Path, name: str | None = None) -> Prompts:
         )
     single = (names[0] if len(names) == 1 else tuple(names) for names in map(_listed, classes))
     return Prompts(tuple(single), tuple(record.get("templates", [])))
+
+
+def read_notebook(path: str | Path) -> Prompts:
+    """Classes and templates of CLIP's notebook ``Prompt_Engineering_for_ImageNet.ipynb``: the lists that its code cells call
+    imagenet_classes and imagenet_templates. Nothing is executed.
+
+    Raises EvaluationError for a file that is no notebook, or has no such lists.
+    """
+    lists: dict[str, list[str]] = {}
+    try:
+        cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
+        for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+            if source.startswith(("imagenet_classes", "imagenet_templates")):
+                lists |= {
+                    ast.unparse(line.targets[0]): ast.literal_eval(line.value)
+                    for line in ast.parse(source).body
+                    if isinstance(line, ast.Assign) and isinstance(line.value, ast.List)
+                }
+        return Prompts(tuple(lists["imagenet_classes"]), tuple(lists["imagenet_templates"]))
+    except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
+        raise EvaluationError(
+            f"{path} is not CLIP's notebook with imagenet_classes and imagenet_templates: {error!r}"
+        ) from None
 
 
 def _listed(names: Any) -> list[Any]:

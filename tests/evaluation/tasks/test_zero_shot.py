@@ -12,6 +12,7 @@ import pytest
 from evaluation.task import EvaluationError
 from evaluation.tasks import zero_shot
 from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, read_prompts
+from pipelines import convert
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
@@ -137,6 +138,28 @@ def test_bad_prompt_files(tmp_path: Path, content: str | None) -> None:
         read_prompts(tmp_path / "p.json")
 
 
+def test_clip_s_notebook_becomes_prompts(tmp_path: Path) -> None:
+    """A miniature of Prompt_Engineering_for_ImageNet.ipynb; a cell that is no Python is not read, and none is executed."""
+    cells = [
+        ("markdown", "# imagenet_classes"),
+        ("code", "! pip install ftfy\nraise SystemExit"),
+        ("code", 'imagenet_classes = ["tench", "kite (bird of prey)",\n"dog"]'),
+        (
+            "code",
+            "imagenet_templates = [\n    'a photo of a {}.',\n    'a {} in a video game.',\n]\n\nprint(len(imagenet_classes))",
+        ),
+    ]
+    notebook, out = tmp_path / "Prompts.ipynb", tmp_path / "prompts" / "imagenet.json"
+    written = [{"cell_type": kind, "source": text.splitlines(keepends=True)} for kind, text in cells]
+    notebook.write_text(json.dumps({"cells": written}))
+    assert convert.main(["prompts", str(notebook), str(out)]) == 0
+    assert read_prompts(out) == Prompts(
+        ("tench", "kite (bird of prey)", "dog"), ("a photo of a {}.", "a {} in a video game.")
+    )
+    notebook.write_text(json.dumps({"cells": written[:3]}))
+    assert convert.main(["prompts", str(notebook), str(out)]) == 2
+
+
 def test_published_prompts(datasets: Path) -> None:
     folder = datasets / "prompts"
     imagenet, cifar = read_prompts(folder / "imagenet.json"), read_prompts(folder / "clip_datasets.json", "CIFAR10")
@@ -152,5 +175,36 @@ def test_published_prompts(datasets: Path) -> None:
 
 
 def test_the_29_prompts_of_zhao_et_al() -> None:
-    assert len(set(CLAP_TEMPLATES)) == len(CLAP_TEMPLATES) == 29
-    assert all("{label}" in template for template in CLAP_TEMPLATES)
+    """Table 12, line by line; @ is its sign for a blank at the end."""
+    table = """
+A sound of label
+a sound of label.
+A constant sound of label
+a constant sound of label
+A constant sound of label.
+a constant sound of label.
+A big sound of label
+a big sound of label
+A big sound of label.
+A small sound of label
+a small sound of label
+A small sound of label.
+A label is making a sound.
+a label is making a sound
+An label is making a sound.
+an label is making a sound
+A sound of label followed by a sound of label
+A sound of label followed by label
+A label@
+A label
+An label
+an label
+label@
+label
+label and label
+A label is running.
+A label is running
+A label is happening.
+A label is happening"""
+    printed = [line.replace("label", "{label}").replace("@", " ") for line in table.splitlines()[1:]]
+    assert len(printed) == 29 and list(CLAP_TEMPLATES) == printed

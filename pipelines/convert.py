@@ -1,4 +1,4 @@
-"""What others distribute, in a form that is read here: ``python pipelines/convert.py htsat HTSAT.ckpt models/htsat-audioset``."""
+"""What others distribute, in a form that is read here: ``python pipelines/convert.py htsat HTSAT.ckpt models/htsat``."""
 
 from __future__ import annotations
 

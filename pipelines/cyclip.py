@@ -37,12 +37,12 @@ CC3M, BATCH = 2_806_641, 80
 
 NAMES = "prompts/imagenet.json"
 """OpenAI's 1,000 class names of ImageNet and their 80 templates, ``{"classes": [...], "templates": [...]}``."""
-ZERO_SHOT = (  # shards whose classes are ImageNet's in their order, and shards whose classes have readable names
-    *(f"zero-shot:shards/{name}?classes={NAMES}" for name in ("imagenet", "imagenet-v2", "imagenet-sketch")),
-    *(
-        f"zero-shot:shards/{name}?templates={NAMES}"
-        for name in ("cifar10", "cifar100", "imagenet-o", "imagenet-a", "imagenet-r")
-    ),
+ZERO_SHOT = tuple(  # shards whose classes are ImageNet's in their order, and shards whose classes have readable names
+    f"zero-shot:shards/{name}?{'classes' if name in ('imagenet', 'imagenet-v2', 'imagenet-sketch') else 'templates'}={NAMES}"
+    for name in (
+        *("cifar10", "cifar100", "imagenet", "imagenet-v2", "imagenet-sketch"),
+        *("imagenet-o", "imagenet-a", "imagenet-r"),
+    )
 )
 COCO, FLICKR = "retrieval:shards/coco", "retrieval:shards/flickr30k"
 

@@ -1,9 +1,11 @@
 """The rows of `pipelines/tables/clip.py` at the small scale: minutes of the small encoder on small open sets.
 
-CC3M is emojis with their names and COCO's few pictures with five captions; COCO is its 40 validation pictures, Flickr30K 200
-emojis, and all zero-shot sets are CIFAR-10. Clotho is ESC-10 with captions made from its class names, AudioCaps spoken digits
-with captions that say who says which, MusicCaps computed tones. Checkpoints are chosen by mAP@10 on pairs that are held out
-from all of this: by the validation loss, the paper's way for pictures, runs this short end at their first evaluation.
+CC3M is emojis with their names and a few pictures of COCO with five captions, COCO other pictures of it, Flickr30K 200 other
+emojis; all sets of picture classes are CIFAR-10. Clotho and ESC50 are ESC-10 with captions made from its class names, AudioCaps
+and US8K spoken digits with captions that say who says which, MusicCaps is computed tones.
+
+Checkpoints are chosen by mAP@10 on held-out pairs, of pictures as well: validation loss, the paper's choice there, takes the
+first evaluation of runs this short.
 """
 
 from __future__ import annotations
@@ -67,7 +69,7 @@ def pictures(recipe: Recipe, shards: Path) -> dict[str, Any]:
 
 
 def sounds(recipe: Recipe, shards: Path) -> dict[str, Any]:
-    """What changes in a recipe for sounds: the rate stays what it is beside the paper's, the warm-up the share of the run."""
+    """What changes in a recipe for sounds; the rate and the share of the run that is warm-up stay in proportion."""
     data = next(data for data in SETS if f"shards/{data.name}-train" == recipe.streams["pairs"].shards)
     name, tower = SETS[data]
     given: Any = recipe.optim["pairs"]

@@ -50,7 +50,7 @@ class Offline:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
         """The folder of shards with a row a sample."""
-        return self.pack("text", self.write(columns, rows, name), name)
+        return self.pack("table", self.write(columns, rows, name), name, "--columns", *columns)
 
     def write(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> Path:
         """A TSV beside the shards, for `pack`."""

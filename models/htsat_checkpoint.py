@@ -34,12 +34,11 @@ DROPPED = ("spectrogram_extractor.", "logmel_extractor.", "tscam_conv.", "head."
 QKV = ".self.qkv."
 
 
-def convert_htsat(checkpoint: str | Path, out: str | Path, spec_size: int = 256) -> None:
+def convert_htsat(checkpoint: str | Path, out: str | Path) -> None:
     """Write the model of a checkpoint (``HTSAT-fullset-imagenet-map=0.467.ckpt``) to the folder `out`: config.json and
     model.safetensors.
 
-    `spec_size` is the side of the folded spectrogram; all other sizes are those of the weights. Raises ValueError for a file
-    that is no such checkpoint.
+    Its sizes are those of the weights. Raises ValueError for a file that is no such checkpoint.
     """
     weights = {name: tensor for name, tensor in read_weights(checkpoint).items() if not name.startswith(DROPPED)}
     try:
@@ -50,18 +49,20 @@ def convert_htsat(checkpoint: str | Path, out: str | Path, spec_size: int = 256)
         tables = [weights[f"layers.{i}.blocks.0.attn.relative_position_bias_table"] for i in range(stages)]
         embed, _, patch_size, _ = weights["patch_embed.proj.weight"].shape
         (bins,) = weights["bn0.weight"].shape
+        windows = math.isqrt(len(weights["layers.0.blocks.1.attn_mask"]))  # of a side
     except (KeyError, ValueError) as error:
         raise ValueError(
             f"{checkpoint} is no checkpoint of HTSAT without fusion: {error} is missing or of another form"
         ) from None
+    window = (math.isqrt(len(tables[0])) + 1) // 2
     tower = HTSATTower(
         input=AudioInput(bins=bins),
-        spec_size=spec_size,
+        spec_size=windows * window * patch_size,
         patch_size=patch_size,
         embed=embed,
         depths=tuple(depths),
         heads=tuple(table.shape[1] for table in tables),
-        window=(math.isqrt(len(tables[0])) + 1) // 2,
+        window=window,
     )
     model = ClapAudioModel(tower.config())
     renamed = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(weights).items()}
@@ -106,7 +107,7 @@ def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
         if name.endswith(".attn_mask"):
-            continue  # of a shifted window, which is computed
+            continue  # which windows a shift cuts; it is computed
         for theirs, ours in NAMES.items():
             name = re.sub(theirs, ours, name)
         if QKV in name:

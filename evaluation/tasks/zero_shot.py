@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import hashlib
 import json
 import logging
@@ -229,29 +228,6 @@ def read_prompts(path: str | Path, name: str | None = None) -> Prompts:
         )
     single = (names[0] if len(names) == 1 else tuple(names) for names in map(_listed, classes))
     return Prompts(tuple(single), tuple(record.get("templates", [])))
-
-
-def read_notebook(path: str | Path) -> Prompts:
-    """Classes and templates of CLIP's notebook ``Prompt_Engineering_for_ImageNet.ipynb``: the lists that its code cells call
-    imagenet_classes and imagenet_templates. Nothing is executed.
-
-    Raises EvaluationError for a file that is no notebook, or has no such lists.
-    """
-    lists: dict[str, list[str]] = {}
-    try:
-        cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-        for source in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
-            if source.startswith(("imagenet_classes", "imagenet_templates")):
-                lists |= {
-                    ast.unparse(line.targets[0]): ast.literal_eval(line.value)
-                    for line in ast.parse(source).body
-                    if isinstance(line, ast.Assign) and isinstance(line.value, ast.List)
-                }
-        return Prompts(tuple(lists["imagenet_classes"]), tuple(lists["imagenet_templates"]))
-    except (OSError, ValueError, SyntaxError, KeyError, TypeError) as error:
-        raise EvaluationError(
-            f"{path} is not CLIP's notebook with imagenet_classes and imagenet_templates: {error!r}"
-        ) from None
 
 
 def _listed(names: Any) -> list[Any]:

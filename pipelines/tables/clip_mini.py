@@ -1,8 +1,8 @@
 """The rows of `pipelines/tables/clip.py` at the small scale: minutes of the small encoder on small open sets.
 
 CC3M is emojis with their names and a few pictures of COCO with five captions, COCO other pictures of it, Flickr30K 200 other
-emojis; all sets of picture classes are CIFAR-10. Clotho and ESC50 are ESC-10 with captions made from its class names, AudioCaps
-and US8K spoken digits with captions that say who says which, MusicCaps is computed tones.
+emojis, and all sets of picture classes are CIFAR-10. Clotho and ESC50 are ESC-10 with captions made from its class names,
+AudioCaps and US8K spoken digits with captions that say who says which, MusicCaps is computed tones.
 
 Checkpoints are chosen by mAP@10 on held-out pairs, of pictures as well: validation loss, the paper's choice there, takes the
 first evaluation of runs this short.

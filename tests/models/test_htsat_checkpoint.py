@@ -14,6 +14,7 @@ from torch import Tensor
 from data.streams.inputs import AudioInput
 from models.htsat_checkpoint import convert_htsat
 from models.towers import HTSATTower
+from pipelines import convert
 
 SPEC, BINS, PATCH, WINDOW = 32, 8, 2, 4
 DEPTHS, HEADS, EMBED = (2, 2), (1, 2), 4
@@ -114,7 +115,7 @@ def write(file: Path, **other: Any) -> Path:
 
 def test_a_checkpoint_becomes_a_tower(tmp_path: Path) -> None:
     file = write(tmp_path / "HTSAT.ckpt", callbacks={Callback: {"best": Callback()}})
-    convert_htsat(file, tmp_path / "out", SPEC)
+    assert convert.main([str(file), str(tmp_path / "out")]) == 0
     tower = HTSATTower(input=SOUND, path=str(tmp_path / "out"), mask_bins=0, mask_frames=0)
     tower.check()
     x = torch.randn(3, SOUND.frames, BINS)
@@ -139,5 +140,5 @@ def test_other_files_are_refused_and_nothing_is_executed(tmp_path: Path, monkeyp
     (tmp_path / "text.ckpt").write_text("no checkpoint")
     for file in (harmful, fused, other, tmp_path / "text.ckpt", tmp_path / "absent.ckpt"):
         with pytest.raises(ValueError, match=file.name):
-            convert_htsat(file, tmp_path / "out", SPEC)
+            convert_htsat(file, tmp_path / "out")
     assert not (tmp_path / "harmed").exists() and not (tmp_path / "out").exists()

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from pipelines import clap, cyclip
+from pipelines.tables import clip as tables
+from pipelines.tables.offline import Offline
 from tests.pipelines.rows import difference, holds
 from trainers.engine.optim import schedule_factor
+from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
 
 CC3M, CLOTHO, AUDIOCAPS = 2_806_641, 3_839, 49_838
@@ -138,3 +143,37 @@ def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
         chosen = "retrieval:shards/clotho-val?primary=mean_map10"
         assert (evaluation.select or "").removesuffix("_released") == chosen
         assert evaluation.final[:2] == (chosen, chosen.replace("-val", "-test"))
+
+
+def test_averages_of_the_paper_s_tables() -> None:
+    """Those of Tables 8 and 16 are the means of their rows, and what two tables share is the same."""
+    for numbers in (tables.STS, tables.TRANSFER):
+        *columns, averages = numbers.values()
+        assert np.mean(columns, axis=0) == pytest.approx(np.array(averages), abs=0.0051)
+    for part, whole in (("T3a", "T14"), ("T6", "T17"), ("T8a", "T16a"), ("T8b", "T16b")):
+        full = {row.label: row.paper for row in tables.TABLES[whole].rows}
+        assert {row.label: full[row.label] for row in tables.TABLES[part].rows} == {
+            row.label: row.paper for row in tables.TABLES[part].rows
+        }
+
+
+def test_sounds_are_reported_on_the_paper_s_splits() -> None:
+    """Clotho's validation split; AudioCaps' test split (section 4.1), but for Table 4."""
+    splits = {"T4a": "clotho-val", "T5a": "clotho-val", "T13a": "clotho-val", "T15": "musiccaps-val"}
+    splits |= {"T4b": "audiocaps-val", "T5b": "audiocaps-test", "T13b": "audiocaps-test"}
+    for key, split in splits.items():
+        assert {column.partition("#")[0] for column in tables.TABLES[key].columns} == {f"retrieval:shards/{split}"}
+
+
+@pytest.mark.parametrize("row", ["cyclip-n", "scratch-audiocaps-cyclap-s"])
+def test_small_rows_keep_what_a_row_varies(row: str, tmp_path: Path, datasets: Path) -> None:
+    (tmp_path / "clip-sets").touch()  # so that nothing is packed
+    recipe = (cyclip.RECIPES | clap.RECIPES)[row]()
+    small = tables.mini(recipe, Offline(datasets, tmp_path))
+    check_settings(small)
+    same = ("variant", "projection", "temperature", "contrastive", *LOSSES)
+    assert [getattr(small.method, name) for name in same] == [getattr(recipe.method, name) for name in same]
+    assert list(small.streams) == list(recipe.streams) and small.name == recipe.name
+    if row.startswith("scratch"):
+        holds(small, {"encoder.scratch": True})
+        assert rate(small, 300, 50) == pytest.approx(1e-3)  # as 9,600 of 56,070 steps, 51 of 300 are warm-up

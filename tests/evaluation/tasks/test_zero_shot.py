@@ -12,7 +12,6 @@ import pytest
 from evaluation.task import EvaluationError
 from evaluation.tasks import zero_shot
 from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, read_prompts
-from pipelines import convert
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
@@ -136,28 +135,6 @@ def test_bad_prompt_files(tmp_path: Path, content: str | None) -> None:
         (tmp_path / "p.json").write_text(content)
     with pytest.raises(EvaluationError, match=r"p\.json"):
         read_prompts(tmp_path / "p.json")
-
-
-def test_clip_s_notebook_becomes_prompts(tmp_path: Path) -> None:
-    """A miniature of Prompt_Engineering_for_ImageNet.ipynb; a cell that is no Python is not read, and none is executed."""
-    cells = [
-        ("markdown", "# imagenet_classes"),
-        ("code", "! pip install ftfy\nraise SystemExit"),
-        ("code", 'imagenet_classes = ["tench", "kite (bird of prey)",\n"dog"]'),
-        (
-            "code",
-            "imagenet_templates = [\n    'a photo of a {}.',\n    'a {} in a video game.',\n]\n\nprint(len(imagenet_classes))",
-        ),
-    ]
-    notebook, out = tmp_path / "Prompts.ipynb", tmp_path / "prompts" / "imagenet.json"
-    written = [{"cell_type": kind, "source": text.splitlines(keepends=True)} for kind, text in cells]
-    notebook.write_text(json.dumps({"cells": written}))
-    assert convert.main(["prompts", str(notebook), str(out)]) == 0
-    assert read_prompts(out) == Prompts(
-        ("tench", "kite (bird of prey)", "dog"), ("a photo of a {}.", "a {} in a video game.")
-    )
-    notebook.write_text(json.dumps({"cells": written[:3]}))
-    assert convert.main(["prompts", str(notebook), str(out)]) == 2
 
 
 def test_published_prompts(datasets: Path) -> None:

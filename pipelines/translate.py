@@ -224,7 +224,10 @@ def resume(out: Path, sentences: Sequence[str], settings: dict[str, Any], batch:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
+    from transformers.utils import logging as transformers_logging
+
     arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)
+    transformers_logging.disable_progress_bar()
     try:
         print(arguments.run())
     except ValueError as error:

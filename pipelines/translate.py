@@ -136,7 +136,7 @@ class Model:
         from models.hub_folders import Source
 
         self.search, self.prefix = search, prefix
-        saved, (own, other) = Source(option, tokenizer=True), languages
+        saved, (own, other) = Source(option, tokenizer=True, kind="AutoModelForSeq2SeqLM"), languages
         folder = saved.folder(name)
         saved.refuse_pickles(name, folder)
         try:

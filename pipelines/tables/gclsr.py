@@ -301,7 +301,7 @@ TABLES: dict[str, Table] = {
         average=True,
         reference="GCLSR-base",
         protocol="two-fold",
-        open="regions as in Table 2; the average 83.35 of PWVA is a misprint of 82.35, and the caption's Spearman is accuracy",
+        open="regions as in Table 2; PWVA's average, 83.35, is a misprint of 82.35, and the caption's Spearman is accuracy",
     ),
     **ABLATIONS,
     "S3.2": Table(
@@ -360,7 +360,7 @@ FEWER, SMALLER = 1_280, 4
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row with 1,280 sentences, a quarter of its batch, narrow layers, and word vectors of 20,000 sentences of Wikipedia.
+    """The row with 1,280 sentences, a quarter of its batch, narrow layers, and vectors from 20,000 sentences of Wikipedia.
 
     Its epochs are the paper's. WikiSplit's rewritten sentences stand in for translations, a table of some 200 words for
     WordNet.

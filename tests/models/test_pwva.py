@@ -77,7 +77,7 @@ def test_disagree_5_5_all_four_kinds_differ_between_paper_and_code() -> None:
 
 def test_released_zeros_take_a_seventeenth_and_never_the_last_component() -> None:
     """20,000 words of ones through the released function itself: 17.27 zeros of 300, standard deviation 1.90, the last 0."""
-    for form, mean, sd, last in (("released", 17.27, 1.90, 0.0), ("fixed", 24.5, 2.6, 17 / 300)):
+    for form, mean, sd, last in (("released", 17.27, 1.90, 0.0), ("fixed", 24.5, 2.92, 0.055)):
         zeros = random_zeros(torch.ones(20_000, 300), seeded(8), form) == 0  # type: ignore[arg-type]
         counts = zeros.sum(1).double()
         assert (counts.mean().item(), counts.std().item()) == pytest.approx((mean, sd), abs=0.1)

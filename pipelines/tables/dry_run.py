@@ -48,6 +48,7 @@ SAMPLES = {
     "nli": 275_601,
     "stsb-sentences": 17_256,
     "wiki10k": 10_000,
+    "wiki10k-translated": 10_000,
     "cc3m": 2_806_504,
     "clotho-train": 19_195,
     "audiocaps-train": 45_178,

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from evaluation.load import load_model
 from evaluation.registry import make_tasks
-from pipelines.tables import sgbert
+from pipelines.tables import runs, sgbert
 from pipelines.tables.offline import Offline
-from pipelines.tables.runs import recipe_of
+from pipelines.tables.table import Row
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 from trainers.sgbert import SGBERTConfig
 
@@ -41,7 +43,7 @@ def test_averages_are_those_of_the_rows() -> None:
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_small_scale_keeps_what_a_row_varies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sgbert, "_sentences", lambda shards, offline: f"small/{shards}")
-    recipe = recipe_of(TRAINED[name])
+    recipe = runs.recipe_of(TRAINED[name])
     small = sgbert.mini(recipe, Offline(Path("data"), Path("shards")))
     assert isinstance(recipe.method, SGBERTConfig) and isinstance(small.method, SGBERTConfig)
     sizes = {"head_width": 0, "first_layer": 0}
@@ -76,9 +78,11 @@ def test_seconds_of_a_run_of_a_flow_and_of_neither(model: Path) -> None:
     assert sgbert.seconds(str(model), table, data)["training"] == 12.5
 
 
-def test_pairs_of_figure_5(model: Path) -> None:
-    cosines = sgbert.extremes(str(model), sgbert.TABLES["F5"], model.parent)
+def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> None:
+    row = Row("untuned", model=str(model))
+    paper: Any = SimpleNamespace()
+    values = runs.run(sgbert.TABLES["F5"], paper, runs.Scale(tmp_path, model.parent), [row], (0,), lambda line: None)
     (task,) = make_tasks(["stsb-dev"], model.parent)
     found = task.similarities(load_model(str(model), device="cpu"))
-    assert cosines["rated 5"] == pytest.approx(100 * np.mean(found[task.gold == 5]), abs=1e-3)
-    assert len(sgbert.plane(str(model), model.parent).axes[0].collections) == 4  # lines and points of two kinds
+    assert values["untuned"]["rated 5"] == [pytest.approx(100 * np.mean(found[task.gold == 5]), abs=1e-3)]
+    assert len(list((tmp_path / "pictures").glob("untuned-*.png"))) == 1

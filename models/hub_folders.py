@@ -27,7 +27,7 @@ class Source:
         """
         if Path(path).is_dir():
             return Path(path)
-        tokenizer, tensors = (["*.txt", "*.model"] if self.tokenizer else []), (["*.safetensors"] if weights else [])
+        tokenizer, tensors = (["*.txt", "*.model", "*.spm"] if self.tokenizer else []), (["*.safetensors"] if weights else [])
         try:
             return Path(snapshot_download(path, allow_patterns=["*.json", *tokenizer, *tensors]))
         except (OSError, HFValidationError) as error:

@@ -246,7 +246,7 @@ TABLES: dict[str, Table] = {
     "T9": _settings("Settings of SentEval", paper.SENTEVAL_SETTINGS, "`--protocol released --hidden 50` have"),
     "T10": Table(
         "Fine-tuned on GLUE; of its validation part the first tenth is for choice, the rest for the score",
-        tuple(f"finetune:glue/{name}.train.tsv#{metric}" for name, metric in paper.GLUE.items()),
+        tuple(f"finetune:glue/{name}.tsv#{metric}" for name, metric in paper.GLUE.items()),
         (
             Row("BERT-base", model=f"{ENCODERS['bert-base']}@cls", paper=(90.97, 91.08, 56.63, 87.09, 62.50)),
             Row("SG-OPT", "sgbert/bert-base", paper=(91.28, 91.68, 56.36, 86.96, 62.75)),

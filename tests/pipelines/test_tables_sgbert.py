@@ -32,12 +32,11 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_averages_are_those_of_the_rows() -> None:
-    """Within the rounding of seven numbers that are themselves means of eight runs."""
-    for key, table in sgbert.TABLES.items():
-        for row in table.rows:
-            if table.average and None not in row.paper:
-                *numbers, average = row.paper
-                assert average == pytest.approx(np.mean(np.array(numbers, float)), abs=0.011), (key, row.label)
+    """Within the rounding of seven numbers that are themselves means of eight runs, but for one that is misprinted."""
+    rows = [(key, row) for key, table in sgbert.TABLES.items() for row in table.rows if table.average]
+    full = {(key, row.label): np.array(row.paper, float) for key, row in rows if None not in row.paper}
+    off = {place: numbers[:-1].mean() for place, numbers in full.items() if abs(numbers[-1] - numbers[:-1].mean()) > 0.011}
+    assert off == {("T1", "BERT-large Flow"): pytest.approx(69.74, abs=0.005)}
 
 
 @pytest.mark.parametrize("name", TRAINED)

@@ -122,16 +122,19 @@ def missing(
                 note(error, task.partition(":")[2].partition("?")[0])
     for row in rows:
         try:
+            shards: list[str] = []
             if row.model is not None:
-                parse_model(_model(row.model, paper, scale))
+                fit = parse_model(_model(row.model, paper, scale)).fit
+                shards = [fit] if fit is not None and not Path(fit).is_file() else []
             elif row.recipe is not None:
                 recipe = scaled(row, paper, scale)
                 recipe.encoder.read()
-                for stream in recipe.streams.values():
-                    try:
-                        ShardSet.open(stream.shards)
-                    except DataError as error:
-                        note(error, stream.shards)
+                shards = [stream.shards for stream in recipe.streams.values()]
+            for place in shards:
+                try:
+                    ShardSet.open(place)
+                except DataError as error:
+                    note(error, place)
         except (DataError, ValueError) as error:
             note(error)
     return list(lacks)

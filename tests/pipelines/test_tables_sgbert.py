@@ -15,7 +15,7 @@ from evaluation.load import load_model
 from evaluation.registry import make_tasks
 from pipelines.tables import runs, sgbert
 from pipelines.tables.offline import Offline
-from pipelines.tables.table import Row
+from pipelines.tables.table import Row, Table
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 from trainers.sgbert import SGBERTConfig
 
@@ -75,6 +75,14 @@ def test_seconds_of_a_run_of_a_flow_and_of_neither(model: Path) -> None:
     assert plain["inference"] > 0 and flow["training"] > plain["training"]
     (model.parent / "summary.json").write_text(json.dumps({"train_seconds": 12.5}))
     assert sgbert.seconds(str(model), table, data)["training"] == 12.5
+
+
+def test_a_flow_s_sentences_are_missed_before_anything_runs(model: Path) -> None:
+    row = Row("Flow", model=f"{model}@last2+flow:shards/nowhere")
+    paper: Any = SimpleNamespace()
+    scale = runs.Scale(model.parent, model.parent)
+    (lack,) = runs.missing(Table("t", (), (row,)), paper, scale, [row], lambda name: f"maker of {name}")
+    assert lack.endswith("prepare.py maker of shards/nowhere")
 
 
 def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> None:

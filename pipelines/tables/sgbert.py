@@ -82,17 +82,15 @@ def _drawing(title: str) -> Table:
 
 
 def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Seconds of training, or of fitting a flow, and of encoding both sentences of all pairs of STS-B's test part.
+    """Seconds of training and of encoding both sentences of all pairs of STS-B's test part.
 
-    A trained model's training is that of its run, evaluations included.
+    A trained model's training is that of its run, evaluations included, a flow's that of loading and fitting; others have 0.
     """
     start = time.perf_counter()
     encoder = load_model(model, batch_size=16)
-    fitted = time.perf_counter()
-    load_model(model.partition("+")[0], batch_size=16)
-    loaded = time.perf_counter() - fitted
-    run = Path(model).parent / "summary.json"
-    training = json.loads(run.read_text())["train_seconds"] if run.is_file() else max(0.0, fitted - start - loaded)
+    training = time.perf_counter() - start if parse(model).post else 0.0
+    if (run := Path(model).parent / "summary.json").is_file():
+        training = json.loads(run.read_text())["train_seconds"]
     task = _pairs("stsb-test", data)
     start = time.perf_counter()
     encoder.encode([*task.pairs.first, *task.pairs.second])

@@ -208,8 +208,8 @@ def named_files(
         there = files.has(entry.file)
         if not there and missing == "raise":
             raise DataError(
-                f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; set --root, remove the row, "
-                "or leave such rows out with --missing skip"
+                f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; put it there, or remove the "
+                "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
         if not there or (captions and not entry.captions) or entry.label == "":
             yield None

@@ -241,10 +241,13 @@ PICTURES: dict[str, Source] = {
         hint="the list is in https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip",
     ),
     "flickr30k": Source(
-        title="Flickr30K, Karpathy's test split: 1,000 pictures x 5 captions",
+        title="Flickr30K, Karpathy's splits: 29,000 pictures x 5 captions of train, 1,000 of test",
         home="https://shannon.cs.illinois.edu/DenotationGraph/",
         licence="non-commercial research",
-        results=(Result("shards/flickr30k", ("dataset_flickr30k.json", "flickr30k-images/"), pictures.karpathy, "test"),),
+        results=tuple(
+            Result(path, ("dataset_flickr30k.json", "flickr30k-images/"), partial(pictures.karpathy, split=split), split)
+            for path, split in (("shards/flickr30k", "test"), ("shards/flickr30k-train", "train"))
+        ),
         hint="the list is in https://cs.stanford.edu/people/karpathy/deepimagesent/caption_datasets.zip",
     ),
     "prompts": Source(

@@ -136,7 +136,7 @@ class Model:
         from models.hub_folders import Source
 
         self.search, self.prefix = search, prefix
-        saved, (own, other) = Source(option, tokenizer=True), languages
+        saved, (own, other) = Source(option, tokenizer=True, kind="AutoModelForSeq2SeqLM"), languages
         folder = saved.folder(name)
         saved.refuse_pickles(name, folder)
         try:
@@ -224,7 +224,10 @@ def resume(out: Path, sentences: Sequence[str], settings: dict[str, Any], batch:
 
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
+    from transformers.utils import logging as transformers_logging
+
     arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)
+    transformers_logging.disable_progress_bar()
     try:
         print(arguments.run())
     except ValueError as error:

@@ -212,17 +212,27 @@ def cc3m(folder: Path) -> Expected:
     }
 
 
-def karpathy(folder: Path, data: str, pictures: str, more: Mapping[str, str]) -> Expected:
-    def picture(number: int, split: str, captions: int) -> dict[str, Any]:
-        sentences = [
-            {"tokens": ["a"], "raw": f" Caption {i} of {number}.\n", "imgid": 0, "sentid": i} for i in range(captions)
-        ]
+def karpathy(folder: Path, data: str, pictures: str, more: Mapping[str, str]) -> list[Seen]:
+    """Pictures 1 and 2 are of test, 3 is of train; the captions of all three."""
+    captions = {number: [f"Caption {i} of {number}." for i in range(5)] for number in (3, 1, 2)}
+
+    def picture(number: int, split: str, count: int) -> dict[str, Any]:
+        sentences = [{"tokens": ["a"], "raw": f" Caption {i} of {number}.\n", "imgid": 0, "sentid": i} for i in range(count)]
         return {**more, "filename": f"{number}.jpg", "split": split, "sentences": sentences, "imgid": number}
 
     listed = [picture(3, "train", 5), picture(1, "test", 5), picture(2, "test", 7)]
     put(folder, {f"dataset_{data}.json": json.dumps({"images": listed, "dataset": data})})
-    put(folder, {f"{pictures}/{number}.jpg": png(number) for number in (1, 2)})
-    return {f"shards/{data}": [([f"Caption {i} of {number}." for i in range(5)], None, png(number)) for number in (1, 2)]}
+    put(folder, {f"{pictures}/{number}.jpg": png(number) for number in captions})
+    return [(texts, None, png(number)) for number, texts in captions.items()]
+
+
+def coco(folder: Path) -> Expected:
+    return {"shards/coco": karpathy(folder, "coco", "val2014", {"filepath": "val2014"})[1:]}
+
+
+def flickr30k(folder: Path) -> Expected:
+    found = karpathy(folder, "flickr30k", "flickr30k-images", {})
+    return {"shards/flickr30k": found[1:], "shards/flickr30k-train": found[:1]}
 
 
 def prompts(folder: Path) -> Expected:
@@ -324,8 +334,8 @@ DOWNLOADS: dict[str, Callable[[Path], Expected]] = {
     "cifar10": cifar10,
     "cifar100": cifar100,
     "cc3m": cc3m,
-    "coco": lambda folder: karpathy(folder, "coco", "val2014", {"filepath": "val2014"}),
-    "flickr30k": lambda folder: karpathy(folder, "flickr30k", "flickr30k-images", {}),
+    "coco": coco,
+    "flickr30k": flickr30k,
     "prompts": prompts,
     "librispeech": librispeech,
     "clotho": clotho,

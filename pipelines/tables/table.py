@@ -57,8 +57,8 @@ class Table:
     """A last column with the mean of the others; `Row.paper` holds one more number then."""
     reference: str | None = None
     """Label of the row against which p is computed."""
-    seeds: int = 1
-    """Runs a row in the paper."""
+    seeds: int | tuple[int, ...] = 1
+    """Runs a row in the paper, or their seeds."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
     """Of classifiers, as `evaluate.py --protocol`."""
     hidden: int = 0
@@ -70,5 +70,7 @@ class Table:
     same, without those whose data is not there."""
     draw: Callable[[Table, Values], Figure] | None = None
     """The figure of a table that is one."""
+    picture: Callable[[str, Path], Figure] | None = None
+    """The figure of one model: (what `evaluate.py --model` takes, the folder of evaluation data) -> it."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 Values = dict[str, dict[str, list[float]]]
 """Label of a row -> column -> one value a seed."""
-Measure = Callable[[str, "Table"], dict[str, float]]
-"""(what `evaluate.py --model` takes, the table) -> a value for each column."""
+Measure = Callable[[str, "Table", Path], dict[str, float]]
+"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,8 @@ class Table:
     title: str
     """What it shows, in a line."""
     columns: tuple[str, ...]
-    """``TASK`` or ``TASK/METRIC``, as `evaluate.py --tasks` names them; or what `measure` gives."""
+    """``TASK`` or ``TASK/METRIC``, of a task with a place ``KIND:PLACE#METRIC``, as `evaluate.py --tasks` names them;
+    without a metric the task's primary one. Or what `measure` gives."""
     rows: tuple[Row, ...]
     names: tuple[str, ...] = ()
     """The columns' heads, where their own names do not serve."""

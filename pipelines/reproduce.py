@@ -18,7 +18,6 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError, did_you_mean
-
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import render

@@ -18,8 +18,6 @@ ENCODERS = {
     "bert-base": "google-bert/bert-base-uncased",
 }
 SHARDS = "shards/bookcorpus"
-WOS = ("wos/wos7.tsv", "wos/wos134.tsv")
-"""Web of Science with the 7 classes of the paper and with all 134; how to make them: `classification.py`."""
 
 LOSSES: dict[str, tuple[dict[str, Any], str]] = {  # Table 3: what each row changes of both losses with the perturbation
     "both": ({}, "both losses, targets of unit length and perturbed"),
@@ -95,15 +93,9 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
     "released": _row(
         "released",
         RELEASED,
-        "As the released code runs, its selection aside: adjectives of long sentences, no projectors, no dropout, padding in the "
-        "mean, 8 at 1e-6.",
+        "As the released code runs, its selection aside: adjectives of long sentences, no projectors or dropout, 8 at 1e-6.",
     ),
     **TABLE_3,
-    "wos": _row(
-        "wos",
-        {"evaluation.final": (*(f"classify:{file}?head=three-layers" for file in WOS), f"geometry:{WOS[0]}")},
-        "Table 2: accuracy, macro precision, recall and F1 on Web of Science, of the paper's classifier on frozen vectors.",
-    ),
 }
 
 if __name__ == "__main__":

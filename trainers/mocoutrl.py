@@ -143,8 +143,8 @@ class MoCoUTRL(Method):
         losses.move(self.dictionary, self.table.weight, self.config.momentum)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens; the states
-        of all tokens (B, 3, L, d) for the token loss `rows`, since only the whole batch says where it reads."""
+        """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens; or all
+        token states (B, 3, L, d) for the token loss `rows`, since only the whole batch says where it reads."""
         ids, mask, marks = (batch[name] for name in ("input_ids", "attention_mask", "word_mask"))
         if self.choices.mean_with_padding:
             ids = _padded(ids, self.sentence_encoder.tokenizer.pad_token_id)

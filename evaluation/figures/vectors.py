@@ -65,7 +65,7 @@ def angle_kde(
     classes = list(dict.fromkeys(names.tolist()))
     if len(classes) > len(COLOURS):
         raise ValueError(f"{len(classes)} classes; at most {len(COLOURS)} can be told apart by colour, draw some of them")
-    plane = _on_circle(several.reshape(-1, several.shape[-1])).reshape(*several.shape[:2], 2)
+    plane = on_circle(several.reshape(-1, several.shape[-1])).reshape(*several.shape[:2], 2)
     figure = new_figure(13, 4.2)
     density, angles, distances = figure.subplots(1, 3)
     _plane_density(density, plane.reshape(-1, 2))
@@ -87,7 +87,7 @@ def angle_kde(
     return figure
 
 
-def _on_circle(x: np.ndarray) -> np.ndarray:
+def on_circle(x: np.ndarray) -> np.ndarray:
     """(N, d) -> unit vectors (N, 2) along the two components of most variance (the linear kernel's PCA is PCA)."""
     from sklearn.decomposition import PCA
 

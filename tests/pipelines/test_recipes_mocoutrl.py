@@ -32,12 +32,6 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
         **{"streams.text.shuffle": False, "optim.text.schedule": "constant", "optim.text.clip": None},
         **{"run.precision": "fp32", "run.epochs": 5},
     },
-    "wos": {  # Table 2. [DISAGREE 6.4] seven categories, and later six; the file has seven, and 134 below these
-        "evaluation.final": [
-            *(f"classify:wos/{file}.tsv?head=three-layers" for file in ("wos7", "wos134")),
-            "geometry:wos/wos7.tsv",
-        ]
-    },
 }
 
 

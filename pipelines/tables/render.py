@@ -26,8 +26,6 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
     for row in rows:
         ours = {column: means.get(row.label, {}).get(column, []) for column in shown}
         paper = dict(zip(published, row.paper, strict=True)) if row.paper else {}
-        if set(columns) != set(table.columns):
-            paper.pop(AVERAGE, None)  # a mean over other columns is another number
         if any(ours.values()):
             lines.append([row.label, "ours", *(_mean(ours[column]) for column in shown)])
         if any(paper.get(column) is not None for column in shown):

@@ -162,7 +162,7 @@ def test_targets_are_of_unit_length_and_perturbed_or_as_they_are(variant: str) -
             torch.manual_seed(0)
             found.append(made({"text": triplets()}).losses["token"])
             made.dictionary.mul_(3)
-        assert torch.allclose(*found, atol=1e-6) == perturbation
+        assert torch.allclose(found[0], found[1], atol=1e-6) == perturbation
 
 
 def test_the_triplet_loss_leaves_the_perturbed_target_off_the_sphere() -> None:

@@ -137,7 +137,8 @@ class _Run:
 
     def _logits(self, part: str, rows: Tensor) -> Tensor:
         chosen = [self.data.parts[part][i] for i in rows]
-        features = self.encoder.tokenize([(row.text, row.second) if self.data.pairs else row.text for row in chosen])
+        texts: list[Any] = [(row.text, row.second) if self.data.pairs else row.text for row in chosen]
+        features = self.encoder.tokenize(texts)
         encoder, head = self.model
         return head(encoder(on_device(features, self.device))["sentence_embedding"][:, : self.width])
 

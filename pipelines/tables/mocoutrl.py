@@ -198,7 +198,7 @@ TABLES = {
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """200 steps of 32 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
+    """100 steps of 32 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
     questions(offline)
     text = recipe.streams["text"]
     changes = {
@@ -213,7 +213,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         "evaluation.watch": (),
         "evaluation.every": 50,
         "run.epochs": 1000,
-        "run.max_steps": 200,
+        "run.max_steps": 100,
         "run.precision": "fp32",
         "run.threads": 1,
         "run.gpus_per_worker": 0,

@@ -45,6 +45,7 @@ SHAPES: dict[str, partial[PretrainedConfig]] = {
 
 SAMPLES = {
     "wiki1m": 1_000_000,
+    "bookcorpus": 74_000_000,
     "nli": 275_601,
     "stsb-sentences": 17_256,
     "wiki10k": 10_000,

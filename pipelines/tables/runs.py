@@ -150,8 +150,8 @@ def run(
     for place, (row, seed) in enumerate(work, start=1):
         say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
         scores = _row(row, seed, table, columns, paper, scale)
-        for column in columns:
-            values[row.label][column].append(scores[column])
+        for column, score in scores.items():
+            values[row.label].setdefault(column, []).append(score)
     return values
 
 
@@ -181,6 +181,8 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         assert row.model is not None
         spec = _model(row.model, paper, scale)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    if row.measure is not None:
+        table = replace(table, measure=row.measure)
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]

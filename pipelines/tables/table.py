@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Values = dict[str, dict[str, list[float]]]
 """Label of a row -> column -> one value a seed."""
 Measure = Callable[[str, "Table", Path], dict[str, float]]
-"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column."""
+"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column, and what else the
+figure is drawn from."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Row:
     """``@POOLING`` or ``+whitening`` for the model that was trained."""
     paper: tuple[float | None, ...] = ()
     """The paper's numbers, one a column; None where it has none."""
+    measure: Measure | None = None
+    """What gives this row's columns in place of the table's `measure`: of a model that must be made first."""
     lacks: str | None = None
     """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
     not published. Such a row shows the paper's numbers alone."""

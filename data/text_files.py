@@ -46,7 +46,7 @@ def read_rows(
     number, header = next(rows, (0, []))
     if not number:
         raise DataError(f"{path} is empty; its first line names the columns, among them {_list([*columns, *either])}")
-    wanted = [*columns, *([] if set(either) & set(header) else either[:1])]
+    wanted = [*columns, *([column for column in header if column in either] or either[:1])]
     for column in wanted:
         if column not in header:
             near = did_you_mean(column, set(header) - {*columns, *either})

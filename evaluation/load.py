@@ -1,4 +1,4 @@
-"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow]``, and the encoder that it stands for."""
+"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``, and the encoder that it stands for."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ from data.word_vectors import is_word_vectors
 from evaluation.encoders.folders import model_type, own_module
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.task import EvaluationError
+from evaluation.tasks.paired_items import Samples
+from evaluation.tasks.retrieval import read_captions
 
 logger = logging.getLogger(__name__)
 
@@ -49,10 +51,11 @@ class Spec(NamedTuple):
     place: Path
     pooling: str | None = None
     post: str | None = None  # "whitening", "whitening256", "flow"
+    fit: str | None = None  # what that is fitted on: a file, one sentence a line, or shards of texts
 
 
 def parse(spec: str) -> Spec:
-    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow]``; the longest beginning that exists on disk is the place.
+    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``; the longest beginning that exists on disk is the place.
 
     Raises EvaluationError for a place that does not exist and an unknown post-processing.
     """
@@ -67,16 +70,23 @@ def parse(spec: str) -> Spec:
             "--local-dir DIR` first) or a word-vector file; @POOLING and +whitening or +flow may follow it"
         )
     place, rest = spec[: ends[0]], spec[ends[0] :]
-    parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+(.+))?", rest)
+    parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+([^:]+)(?::(.+))?)?", rest)
     if parts is None:
-        raise EvaluationError(f"{place} exists, but {rest!r} after it is not @POOLING, +POST or @POOLING+POST")
-    pooling, post = parts.groups()
+        raise EvaluationError(f"{place} exists, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]")
+    pooling, post, fit = parts.groups()
     if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
         raise EvaluationError(
             f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
             "+whitening<K> (to K dimensions) and +flow"
         )
-    return Spec(_path(place), pooling, post)
+    return Spec(_path(place), pooling, post, fit)
+
+
+def fit_sentences(place: str | Path) -> list[str]:
+    """Sentences to fit on: the lines of a file, or the texts (field txt) of shards."""
+    if _path(str(place)).is_file():
+        return read_captions(place)
+    return [sample.item for chunk in Samples("+whitening or +flow", place).chunks() for sample in chunk]
 
 
 def load_model(
@@ -92,18 +102,20 @@ def load_model(
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean and letters). `fit` are the sentences that whitening and flow are fitted on, and `fit_source` is what the
-    protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
+    have mean and letters). `fit` are the sentences that whitening and flow are fitted on where the spec names none, and
+    `fit_source` is what the protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
     sound.
 
     Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
     """
-    place, own, post = parse(spec)
+    place, own, post, own_fit = parse(spec)
     if own is not None and pooling is not None and own != pooling:
         raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
     pooling = own or pooling
+    if own_fit is not None:
+        fit, fit_source = fit_sentences(own_fit), own_fit
     if post is not None and not fit:
-        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and there are none; give a text file (--fit FILE)")
+        raise EvaluationError(f"{spec!r}: +{post} is fitted on sentences, and there are none; give some (--fit FILE)")
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
         model.name = f"{model.name}@{pooling}"

@@ -280,7 +280,10 @@ def _geometry(title: str, place: str, options: Options, probing: Probing) -> Tas
         fields = Samples(title, place).shards.fields
         classes = "cls" in fields and "json" not in fields and "txt" not in fields
         return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
-    rows = [row for part in read_labelled(place, probing.seed).parts.values() for row in part]
+    data = read_labelled(place, probing.seed)
+    if data.pairs:
+        raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
+    rows = [row for part in data.parts.values() for row in part]
     return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
 
 
@@ -294,7 +297,7 @@ KINDS = {
         lambda title, place, options, probing: hub_pairs(place),
     ),
     "classify": Kind(
-        "labelled texts in a TSV with the columns label text: a probe on frozen vectors",
+        "labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen vectors",
         lambda title, place, options, probing: ClassificationTask(
             title, read_labelled(place, probing.seed), probing.protocol, **options
         ),

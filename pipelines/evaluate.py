@@ -21,10 +21,9 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from evaluation import registry, report, tables
-from evaluation.load import TARGET, load_model, parse
+from evaluation.load import TARGET, fit_sentences, load_model, parse
 from evaluation.report import Measured
 from evaluation.task import EvaluationError, Task
-from evaluation.tasks.retrieval import read_captions
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -38,7 +37,7 @@ logger = logging.getLogger("evaluation.command")
 class Arguments:
     """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders, word-vector files.
 
-    MODEL is PLACE[@POOLING][+whitening[K]|+flow]: bert, bert@first-last, bert@layer6-max, bert@wk, bert+whitening256,
+    MODEL is PLACE[@POOLING][+whitening[K]|+flow][:FIT]: bert, bert@first-last, bert@layer6-max, bert@wk, bert+whitening256,
     glove.txt. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
@@ -60,7 +59,8 @@ class Arguments:
     """cls, mean, max, last2, first-last, layer3-mean, wk, ...: replaces the model's own. A folder that says nothing of
     pooling gets mean."""
     fit: Path | None = None
-    """Sentences, one a line, that +whitening and +flow are fitted on. Default: those of the tasks, without labels."""
+    """Sentences, one a line, or shards of texts that +whitening and +flow are fitted on; +flow:PLACE is for one model.
+    Default: the sentences of the tasks, without labels."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
     """Of classifiers: SentEval's for published numbers with a steadier last fit, to the letter, its quick one, GCLSR's."""
     hidden: int = 0
@@ -193,7 +193,7 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:
     if arguments.fit is not None:
-        fit, source = read_captions(arguments.fit), str(arguments.fit)
+        fit, source = fit_sentences(arguments.fit), str(arguments.fit)
     else:
         fit, source = list(dict.fromkeys(s for task in tasks for s in task.sentences())), TARGET
     model = load_model(

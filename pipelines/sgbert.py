@@ -24,10 +24,9 @@ ENCODERS = {
 }
 CLS = "cls_before_pooler"
 
-ABLATION: dict[str, dict[str, Any]] = {  # Table 5: what each row changes of SG-OPT
+ABLATION: dict[str, dict[str, Any]] = {  # Table 5: what each row changes of SG-OPT; its base loss is `bert-base-sg`
     "opt2": {"method.loss": "opt2"},
     "opt1": {"method.loss": "opt1"},
-    "base-loss": {"method.loss": "sg"},
     "temperature-0.1": {"method.temperature": 0.1},
     "temperature-0.001": {"method.temperature": 0.001},
     "lambda-0": {"method.regularisation": 0.0},
@@ -37,10 +36,23 @@ ABLATION: dict[str, dict[str, Any]] = {  # Table 5: what each row changes of SG-
 TRACKS = tuple(f"pairs:semeval/STS.input.{track}.txt" for track in ("track1.ar-ar", "track3.es-es", "track5.en-en"))
 """SemEval 2017, and `SPANISH` of 2014: folders of the workshop's own files."""
 SPANISH = "pairs:semeval/es2014"
+TRANSLATED = {"streams.text.shards": "shards/stsb-translated", "streams.text.columns": ("original", "translation")}
+NLI = {"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079}
+LOSSES: dict[str, dict[str, Any]] = {
+    "bt": {"method.loss": "sg", "method.positive": "translation", **TRANSLATED},
+    "sg": {"method.loss": "sg"},
+    "sg-opt": {},
+}
+RELEASED = {
+    "method.variant": "released",
+    "optim.text.weight_decay": 0.01,
+    "evaluation.patience_counts": "decreases",
+    "evaluation.keep": "last",
+}
 
 
 def bert_base() -> Recipe:
-    """SG-OPT, BERT-base: Table 1's main row. 17,256 sentences of STS-B without labels, 16 at 5e-5."""
+    """SG-OPT, BERT-base: Table 1's main row. 17,256 sentences of STS-B without labels, 16 at 5e-5, all in fp32."""
     return Recipe(
         name="sgbert/bert-base",
         method=SGBERTConfig(),
@@ -50,7 +62,7 @@ def bert_base() -> Recipe:
         evaluation=EvaluationConfig(
             data="SentEval/data/downstream", select="stsb-dev", final=parts.STS.final, every=50, patience=10
         ),
-        run=parts.paper_run("sgbert/bert-base"),
+        run=parts.paper_run("sgbert/bert-base").model_copy(update={"precision": "fp32"}),
     )
 
 
@@ -73,37 +85,36 @@ def smoke() -> Recipe:
 
 
 _row = partial(parts.row, bert_base)
-TRANSLATED = TextStream(shards="shards/stsb-translated", batch_size=16, max_length=128, columns=("original", "translation"))
-NLI = {"streams.text.shards": "shards/nli-sentences", "run.max_steps": 1079}
-RELEASED = {
-    "method.variant": "released",
-    "optim.text.weight_decay": 0.01,
-    "evaluation.patience_counts": "decreases",
-    "evaluation.keep": "last",
-}
+
+
+def _of_encoder(encoder: str, loss: str) -> Callable[[], Recipe]:
+    changes = {"encoder.path": ENCODERS[encoder], **LOSSES[loss]}
+    if encoder == "mbert":
+        changes["evaluation.final"] = (*TRACKS, SPANISH)
+    tables = {"mbert": "Tables 2 and 3", "roberta-base": "Table 11", "roberta-large": "Table 11"}.get(encoder, "Table 1")
+    return _row(f"{encoder}-{loss}", changes, f"{tables}: {loss.upper()} from {ENCODERS[encoder]}.")
+
+
+def _transfer(encoder: str) -> Callable[[], Recipe]:
+    changes = {"encoder.path": ENCODERS[encoder], **NLI, "method.pooling": "mean", "method.first_layer": 4}
+    about = f"Table 4: SG-OPT from {ENCODERS[encoder]} on sentences of NLI, with means of the teacher's layers from 4 on."
+    return _row(f"{encoder}-transfer", {**changes, "evaluation.final": TRANSFER}, about)
+
 
 RECIPES: dict[str, Callable[[], Recipe]] = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
     **{
-        f"{encoder}-{name}": _row(
-            f"{encoder}-{name}",
-            {"encoder.path": path, "method.loss": loss},
-            f"Tables 1 and 11: {name.upper()} from {path}.",
-        )
-        for encoder, path in ENCODERS.items()
-        for name, loss in (("sg", "sg"), ("sg-opt", "opt3"))
-        if (encoder, name) != ("bert-base", "sg-opt")
+        f"{encoder}-{loss}": _of_encoder(encoder, loss)
+        for encoder in ENCODERS
+        for loss in LOSSES
+        if (encoder, loss) != ("bert-base", "sg-opt")
     },
-    "bert-base-bt": _row(
-        "bt",
-        {"method.positive": "translation", "method.loss": "sg", "streams.text": TRANSLATED},
-        "BT: the back-translation is the positive, no teacher. Columns original, translation.",
-    ),
+    **{f"{encoder}-transfer": _transfer(encoder) for encoder in ("bert-base", "bert-large", "sbert-base")},
     "bt-sg-opt": _row(
         "bt-sg-opt",
-        {"method.positive": "both", "streams.text": TRANSLATED},
+        {"method.positive": "both", **TRANSLATED},
         "BT + SG-OPT (Table 7): the original through the student, its back-translation through the teacher.",
     ),
     "released": _row(
@@ -112,16 +123,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         "SG-OPT as the released code runs: mean pooling, teacher dropout, weight decay, its stopping, the last weights.",
     ),
     "nli": _row("nli", NLI, "SG-OPT on sentences of SNLI and MultiNLI instead of STS-B (Figure 4)."),
-    "transfer": _row(
-        "transfer",
-        {**NLI, "method.pooling": "mean", "method.layers": tuple(range(4, 13)), "evaluation.final": TRANSFER},
-        "SG-OPT for the transfer tasks (Table 4): NLI sentences, mean pooling of the teacher's layers from the fourth on.",
-    ),
-    "multilingual": _row(
-        "multilingual",
-        {"encoder.path": ENCODERS["mbert"], "evaluation.final": (*TRACKS, SPANISH)},
-        "MBERT trained on English STS-B, measured on Arabic, Spanish and English (Tables 2 and 3).",
-    ),
     **{
         f"ablation-{row}": _row(f"ablation-{row}", changes, f"Table 5: SG-OPT with {changes}.")
         for row, changes in ABLATION.items()

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import importlib
 import json
 import logging
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
@@ -23,6 +21,7 @@ if __name__ == "__main__":
 
 from data.errors import DataError
 from evaluation.tables import layout, mean_sd
+from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
 from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.recipe import Recipe, RecipeError
@@ -54,7 +53,7 @@ class Arguments:
     """
 
     pipelines: tyro.conf.Positional[tuple[str, ...]]
-    """What is trained; of several, each trial draws one."""
+    """What is trained; of several, each trial draws one. A Python file of your own serves if it has ``SPACES`` as well."""
     recipe: str = "demo"
     """A recipe that these pipelines have."""
     trials: int | None = None
@@ -143,7 +142,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     space = arguments.space or ("paper" if searcher == "grid" else "wide")
     recipes: dict[str, Recipe] = {}
     for name in names:
-        module = _pipeline(name)
+        module = registry.load(name)
         recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
         prepare(recipe)
         getattr(module, "make_start", lambda recipe: None)(recipe)
@@ -163,12 +162,19 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     )
 
 
-def _pipeline(name: str) -> ModuleType:
-    """The script of a pipeline that has spaces. Raises RecipeError for a name that is none, with the nearest one."""
+def _spaces(name: str) -> Mapping[str, SearchSpace]:
+    """The spaces of a pipeline by their names: those of tune_spaces, else ``SPACES`` of the pipeline itself.
+
+    Raises RecipeError for a pipeline that has none, with the nearest one that has.
+    """
     from tune_spaces import every
 
-    _check_known(f"no pipeline {name!r} with a search space", name, every())
-    return importlib.import_module(f"pipelines.{name}")
+    known = every()
+    own: Mapping[str, SearchSpace] | None = None if name in known else getattr(registry.load(name), "SPACES", None)
+    if own is None:
+        _check_known(f"the pipeline {name!r} has no search space (SPACES, a dict from a name to a space)", name, known)
+        return known[name]
+    return own
 
 
 def _check_known(problem: str, name: str, known: Iterable[str]) -> None:
@@ -181,9 +187,8 @@ def _check_known(problem: str, name: str, known: Iterable[str]) -> None:
 def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
     """A space by its name; for PBT what of it may change within a run."""
     from trainers.tuning.space import within_a_run
-    from tune_spaces import every
 
-    known = every()[pipeline]
+    known = _spaces(pipeline)
     _check_known(f"--space {name}: {pipeline} has none of that name", name, known)
     found = known[name]
     if scheduler != "pbt":

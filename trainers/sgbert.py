@@ -32,19 +32,20 @@ class SGBERTConfig(MethodConfig):
     loss: Literal["sg", "opt1", "opt2", "opt3"] = "opt3"
     """`sg`: L_base (NT-Xent). `opt1` and `opt2` leave terms out of it. `opt3`: SG-OPT, all layers at once."""
     positive: Literal["teacher", "translation", "both"] = "teacher"
-    """`teacher`: the text through BERT_F. `translation` (BT): a second text through BERT_T, no BERT_F, loss `sg`.
-    `both` (BT + SG-OPT): the second text through BERT_F."""
+    """`teacher`: the text through BERT_F. `translation` (BT): a second text through BERT_T, loss `sg`; BERT_F serves L_reg
+    alone. `both` (BT + SG-OPT): the second text through BERT_F."""
     pooling: Literal["max", "mean"] | None = None
     """Of a teacher layer's tokens, [CLS] and [SEP] among them. None: max, in `released` its default mean [DISAGREE 3.1]."""
-    layers: tuple[int, ...] | None = None
-    """Teacher layers that are used, 0 (embedding output) to l; none: all. The paper's transfer runs leave out the first."""
+    first_layer: int = Field(0, ge=0)
+    """Of the teacher, from this layer to the last; 0, the embedding output: all. The paper's transfer runs leave out the
+    first (appendix A.3)."""
     teacher_dropout: bool | None = None
     """Whether BERT_F has dropout in training. None: no, in `released` yes [DISAGREE 3.2]."""
     head_width: int = Field(4096, ge=0)
     """Width of the projection head f, Linear-GELU-Linear-GELU, which serves training only; 0: no head."""
     temperature: float = Field(0.01, gt=0)
     regularisation: float = Field(0.1, ge=0)
-    """Factor of L_reg (lambda); 0, or no BERT_F: without."""
+    """Factor of L_reg (lambda); 0: without."""
 
     @property
     def texts(self) -> int:
@@ -59,31 +60,29 @@ class SGBERTConfig(MethodConfig):
             raise ValueError(
                 f"method.loss={self.loss!r}: method.positive 'translation' is the BT baseline; set loss to 'sg'"
             )
-        if self.layers is not None and (not self.layers or min(self.layers) < 0 or len({*self.layers}) < len(self.layers)):
-            raise ValueError(f"method.layers={self.layers}: give at least one layer from 0 on, each once")
         if self.variant == "released" and self.loss == "sg":
             raise ValueError(
                 "method.variant='released' cannot train with method.loss 'sg': the released code has 2b rows of logits and "
                 "b labels, and its cross-entropy raises [DISAGREE 3.3]. Use the variant 'fixed' (2b labels)."
             )
-        if self.variant == "released" and self.loss != "opt3" and self.layers is not None and min(self.layers) > 0:
+        if self.variant == "released" and self.loss != "opt3" and self.first_layer > 0:
             raise ValueError(
-                f"method.layers={self.layers} with method.variant 'released': the released sampler draws a layer's number "
-                "and looks it up in what begins at the lowest layer, so it takes another one or none. Use 'fixed'."
+                f"method.first_layer={self.first_layer} with method.variant 'released': the released sampler draws a "
+                "layer's number and looks it up in what begins at the first layer, so it takes another or none. Use 'fixed'."
             )
 
     def check(self, recipe: Recipe, encoder: Any) -> None:
         hint = "original and translation" if self.texts == 2 else "one column, txt"
         check_texts(recipe, "text", (self.texts,), f"method.positive={self.positive!r}", hint)
         if encoder is not None:
-            self.layers_of(int(encoder.num_hidden_layers))
+            self.check_depth(int(encoder.num_hidden_layers))
 
-    def layers_of(self, depth: int) -> list[int]:
-        """The layers used of a model with `depth` layers behind its embeddings. Raises ValueError for one it lacks."""
-        chosen = list(range(depth + 1)) if self.layers is None else list(self.layers)
-        if max(chosen) > depth:
-            raise ValueError(f"method.layers={self.layers}: the model's layers are 0 (embedding output) to {depth}")
-        return chosen
+    def check_depth(self, depth: int) -> None:
+        """Raises ValueError where a model with `depth` layers behind its embeddings lacks the first layer."""
+        if self.first_layer > depth:
+            raise ValueError(
+                f"method.first_layer={self.first_layer}: the model's layers are 0 (embedding output) to {depth}"
+            )
 
     def build(self, encoder: TextEncoder) -> SGBERT:
         return SGBERT(encoder, self)
@@ -108,12 +107,10 @@ class SGBERT(Method):
         encoder.embeddings.requires_grad_(False)  # its dropout stays
         size, width = encoder.hidden_size, config.head_width
         self.head = nn.Sequential(Head(size, width, nn.GELU()), Head(width, width, nn.GELU())) if width else nn.Identity()
-        self.layers = config.layers_of(len(layer_stack(encoder.model)))
+        config.check_depth(len(layer_stack(encoder.model)))
         self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
-        self.teacher: nn.Module | None = None
-        if config.positive != "translation":
-            shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
-            self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
+        shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
+        self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -123,7 +120,7 @@ class SGBERT(Method):
         """[DISAGREE 3.2] The released fit loop's ``train()`` reaches BERT_F and wakes its dropout."""
         super().train(mode)
         wakes = self.config.variant == "released" if self.config.teacher_dropout is None else self.config.teacher_dropout
-        for part in self.teacher.children() if self.teacher is not None and wakes else ():
+        for part in self.teacher.children() if wakes else ():
             part.train(mode)
         return self
 
@@ -136,14 +133,14 @@ class SGBERT(Method):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
         ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
-        if self.teacher is None:  # both texts through BERT_T
+        if self.config.positive == "translation":  # both texts through BERT_T
             views = by_length(self._vectors, ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
         else:
             c = by_length(self._vectors, ids[:, 0], mask[:, 0])
             teach = partial(pooled_layers, self.teacher, pooling=self.pooling)
-            h = by_length(teach, ids[:, -1], mask[:, -1])[:, self.layers]  # h_ik
+            h = by_length(teach, ids[:, -1], mask[:, -1])[:, self.config.first_layer :]  # h_ik
             if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
-                picked = torch.randint(len(self.layers), (len(h), 1), device=h.device)
+                picked = torch.randint(h.shape[1], (len(h), 1), device=h.device)
                 h = h.take_along_dim(picked[..., None], dim=1)
             views = torch.cat([c[:, None], h], dim=1)
         z = self.head(views)  # one call: the gradient of its large weights is made once
@@ -168,8 +165,8 @@ class SGBERT(Method):
         return self.sentence_encoder.outputs(ids, mask).pooled
 
     def _distance(self) -> Tensor | None:
-        """L_reg, ||theta_F - theta_T||^2; none without a teacher or with lambda 0."""
-        if self.teacher is None or self.config.regularisation == 0:
+        """L_reg, ||theta_F - theta_T||^2; none with lambda 0."""
+        if self.config.regularisation == 0:
             return None
         pairs = zip(self.sentence_encoder.model.parameters(), self.teacher.parameters(), strict=True)
         trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0

@@ -52,7 +52,7 @@ def main(tasks: tuple[str, ...] = ("cr",), model: Path | None = None) -> None:
     print("|---|---:|---:|---:|---:|---:|---:|")
     for name in tasks:
         task = transfer.make(name, data)
-        x, y = task.features(encoder), task.data.y
+        x, y = task.data.features(encoder), task.data.y
         began = clock()
         accuracy = probe.run(x, y, probe.TEST).accuracy
         middle = clock()

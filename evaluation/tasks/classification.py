@@ -1,4 +1,4 @@
-"""Text classification on frozen sentence vectors, for any labelled TSV (see `labelled`).
+"""Classification of texts or pairs on frozen sentence vectors, for any labelled TSV (see `labelled_texts`).
 
 MoCoUTRL's Web of Science set comes as ``Data.xlsx``, which needs a spreadsheet reader. Once, elsewhere:
 ``pandas.read_excel("Data.xlsx")``, keep the columns ``Y1`` (7 classes) or ``Y`` (134) and ``Abstract``, rename them to
@@ -37,8 +37,9 @@ HEADS: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "three
 
 
 class ClassificationTask(LabelledTask):
-    """Accuracy and macro precision, recall and F1, in points, of a classifier on frozen vectors.
+    """Accuracy, macro precision, recall and F1, and Matthews' correlation, in points, of a classifier on frozen vectors.
 
+    Pairs of vectors u, v become the features [|u - v|, u * v].
     Head "linear" is logistic regression (one hidden layer with `Protocol.nhid`) by SentEval's protocol for a given split:
     dev chooses the L2 and when to stop. "three-layers" is MoCoUTRL's, trained by the same loop without L2.
     """
@@ -50,8 +51,8 @@ class ClassificationTask(LabelledTask):
         self.head = head
 
     def score(self, encoder: Encoder) -> Score:
-        """The four metrics; in the details the counts, classes and confusion, and how the classifier came about."""
-        x = {part: sides[0] for part, sides in self.data.vectors(encoder).items()}
+        """The metrics; in the details the counts, classes and confusion, and how the classifier came about."""
+        x = self.data.features(encoder)
         fit = probe.split if self.head == "linear" else fit_head
         result = fit(x, self.data.y, self.protocol)
         details = {"head": self.head, **result.details(), "protocol": dataclasses.asdict(self.protocol)}
@@ -64,12 +65,13 @@ def score(data: Labelled, predicted: np.ndarray, details: dict[str, Any]) -> Sco
     Macro means are over the classes that occur in the test part or in the predictions; a class never predicted has
     precision 0. ``confusion[i][j]`` counts rows of class i taken for class j, in the order of ``classes``.
     """
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+    from sklearn.metrics import confusion_matrix, matthews_corrcoef, precision_recall_fscore_support
 
     gold = data.y["test"]
     macro = precision_recall_fscore_support(gold, predicted, average="macro", zero_division=0)[:3]
     metrics = {"accuracy": probe.accuracy(gold, predicted)}
     metrics |= {name: 100 * float(value) for name, value in zip(("precision", "recall", "f1"), macro, strict=True)}
+    metrics["matthews"] = 100 * float(matthews_corrcoef(gold, predicted))
     confusion = confusion_matrix(gold, predicted, labels=np.arange(len(data.classes)))
     counts = {part: len(rows) for part, rows in data.parts.items()}
     return Score(

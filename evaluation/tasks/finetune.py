@@ -1,4 +1,4 @@
-"""Text classification by training the encoder itself, end to end with a head; the trained copy is thrown away."""
+"""Classification of texts or pairs by training the encoder itself, end to end; the trained copy is thrown away."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class Training:
 
 
 class FinetuneTask(LabelledTask):
-    """Accuracy and macro precision, recall and F1, in points, of a copy of the encoder trained on the train part.
+    """The metrics of `classification.score`, in points, of a copy of the encoder trained on the train part.
 
-    The head sits on the sentence vector; the epoch that is best on dev is tested, once. The encoder that is given stays
-    as it is. It must be a `FolderEncoder`: anything else has no weights to train, and is refused.
+    The head sits on the sentence vector, of a pair on that of both sentences in one sequence, as BERT has it. The epoch
+    that is best on dev is tested, once. The encoder that is given stays as it is. It must be a `FolderEncoder`: anything
+    else has no weights to train, and is refused.
     """
 
     def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
@@ -56,7 +57,7 @@ class FinetuneTask(LabelledTask):
         return []
 
     def score(self, encoder: Encoder) -> Score:
-        """The four metrics; in the details the counts, classes, confusion, settings and the dev accuracy by epoch."""
+        """The metrics; in the details the counts, classes, confusion, settings and the dev accuracy by epoch."""
         while isinstance(encoder, Encoded):
             encoder = encoder.encoder
         if not isinstance(encoder, FolderEncoder):
@@ -64,6 +65,8 @@ class FinetuneTask(LabelledTask):
                 f"task {self.name}: fine-tuning needs the weights of a model folder (load_encoder); "
                 f"{type(encoder).__name__} gives vectors only. The frozen classification task takes any encoder"
             )
+        if self.data.pairs and not callable(getattr(encoder.model[0], "tokenizer", None)):
+            raise EvaluationError(f"task {self.name}: {encoder.path} has no tokenizer that joins the sentences of a pair")
         device = encoder.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.training.seed)
@@ -116,7 +119,8 @@ class _Run:
             self.schedule.step()
 
     def _logits(self, part: str, rows: Tensor) -> Tensor:
-        features = self.tokenize([self.data.parts[part][i].text for i in rows])
+        chosen = [self.data.parts[part][i] for i in rows]
+        features = self.tokenize([(row.text, row.second) if self.data.pairs else row.text for row in chosen])
         encoder, head = self.model
         return head(encoder(on_device(features, self.device))["sentence_embedding"][:, : self.width])
 

@@ -1,6 +1,7 @@
-"""Labelled sentences, in one part or several: what they must satisfy, and how they are read from a TSV.
+"""Labelled sentences or pairs, in one part or several: what they must satisfy, and how they are read from a TSV.
 
-A TSV has a header with the columns ``label`` and ``text`` (or ``sentence``), tab separated, never quoted, one row a line,
+A TSV has a header with the column ``label`` and one of sentences (``text``, ``sentence``, ...), or two for pairs
+(``sentence1 sentence2``, ``premise hypothesis``, ``question sentence``), tab separated, never quoted, one row a line,
 ``.tsv`` or ``.tsv.gz``. Its parts are, in this order of preference: the files ``NAME.train.tsv``, ``NAME.dev.tsv`` and
 ``NAME.test.tsv``, given by any one of them; a column ``split`` with train, dev and test; else 80, 10 and 10 % of every
 class, drawn by a seed.
@@ -23,7 +24,7 @@ from data.text_files import read_rows
 from evaluation.task import Encoder, EvaluationError, look_up
 
 PARTS = ("train", "dev", "test")
-TEXT = ("text", "sentence")
+TEXT = ("text", "sentence", "question", "premise", "hypothesis", "text1", "text2", "sentence1", "sentence2")
 TENTHS = 10  # of a file that states no split: one is test, one dev
 
 
@@ -99,6 +100,10 @@ class Labelled:
         found = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
         return {part: found[i :: len(self.parts)] for i, part in enumerate(self.parts)}
 
+    def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
+        """What a classifier is given, float32 by part: vectors (N, d), or the `pair_features` (N, 2d) of pairs."""
+        return {part: pair_features(*sides) if self.pairs else sides[0] for part, sides in self.vectors(encoder).items()}
+
     def check_folds(self, folds: int, least: int) -> None:
         """Raises EvaluationError when a class has fewer than `least` rows to learn from."""
         label, count = min(self.counts.items(), key=lambda item: item[1])
@@ -117,6 +122,11 @@ class Labelled:
                     f"{self.source}: the {part} part has {len(rows):,} rows, all of the class {rows[0].label!r} (the first "
                     f"is {rows[0].place}); it needs at least 2 rows of 2 classes, so that there is something to tell apart"
                 )
+
+
+def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
+    """[|u - v|, u * v]: (N, 2d) of u, v (N, d)."""
+    return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
 class LabelledTask:
@@ -177,11 +187,13 @@ def _rows(path: Path) -> Iterator[tuple[str, Row]]:
     """Rows of a TSV with the part each states ("" without a split column)."""
     for number, fields in read_rows(path, ("label",), TEXT):
         place = f"{path}, line {number}"
-        text = " ".join(next(fields[column] for column in TEXT if column in fields).split())
+        texts = [" ".join(cell.split()) for column, cell in fields.items() if column in TEXT]
         label = fields["label"].strip()
-        if not label or not text:
-            raise EvaluationError(f"{place}: the label or the text is empty")
+        if len(texts) > 2:
+            raise EvaluationError(f"{path}: {len(texts)} columns are sentences ({', '.join(TEXT)}); leave one or two")
+        if not label or not all(texts):
+            raise EvaluationError(f"{place}: the label or a sentence is empty")
         part = fields.get("split", "").strip()
         if "split" in fields and part not in PARTS:
             raise EvaluationError(f"{place}: the split {part!r} is none of {', '.join(PARTS)}.{did_you_mean(part, PARTS)}")
-        yield part, Row(text, label, place)
+        yield part, Row(texts[0], label, place, *texts[1:])

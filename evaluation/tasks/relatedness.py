@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from evaluation.task import Encoder, EvaluationError, Score, look_up
+from evaluation.tasks.labelled_texts import pair_features
 from evaluation.tasks.sts import Pairs, PairTask, pearson, spearman
-from evaluation.tasks.transfer import pair_features
 
 logger = logging.getLogger(__name__)
 

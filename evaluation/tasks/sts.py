@@ -80,7 +80,8 @@ class PairTask:
 
     ``spearman`` and ``pearson`` are over all subsets concatenated ("all", what SimCSE and its followers report),
     ``spearman_mean`` the plain mean over subsets and ``spearman_wmean`` the mean weighted by their sizes (what the
-    original SentEval reports). All in points. A zero vector has cosine 0 with everything, as in SentEval.
+    original SentEval reports); of several subsets also ``pearson_mean`` and ``pearson_wmean``, which was the score of
+    SemEval's own contests. All in points. A zero vector has cosine 0 with everything, as in SentEval.
     """
 
     primary = "spearman"
@@ -108,7 +109,7 @@ class PairTask:
         return np.einsum("nd,nd->n", *(unit(vectors) for vectors in sides))
 
     def score(self, encoder: Encoder) -> Score:
-        """The four correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
+        """The correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
         similarities = self.similarities(encoder)
         parts = self._parts(similarities)
         subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
@@ -116,20 +117,21 @@ class PairTask:
         return Score(self.metrics(similarities), details, similarities)
 
     def metrics(self, similarities: np.ndarray) -> dict[str, float]:
-        """The four correlations of given similarities (N,) with the ratings, in points."""
+        """The correlations of given similarities (N,) with the ratings, in points."""
         both = {"spearman": spearman(similarities, self.gold), "pearson": pearson(similarities, self.gold)}
         for metric, value in both.items():
             if math.isnan(value):
                 # every pair alike: the encoder has collapsed, or all ratings are equal. Nothing is ranked, which is 0.
                 logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
                 both[metric] = 0.0
+        means: dict[str, float] = {}
         parts = [part for part in self._parts(similarities).values() if not math.isnan(part["spearman"])]
-        values, sizes = [part["spearman"] for part in parts], [part["pairs"] for part in parts]
-        return {
-            **both,
-            "spearman_mean": float(np.mean(values)) if parts else 0.0,
-            "spearman_wmean": float(np.average(values, weights=sizes)) if parts else 0.0,
-        }
+        sizes = [part["pairs"] for part in parts]
+        for metric in both if len(set(self.pairs.subset)) > 1 else ("spearman",):  # of one subset both are the whole
+            values = [part[metric] for part in parts]
+            means[f"{metric}_mean"] = float(np.mean(values)) if parts else 0.0
+            means[f"{metric}_wmean"] = float(np.average(values, weights=sizes)) if parts else 0.0
+        return both | means
 
     def _parts(self, similarities: np.ndarray) -> dict[str, dict[str, float]]:
         names = np.asarray(self.pairs.subset)

@@ -12,8 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from data.text_files import read_lines
 from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
@@ -38,16 +36,11 @@ class TransferTask(LabelledTask):
         if "dev" not in parts:
             self.data.check_folds(protocol.kfold, probe.fewest_rows(protocol, 2 if "all" in parts else 1))
 
-    def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
-        """Features (N, d) of every part, or (N, 2d) of pairs."""
-        vectors = self.data.vectors(encoder)
-        return {part: pair_features(*sides) if self.data.pairs else sides[0] for part, sides in vectors.items()}
-
     def score(self, encoder: Encoder) -> Score:
         """``accuracy``, and ``f1`` of class 1 for pairs; in the details counts, the L2 of each fold, dev accuracy."""
         from sklearn.metrics import f1_score
 
-        result = probe.run(self.features(encoder), self.data.y, self.protocol)
+        result = probe.run(self.data.features(encoder), self.data.y, self.protocol)
         metrics = {"accuracy": result.accuracy}
         if self.data.pairs:
             metrics["f1"] = 100 * float(f1_score(self.data.y["test"], result.predicted, zero_division=0))
@@ -56,11 +49,6 @@ class TransferTask(LabelledTask):
         details |= result.details() | {"protocol": dataclasses.asdict(self.protocol)}
         gold = self.data.y["all" if "all" in self.data.y else "test"]
         return Score(metrics, details, result.predicted == gold)
-
-
-def pair_features(u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """[|u - v|, u * v]: (N, 2d) of u, v (N, d)."""
-    return np.concatenate([np.abs(u - v), u * v], axis=1)
 
 
 def _senteval_order(row: Row) -> tuple[int, int, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Offline:
-    """A folder of public data sets (`sts`, `senteval`, `text_unlabeled`, `nli`, `cifar10`, `fsdd`, ...) and one for shards."""
+    """A folder of public data sets (`sts`, `senteval`, `text_unlabeled`, `nli`, `cifar10`, ...) and one for shards."""
 
     data: Path
     shards: Path
@@ -67,6 +67,5 @@ class Offline:
     @staticmethod
     def rows(file: Path) -> list[dict[str, str]]:
         """The rows of a TSV, perhaps .gz, without quoting."""
-        opened = gzip.open(file, "rt", encoding="utf-8") if file.suffix == ".gz" else file.open(encoding="utf-8")
-        with opened as lines:
-            return list(csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE))
+        content = gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        return list(csv.DictReader(content.decode().splitlines(), delimiter="\t", quoting=csv.QUOTE_NONE))

@@ -48,7 +48,8 @@ class Table:
     title: str
     """What it shows, in a line."""
     columns: tuple[str, ...]
-    """``TASK`` or ``TASK/METRIC``, as `evaluate.py --tasks` names them; or what `measure` gives."""
+    """``TASK`` or ``TASK/METRIC``, of a task with a place ``KIND:PLACE#METRIC``, as `evaluate.py --tasks` names them;
+    without a metric the task's primary one. Or what `measure` gives."""
     rows: tuple[Row, ...]
     names: tuple[str, ...] = ()
     """The columns' heads, where their own names do not serve."""

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from data.pack import text_lines
+from data.shard_writer import Output, pack
 from evaluation.encoders.baselines import Whitened
 from evaluation.encoders.encoder import load_encoder
 from evaluation.encoders.flow import Flowed
@@ -49,6 +51,18 @@ def test_every_part_of_a_spec(bert: Path) -> None:
         np.testing.assert_allclose(model.encode(ITEMS[:9]), want.encode(ITEMS[:9]), atol=1e-5, err_msg=name)
         assert (model.name, model.hash) == (name, plain.hash)
         assert json.loads(json.dumps(model.protocol))["pooling"] == ("first-last" if "@" in name else "mean")
+
+
+def test_each_model_names_what_it_is_fitted_on(bert: Path, tmp_path: Path) -> None:
+    """SG-BERT's Figure 4: one flow of STS-B's sentences, one of NLI's, whatever is evaluated. Lines or shards."""
+    file = tmp_path / "nli:en.txt"
+    file.write_text("\n".join(ITEMS[:40]))
+    pack(text_lines([file]), Output(tmp_path / "shards", name="text"))
+    want = Flowed(load_encoder(bert, "last2", "cpu"), ITEMS[:40], seed=3).encode(ITEMS[:9])
+    for place in (file, tmp_path / "shards"):
+        model = load_model(f"{bert}@last2+flow:{place}", device="cpu", fit=ITEMS[30:], seed=3)
+        np.testing.assert_allclose(model.encode(ITEMS[:9]), want, atol=1e-5)
+        assert model.protocol["fitted_on"]["source"] == str(place)
 
 
 def test_protocol_says_what_was_done(bert: Path) -> None:

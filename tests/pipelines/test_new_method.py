@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import pickle
 import re
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,10 +15,13 @@ import pytest
 import torch
 from torch import Tensor
 
+from pipelines import sweep
 from pipelines.registry import load
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
+from trainers.engine.tracking import RunHandle
 from trainers.recipe import RecipeError
+from trainers.tuning.sweep import plan_of
 
 FILE = ROOT / "docs" / "new_method.py"
 
@@ -129,3 +134,17 @@ def test_what_is_no_pipeline_is_named(
         Path(name).write_text(content)
     with pytest.raises(RecipeError, match=name):
         load(name)
+
+
+def test_a_sweep_takes_the_file(tmp_path: Path) -> None:
+    file = tmp_path / "swept.py"
+    space = 'from ray import tune\nSPACES = {"wide": {"method.momentum": tune.choice([0.9, 0.99])}}\n'
+    file.write_text(FILE.read_text() + space)
+    search = sweep.make_sweep(sweep.Arguments(pipelines=(str(file),), recipe="smoke", trials=2), [])
+    plan = plan_of(search, tmp_path, RunHandle("a run", "", "", ""))
+    config = {"trial": {"pipeline": str(file), "changes": {str(file): {"method.momentum": 0.9}}}}
+    script = "import pickle, sys; plan, config = pickle.load(sys.stdin.buffer); print(plan.recipe(config).method)"
+    worker = subprocess.run(
+        [sys.executable, "-c", script], input=pickle.dumps((plan, config)), capture_output=True, cwd=ROOT
+    )
+    assert "momentum=0.9\n" in worker.stdout.decode(), worker.stderr.decode()[-2000:]

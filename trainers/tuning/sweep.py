@@ -17,6 +17,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search.sample import Float
 
+from trainers import registry
 from trainers.engine.launch import resolve, travelling
 from trainers.engine.preflight import check
 from trainers.engine.tracking import RunHandle
@@ -237,6 +238,7 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         experiment=sweep.experiment,
         parent=parent.run_id,
         seeds=sweep.seeds,
+        methods=registry.loaded(),
     )
 
 

@@ -16,7 +16,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from trainers import registry
 from trainers.engine.checkpoint import weights_of
 from trainers.engine.journal import Journal
 from trainers.engine.launch import quiet, train
@@ -70,9 +71,13 @@ class Plan:
     """The MLflow run of the sweep."""
     seeds: tuple[int, ...]
     """At least one."""
+    methods: Mapping[str, str] = field(default_factory=dict)
+    """What `registry.loaded` says on the driver: methods in files of the user's own."""
 
     def base(self, config: Config) -> Recipe:
         """The recipe as it stands that a trial changes."""
+        for name in self.methods.keys() - registry.loaded().keys():
+            registry.load_source(name, self.methods[name])
         return Recipe.from_json(self.recipes[config["trial"]["pipeline"]])
 
     def recipe(self, config: Config) -> Recipe:

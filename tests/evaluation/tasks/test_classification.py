@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks.classification import ClassificationTask, three_layers
-from evaluation.tasks.labelled_texts import PARTS, read_labelled
+from evaluation.tasks.classification import ClassificationTask, score, three_layers
+from evaluation.tasks.labelled_texts import PARTS, Labelled, Row, read_labelled
 from evaluation.tasks.probe import TEST
 from tests.evaluation.evaluation_helpers import WORDS, Bag, sentence
 
@@ -65,7 +66,7 @@ def test_scores(head: str, tmp_path: Path) -> None:
     task, encoder = ClassificationTask("words", read_labelled(path), TEST.replace(batch=8), head), Bag(32)
     metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1
-    assert list(metrics) == ["accuracy", "precision", "recall", "f1"]
+    assert list(metrics) == ["accuracy", "precision", "recall", "f1", "matthews"]
     assert metrics["accuracy"] > 75
     assert (details["train"], details["dev"], details["test"]) == (336, 42, 42)
     confusion = np.asarray(json.loads(json.dumps(details))["confusion"])
@@ -80,6 +81,29 @@ def test_the_papers_head() -> None:
     assert shapes == [(3072, 768), (768, 3072), (7, 768)]
 
 
+def test_matthews_correlation_of_glue() -> None:
+    """CoLA's metric, against its formula over the four counts."""
+    rows = [Row("text", label, "here") for label in "aaaaaabbbb"]
+    data = Labelled("pets", {part: rows for part in PARTS})
+    metrics = score(data, np.array([0, 0, 0, 0, 1, 1, 1, 1, 1, 0]), {}).metrics  # 4 and 3 right, 2 and 1 wrong
+    assert metrics["matthews"] == pytest.approx(100 * (4 * 3 - 2 * 1) / np.sqrt(5 * 6 * 4 * 5))
+
+
+@pytest.mark.parametrize("names", [("sentence1", "sentence2"), ("question", "sentence"), ("premise", "hypothesis")])
+def test_a_second_sentence_counts(names: Example, tmp_path: Path) -> None:
+    """The label is whether both sentences are the same, which neither shows alone."""
+    rng = random.Random(0)
+    rows = []
+    for i in range(400):
+        first = sentence(rng, 3)
+        rows.append((first, "yes" if i % 2 else "no", first if i % 2 else sentence(rng, 3)))
+    data = read_labelled(write(tmp_path / "rte.tsv", rows, (names[0], "label", names[1])))
+    assert {(row.text, row.second) for part in data.parts.values() for row in part} == {(a, b) for a, _, b in rows}
+    assert ClassificationTask("rte", data, TEST.replace(batch=8)).score(Bag(32)).metrics["accuracy"] > 90
+    with pytest.raises(EvaluationError, match="pairs"):
+        make_tasks([f"geometry:{tmp_path / 'rte.tsv'}"])
+
+
 GOOD = examples(40)
 
 
@@ -88,6 +112,9 @@ GOOD = examples(40)
     [
         ([("", "x"), *GOOD], ("label", "text"), "bad.tsv, line 2"),
         ([*GOOD, ("rare", "x")], ("label", "text"), "'rare'"),
+        ([(*row, "x", "x") for row in GOOD], ("label", "text", "sentence1", "sentence2"), "leave one or two"),
+        ([(*row, "") for row in GOOD], ("label", "sentence1", "sentence2"), "bad.tsv, line 2"),
+        ([(*row, "x") for row in GOOD], ("label", "sentence", "sentence"), "'sentence'"),
         ([(*row, "trian") for row in GOOD], ("label", "text", "split"), "Did you mean 'train'"),
         (
             [*((*row, part) for part in PARTS for row in examples(10)), ("about dogs", "dogs", "test")],
@@ -95,7 +122,7 @@ GOOD = examples(40)
             "bad.tsv, line 32",
         ),
     ],
-    ids=["no label", "rare class", "unknown part", "not in train"],
+    ids=["no label", "rare class", "three sentences", "half a pair", "named twice", "unknown part", "not in train"],
 )
 def test_bad_files(rows: list[Example], header: Example, message: str, tmp_path: Path) -> None:
     with pytest.raises(EvaluationError, match=message):

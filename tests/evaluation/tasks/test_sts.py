@@ -51,16 +51,18 @@ def test_agrees_with_a_naive_implementation(tmp_path: Path) -> None:
     for subset in "uvw":
         at = [i for i in range(90) if subsets[i % 6] == subset]
         x, y = [cosines[i] for i in at], [gold[i] for i in at]
-        parts.append((naive_correlation(naive_ranks(x), naive_ranks(y)), len(at)))
-    assert [n for _, n in parts] == [15, 30, 45]
+        parts.append((naive_correlation(naive_ranks(x), naive_ranks(y)), naive_correlation(x, y), len(at)))
+    assert [n for *_, n in parts] == [15, 30, 45]
     want = {
         "spearman": naive_correlation(naive_ranks(cosines), naive_ranks(gold)),
         "pearson": naive_correlation(cosines, gold),
-        "spearman_mean": sum(s for s, _ in parts) / 3,
-        "spearman_wmean": sum(s * n for s, n in parts) / 90,
+        "spearman_mean": sum(s for s, _, _ in parts) / 3,
+        "spearman_wmean": sum(s * n for s, _, n in parts) / 90,
+        "pearson_mean": sum(p for _, p, _ in parts) / 3,
+        "pearson_wmean": sum(p * n for _, p, n in parts) / 90,
     }
     assert got == pytest.approx(want, abs=1e-9)
-    assert len({round(v, 6) for v in want.values()}) == 4  # the four are different numbers here
+    assert len({round(v, 6) for v in want.values()}) == 6  # the six are different numbers here
 
 
 def test_each_distinct_sentence_is_encoded_once_and_in_one_call(tmp_path: Path) -> None:

@@ -120,7 +120,7 @@ def test_cr_agrees_with_sklearn(datasets: Path) -> None:
     whole = make("cr", datasets / "senteval").data.parts["all"]
     task = TransferTask("cr", {"all": whole[::3]}, TEST.replace(kfold=5))
     encoder = encode_once([task], load_encoder(model))
-    x, y = task.features(encoder)["all"], task.data.y["all"]
+    x, y = task.data.features(encoder)["all"], task.data.y["all"]
     folds = probe.folds(y, 5, 1111)
     theirs = [100 * LogisticRegression(C=1, max_iter=2000).fit(x[a], y[a]).score(x[b], y[b]) for a, b in folds]
     ours = task.score(encoder).metrics["accuracy"]

@@ -1,0 +1,228 @@
+"""A table or figure of a paper, run and rendered: ``python pipelines/reproduce.py sgbert T5 [--scale mini]``."""
+
+from __future__ import annotations
+
+import importlib
+import logging
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Literal
+
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.errors import DataError, did_you_mean
+from pipelines.tables import runs
+from pipelines.tables.dry_run import DryRun, dry_run
+from pipelines.tables.render import render
+from pipelines.tables.table import Row, Table
+from trainers.engine.launch import quiet
+from trainers.engine.loop import NonFiniteLoss
+from trainers.recipe import RecipeError
+
+PAPERS = {"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"}
+"""Papers and the modules of `pipelines/tables` that hold their tables."""
+ALSO = {"visualcse": "nonlingcse", "audiocse": "nonlingcse", "cyclip": "clip", "clap": "clip"}
+"""Other names of the same papers: those of their scripts."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Run what a table or figure of a paper needs and was not run yet, and print it: paper, ours, difference, mean ± sd, p.
+
+    Without a table every row of the paper's is listed, without a paper those of all. What is missing is said first, with the
+    way to get it. A command that was stopped goes on where it was.
+    """
+
+    paper: tyro.conf.Positional[str | None] = None
+    """nonlingcse, sgbert, clip, gclsr, mocoutrl; the scripts' names visualcse, audiocse, cyclip, clap serve as well."""
+    table: tyro.conf.Positional[str | None] = None
+    """T1, F2, ... as the paper counts its tables and figures."""
+    scale: Literal["paper", "mini"] = "paper"
+    """mini: the small encoder, the data at hand and minutes in place of the paper's."""
+    data: Path | None = None
+    """The folder of evaluation data. Default: SentEval/data/downstream; mini: the folder of data sets that holds sts,
+    text_unlabeled, nli, ..., by default MULTICSE_DATASETS or ../shared/datasets."""
+    rows: tuple[str, ...] = ()
+    """Labels of the rows to run. Default: all."""
+    seeds: tuple[int, ...] | None = None
+    """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3."""
+    out: Path | None = None
+    """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
+    workers: int | None = None
+    """run.workers of every run. Default: the recipes' own."""
+    style: Literal["text", "markdown"] = "text"
+    """Of the table."""
+    dry_run: bool = False
+    """Check only what needs neither weights nor data: settings, shapes, steps, memory."""
+    coverage: Path | None = None
+    """Write the list of all tables and figures, as Markdown, to this file."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 1 when something is missing, 2 when the input was bad."""
+    arguments = tyro.cli(Arguments, args=argv)
+    logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
+    quiet()
+    try:
+        if arguments.coverage is not None:
+            arguments.coverage.write_text(coverage(), encoding="utf-8")
+            return 0
+        if arguments.paper is None or arguments.table is None:
+            for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
+                print("\n".join(listed(paper, arguments.dry_run)))
+            return 0
+        return reproduce(arguments)
+    except (DataError, NonFiniteLoss, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def name_of(paper: str) -> str:
+    """The paper of a name. Raises RecipeError where there is none."""
+    name = ALSO.get(paper, paper)
+    if name not in PAPERS:
+        raise RecipeError(
+            f"there is no paper {paper!r}.{did_you_mean(paper, [*PAPERS, *ALSO])} There are: {', '.join(PAPERS)}"
+        )
+    return name
+
+
+def module_of(paper: str) -> ModuleType:
+    """What holds a paper's tables."""
+    return importlib.import_module(f"pipelines.tables.{PAPERS[paper]}")
+
+
+def tables_of(paper: str) -> dict[str, Table]:
+    """The tables and figures of a paper, by T1, F2, ..."""
+    tables: dict[str, Table] = module_of(paper).TABLES
+    return tables
+
+
+def reproduce(arguments: Arguments) -> int:
+    """One table, from what is missing to the rendered file."""
+    assert arguments.paper is not None and arguments.table is not None
+    paper = name_of(arguments.paper)
+    tables = tables_of(paper)
+    if arguments.table not in tables:
+        near = did_you_mean(arguments.table, tables)
+        raise RecipeError(f"{paper} has no table {arguments.table!r}.{near} It has: {', '.join(tables)}")
+    table = tables[arguments.table]
+    rows = chosen(table, arguments.rows)
+    if arguments.dry_run:
+        print("\n".join(row_line(paper, arguments.table, row, checked=True) for row in rows))
+        return 0
+    mini = arguments.scale == "mini"
+    data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
+    out = arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce")
+    scale = runs.Scale(out, data, mini, arguments.workers)
+    module = module_of(paper)
+    if lacks := runs.missing(table, module, scale, rows, lambda name: None):
+        print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
+        return 1
+    seeds = arguments.seeds or ((1, 2, 3) if mini else tuple(range(table.seeds)))
+    values = runs.run(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+    columns = runs.columns_of(table, scale)
+    text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"
+    print(text)
+    name = out / f"{paper}-{arguments.table}"
+    name.with_suffix(".md" if arguments.style == "markdown" else ".txt").write_text(text + "\n", encoding="utf-8")
+    if table.draw is not None:
+        from evaluation.figures.basic import save
+
+        save(table.draw(table, values), out, name.name)
+        print(f"drawn as {name}.png", file=sys.stderr)
+    return 0
+
+
+def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
+    """The rows of these labels, all without any. Raises RecipeError for a label that is none."""
+    known = [row.label for row in table.rows]
+    for label in labels:
+        if label not in known:
+            raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
+    return [row for row in table.rows if not labels or row.label in labels]
+
+
+def head(paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...]) -> str:
+    """What the table is, and at what scale."""
+    lines = [f"{paper} {key}: {table.title}"]
+    if scale.mini:
+        lines.append(
+            "Small scale: the encoder, the data and the number of steps are not the paper's (python pipelines/reproduce.py "
+            "without --scale runs the paper's); the paper's numbers stand beside ours for orientation only."
+        )
+        if left_out := [name for name in table.columns if table.mini is None and name not in runs.columns_of(table, scale)]:
+            lines.append(f"Left out, for want of data: {', '.join(left_out)}.")
+    trained = any(row.recipe for row in table.rows)
+    lines.append(f"Seeds {', '.join(map(str, seeds))}; mean ± sample sd." if trained else "Nothing is trained.")
+    if table.open:
+        lines.append(f"Open in the paper: {table.open}")
+    return "\n".join(lines)
+
+
+def listed(paper: str, checked: bool) -> Iterator[str]:
+    """Every row of a paper, a line each: paper, table, what it is, status."""
+    for key, table in tables_of(paper).items():
+        yield from (row_line(paper, key, row, checked) for row in table.rows)
+
+
+def row_line(paper: str, key: str, row: Row, checked: bool) -> str:
+    """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps, 110 M parameters, at most 3.2 GB``."""
+    return f"{paper:<11}{key:<5}{row.label:<36}{status(row, checked)}"
+
+
+def status(row: Row, checked: bool) -> str:
+    """How a row is had; after a dry run with its steps and its size."""
+    if row.lacks is not None:
+        return f"not to be had: {row.lacks}"
+    if row.model is not None:
+        return f"measured: {row.model}"
+    changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
+    line = f"trained: {row.recipe} {changes}".rstrip() + row.suffix
+    return f"{line}: {sizes(dry_run(runs.recipe_of(row)))}" if checked else line
+
+
+def sizes(checked: DryRun) -> str:
+    """A dry run in words."""
+    known = (
+        (checked.steps, "{:,} steps"),
+        (checked.parameters and checked.parameters / 1e6, "{:.0f} M parameters"),
+        (checked.gigabytes, "at most {:.1f} GB"),
+    )
+    return ", ".join(text.format(value) for value, text in known if value is not None) or "settings checked"
+
+
+def coverage() -> str:
+    """`docs/papers/coverage.md`: every table and figure with its command and what can be had of it."""
+    lines = [
+        "# Tables and figures of the papers",
+        "",
+        "Written by `python pipelines/reproduce.py --coverage docs/papers/coverage.md`. Rows are trained, measured as they",
+        "are, or cannot be had outside the authors' machines; with `--scale mini` the first two run on a laptop.",
+    ]
+    for paper in PAPERS:
+        lines += [
+            "",
+            f"## {paper}",
+            "",
+            "| | what it shows | rows: trained, measured, not to be had | command |",
+            "|---|---|---|---|",
+        ]
+        for key, table in tables_of(paper).items():
+            counts = [sum(getattr(row, kind) is not None for row in table.rows) for kind in ("recipe", "model", "lacks")]
+            reasons = "; ".join(dict.fromkeys(row.lacks for row in table.rows if row.lacks))
+            had = ", ".join(map(str, counts)) + (f" ({reasons})" if reasons else "")
+            command = f"`python pipelines/reproduce.py {paper} {key}`" if counts[0] + counts[1] else "-"
+            lines.append(f"| {key} | {table.title} | {had} | {command} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,129 @@
+"""What can be said of a row before its weights and its data are there: settings, shapes, steps, memory."""
+
+from __future__ import annotations
+
+from functools import cache, partial
+from typing import Any, NamedTuple
+
+import torch
+from transformers import (
+    AutoModel,
+    BertConfig,
+    CLIPTextConfig,
+    DebertaConfig,
+    DistilBertConfig,
+    PretrainedConfig,
+    RobertaConfig,
+    XLMRobertaConfig,
+)
+
+from data.streams.text import TextStream
+from models.config import EncoderConfig, WordEncoderConfig
+from trainers.engine.preflight import check_settings
+from trainers.recipe import Recipe, RecipeError
+
+LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
+ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}
+MULTILINGUAL_ROBERTA: dict[str, Any] = {**ROBERTA, "vocab_size": 250002}
+SHAPES: dict[str, partial[PretrainedConfig]] = {
+    "google-bert/bert-base-uncased": partial(BertConfig),
+    "google-bert/bert-base-cased": partial(BertConfig, vocab_size=28996),
+    "google-bert/bert-large-uncased": partial(BertConfig, **LARGE),
+    "google-bert/bert-base-multilingual-cased": partial(BertConfig, vocab_size=119547),
+    "google-bert/bert-base-german-cased": partial(BertConfig, vocab_size=30000),
+    "sentence-transformers/bert-base-nli-mean-tokens": partial(BertConfig),
+    "sentence-transformers/bert-large-nli-mean-tokens": partial(BertConfig, **LARGE),
+    "FacebookAI/roberta-base": partial(RobertaConfig, **ROBERTA),
+    "FacebookAI/roberta-large": partial(RobertaConfig, **ROBERTA, **LARGE),
+    "FacebookAI/xlm-roberta-base": partial(XLMRobertaConfig, **MULTILINGUAL_ROBERTA),
+    "distilbert/distilbert-base-uncased": partial(DistilBertConfig),
+    "microsoft/deberta-base": partial(DebertaConfig, vocab_size=50265, type_vocab_size=0, relative_attention=True),
+    "openai/clip-vit-base-patch32": partial(CLIPTextConfig),
+    "laion/CLIP-ViT-B-32-laion2B-s34B-b79K": partial(CLIPTextConfig),
+}
+"""Shapes of the published encoders that rows start from, by their names on the Hub."""
+
+SAMPLES = {
+    "wiki1m": 1_000_000,
+    "nli": 275_601,
+    "stsb-sentences": 17_256,
+    "wiki10k": 10_000,
+    "cc3m": 2_806_504,
+    "clotho-train": 19_195,
+    "audiocaps-train": 45_178,
+    "musiccaps-train": 2_663,
+}
+"""Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
+
+AdamW = 16
+"""Bytes a parameter of fp32 weights, gradients and AdamW's two moments."""
+
+
+class DryRun(NamedTuple):
+    """What a row would take."""
+
+    parameters: int | None
+    """Of the encoder; None: it is not known before its file is there (word vectors)."""
+    steps: int | None
+    """Optimizer steps; None: neither the recipe nor the paper says the number of samples."""
+    gigabytes: float | None
+    """At most, of the text turn with one worker: weights, gradients, moments, activations."""
+
+
+def dry_run(recipe: Recipe) -> DryRun:
+    """Check everything of a recipe that reads no file.
+
+    Raises RecipeError, which names the setting, for settings that contradict each other or the encoder's shape, and for an
+    encoder whose shape is unknown here.
+    """
+    check_settings(recipe)
+    encoder = recipe.encoder
+    if isinstance(encoder, WordEncoderConfig):
+        recipe.method.check(recipe, encoder)
+        return DryRun(None, steps(recipe), None)
+    assert isinstance(encoder, EncoderConfig)
+    if encoder.path not in SHAPES:
+        raise RecipeError(
+            f"encoder.path={encoder.path!r} has no shape in pipelines/tables/dry_run.py; add its configuration"
+        )
+    config = SHAPES[encoder.path]()
+    try:
+        recipe.method.check(recipe, config)
+    except ValueError as error:
+        raise RecipeError(str(error)) from None
+    parameters = count(encoder.path)
+    return DryRun(parameters, steps(recipe), (parameters * AdamW + activations(recipe, config)) / 1e9)
+
+
+@cache
+def count(path: str) -> int:
+    """Parameters of a published encoder."""
+    with torch.device("meta"):  # nothing but shapes
+        return sum(parameter.numel() for parameter in AutoModel.from_config(SHAPES[path]()).parameters())
+
+
+def steps(recipe: Recipe) -> int | None:
+    """Steps of the run, where the recipe or the paper says how many samples there are."""
+    samples = SAMPLES.get(recipe.streams[recipe.lead].shards.rpartition("/")[2])
+    return recipe.run.max_steps if samples is None else recipe.steps(samples)
+
+
+def activations(recipe: Recipe, config: PretrainedConfig) -> float:
+    """Bytes that the text turn keeps for its backward, every text as long as it may be and read twice.
+
+    A layer keeps 34 bytes a token and hidden unit, and 5 a token, head and attended token, in half precision (Korthikanti et
+    al. 2022, eq. 1); twice that in single precision.
+    """
+    texts = [stream for stream in recipe.streams.values() if isinstance(stream, TextStream)]
+    if not texts:
+        return 0.0
+    heads, layers, hidden = config.num_attention_heads, config.num_hidden_layers, config.hidden_size
+    per_stream = (
+        stream.batch_size
+        * max(2, stream.n_texts)
+        * stream.max_length
+        * layers
+        * (34 * hidden + 5 * heads * stream.max_length)
+        for stream in texts
+    )
+    return max(per_stream) * (2 if recipe.run.precision == "fp32" else 1)

@@ -1,0 +1,88 @@
+"""A table with its numbers: ours, the paper's, their difference, and p against the row that others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from evaluation import statistics, tables
+from evaluation.task import EvaluationError
+from pipelines.tables.table import Row, Table, Values
+
+AVERAGE = "Avg"
+
+
+def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
+    """Up to four lines a row: ours (mean ± sample sd), the paper's, the difference, p of Student's t test over seeds.
+
+    columns: those that were measured; the paper's numbers stand below the ones that are also the paper's.
+    """
+    means = _with_average(values, columns, table.average)
+    shown = [*columns, *([AVERAGE] if table.average and columns else [])]
+    published = [*table.columns, *([AVERAGE] if table.average else [])]
+    names = dict(zip(table.columns, table.names, strict=True)) if table.names else {}
+    lines = [["", "", *(names.get(column, _short(column)) for column in shown)]]
+    for row in rows:
+        ours = {column: means.get(row.label, {}).get(column, []) for column in shown}
+        paper = dict(zip(published, row.paper, strict=True)) if row.paper else {}
+        if any(ours.values()):
+            lines.append([row.label, "ours", *(_mean(ours[column]) for column in shown)])
+        if any(paper.get(column) is not None for column in shown):
+            head = "" if any(ours.values()) else row.label
+            lines.append([head, "paper", *(_number(paper.get(column)) for column in shown)])
+            if any(ours.values()):
+                lines.append(["", "difference", *(_difference(ours[column], paper.get(column)) for column in shown)])
+        elif not any(ours.values()):
+            lines.append([row.label, "", *("-" for _ in shown)])
+        reference = means.get(table.reference or "", {})
+        if row.label != table.reference and any(len(ours[column]) > 1 for column in shown) and reference:
+            lines.append(["", "p", *(_p(reference.get(column, []), ours[column]) for column in shown)])
+    notes = [f"{row.label}: {row.lacks}" for row in rows if row.lacks]
+    if any(line[1] == "p" for line in lines):
+        notes.append(f"p: two-sided Student t over seeds against {table.reference}, not corrected for several rows")
+    if style == "markdown":
+        marked = [lines[0], ["---", "---", *("---:" for _ in shown)], *lines[1:]]
+        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in marked)
+        return "\n\n".join([body, *notes])
+    return "\n".join([tables.layout(lines), *notes])
+
+
+def _with_average(values: Values, columns: Sequence[str], average: bool) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    """The values and, if asked for, the mean over columns of each run, of numbers rounded to two decimals first."""
+    if not average:
+        return values
+    out = {}
+    for label, by_column in values.items():
+        runs = [by_column[column] for column in columns]
+        mean = [float(np.mean([round(value, 2) for value in run])) for run in zip(*runs, strict=True)]
+        out[label] = {**by_column, AVERAGE: mean}
+    return out
+
+
+def _short(column: str) -> str:
+    task = column.partition("/")[0]
+    if ":" not in column:
+        return tables.LABELS.get(task, task) + column[len(task) :].replace("/", " ")
+    kind, _, place = column.partition(":")
+    place, _, metric = place.partition("#")
+    return f"{kind} {place.partition('?')[0].rpartition('/')[2]} {metric}".strip()
+
+
+def _mean(values: Sequence[float]) -> str:
+    return tables.mean_sd(statistics.summary(values)) if values else "-"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _difference(values: Sequence[float], paper: float | None) -> str:
+    return "-" if paper is None or not values else f"{np.mean(values) - paper:+.2f}"
+
+
+def _p(reference: Sequence[float], values: Sequence[float]) -> str:
+    try:
+        return f"{statistics.student_t(reference, values).p:.2g}"
+    except EvaluationError:
+        return "-"

@@ -1,0 +1,240 @@
+"""The rows of a table carried out: what a row needs, training it once, measuring it, and the store that remembers both.
+
+A row is trained once for each identity of its recipe and seed, whatever tables ask for it, and measured once for each set of
+columns. What is in the store is not done again, so a command that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from data.errors import DataError
+from data.shards import ShardSet
+from evaluation.load import load_model
+from evaluation.load import parse as parse_model
+from evaluation.registry import Probing, absolute, found, make_tasks
+from evaluation.report import measure, provenance
+from evaluation.task import EvaluationError, Task
+from pipelines import registry
+from pipelines.cli import prepare
+from pipelines.parts import SMALL_ENCODER, changed
+from pipelines.repeat import run_seed
+from pipelines.tables.offline import Offline
+from pipelines.tables.table import Row, Table, Values
+from trainers.engine.launch import resolve
+from trainers.engine.tracking import environment_tags
+from trainers.recipe import Recipe, RecipeError
+
+SENTEVAL = Path("SentEval/data/downstream")
+
+
+def datasets() -> Path:
+    """The folder of data sets for the small scale: MULTICSE_DATASETS, else the one beside the repository."""
+    return Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets"))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where a table is run: as the paper has it, or small."""
+
+    out: Path
+    data: Path
+    """The folder of evaluation data; at the small scale the one above."""
+    mini: bool = False
+    workers: int | None = None
+    """Of every run; None: the recipe's."""
+
+    @property
+    def offline(self) -> Offline:
+        """The data at hand and where its shards go."""
+        return Offline(self.data, self.out / "shards")
+
+    @property
+    def evaluation(self) -> Path:
+        """The folder that tasks read."""
+        return self.data / "senteval" / "downstream" if self.mini else self.data
+
+
+def recipe_of(row: Row) -> Recipe:
+    """The recipe of a trained row as the paper has it. Raises RecipeError for a name or a setting that does not exist."""
+    assert row.recipe is not None
+    pipeline, _, name = row.recipe.partition("/")
+    recipes = registry.load(pipeline).RECIPES
+    if name not in recipes:
+        raise RecipeError(f"{row.label}: the pipeline {pipeline!r} has no recipe {name!r}")
+    return changed(recipes[name](), row.changes)
+
+
+def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
+    """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
+    recipe = recipe_of(row)
+    if scale.mini:
+        recipe = paper.mini(recipe, scale.offline)
+    elif scale.data != SENTEVAL:
+        recipe = recipe.replace("evaluation.data", str(scale.data))
+    shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
+    workers = 0 if scale.mini else scale.workers
+    if workers is not None:
+        shared |= {"run.workers": workers}
+    if workers == 0:
+        shared |= {"run.gpus_per_worker": 0}
+    return resolve(changed(recipe, shared))
+
+
+def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
+    """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
+    if not scale.mini:
+        return table.columns
+    if table.mini is not None:
+        places = {"data": scale.data, "shards": scale.offline.shards}
+        return tuple(re.sub(r"\{(data|shards)\}", lambda match: str(places[match[1]]), column) for column in table.mini)
+    if table.measure is not None:
+        return table.columns
+    here = found(scale.evaluation) if scale.evaluation.is_dir() else []
+    return tuple(name for name in table.columns if ":" in name or name.partition("/")[0].removesuffix("-geometry") in here)
+
+
+def missing(
+    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], maker: Callable[[str], str | None]
+) -> list[str]:
+    """What the rows need and is not there, each with the way to get it. `maker` says which set makes shards of a name."""
+    lacks: dict[str, None] = {}
+
+    def note(error: Exception, *names: str) -> None:
+        makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
+        lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
+
+    if not scale.mini and table.measure is None:
+        for column in columns_of(table, scale):
+            task = _task_name(column)
+            try:
+                make_tasks([task], scale.evaluation)
+            except EvaluationError as error:
+                note(error, task.partition(":")[2].partition("?")[0])
+    for row in rows:
+        try:
+            if row.model is not None:
+                parse_model(_model(row.model, paper, scale))
+            elif row.recipe is not None:
+                recipe = scaled(row, paper, scale)
+                recipe.encoder.read()
+                for stream in recipe.streams.values():
+                    try:
+                        ShardSet.open(stream.shards)
+                    except DataError as error:
+                        note(error, stream.shards)
+        except (DataError, ValueError) as error:
+            note(error)
+    return list(lacks)
+
+
+def run(
+    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+) -> Values:
+    """Train and measure what is not in the store yet; the values of every row."""
+    columns = columns_of(table, scale)
+    work = [(row, seed) for row in rows for seed in _seeds(row, seeds)]
+    values: Values = {row.label: {column: [] for column in columns} for row in rows}
+    for place, (row, seed) in enumerate(work, start=1):
+        say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
+        scores = _row(row, seed, table, columns, paper, scale)
+        for column in columns:
+            values[row.label][column].append(scores[column])
+    return values
+
+
+def _seeds(row: Row, seeds: Sequence[int]) -> Iterator[int]:
+    if row.recipe is not None:
+        yield from seeds
+    elif row.model is not None:
+        yield 0
+
+
+def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, float]:
+    trained: dict[str, Any] = {}
+    if row.recipe is not None:
+        recipe = scaled(row, paper, scale)
+        identity = recipe.replace("run.seed", 0).identity()
+        folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(recipe)
+        if not (folder / "summary.json").is_file():
+            getattr(registry.load(row.recipe.partition("/")[0]), "make_start", lambda recipe: None)(recipe)
+        summary = run_seed(recipe, seed, folder)
+        data = {name: _digest(ShardSet.open(stream.shards)) for name, stream in recipe.streams.items()}
+        trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}
+        trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
+        spec = summary["export"] + row.suffix
+    else:
+        assert row.model is not None
+        spec = _model(row.model, paper, scale)
+    asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    if table.measure is not None:
+        asked["measure"] = table.measure.__name__
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    file = scale.out / "results" / f"{key}.json"
+    if file.is_file():
+        scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))["scores"]
+        return scores
+    scores, source = _measured(spec, table, columns, scale)
+    commit = environment_tags().get("mlflow.source.git.commit", "unknown")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    content = {"label": row.label, **asked, "scores": scores, "commit": commit, "provenance": source}
+    partial = file.with_suffix(".tmp")
+    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(partial, file)
+    return scores
+
+
+def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> tuple[dict[str, float], dict[str, Any]]:
+    if table.measure is not None:
+        return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
+    names = list(dict.fromkeys(absolute(_task_name(column)) for column in columns))
+    tasks = make_tasks(names, scale.evaluation, Probing(table.protocol, table.hidden))
+    sentences = list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences()))
+    model = load_model(spec, fit=sentences)
+    results = measure(spec, model, tasks).report["results"]
+    by_name = dict(zip(names, tasks, strict=True))
+    scores = {column: _score(results, by_name[absolute(_task_name(column))], column) for column in columns}
+    return scores, provenance(model, tasks)
+
+
+def _score(results: Mapping[str, Mapping[str, Any]], task: Task, column: str) -> float:
+    metric = _metric(column) or task.primary
+    if metric not in results[task.name]:
+        raise EvaluationError(
+            f"column {column!r}: the task {task.name} has no {metric}; it has {', '.join(results[task.name])}"
+        )
+    return float(results[task.name][metric])
+
+
+def _metric(column: str) -> str | None:
+    """The metric of ``TASK/METRIC``; that of ``KIND:PLACE`` stands behind a hash, since a place has slashes."""
+    return column.partition("#" if ":" in column else "/")[2] or None
+
+
+def _task_name(column: str) -> str:
+    return column.partition("#" if ":" in column else "/")[0]
+
+
+def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
+    """The model of an untrained row: at the small scale the small encoder in the published one's place."""
+    if not scale.mini:
+        return spec
+    if own := getattr(paper, "mini_model", None):
+        return str(own(spec, scale.offline))
+    return SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
+
+
+def _digest(shards: ShardSet) -> str:
+    """Of what was read: names and digests of the shards, where their manifest has these, else their sizes."""
+    listed = [(shard.url.rpartition("/")[2], shard.samples, shard.sha256) for shard in shards.shards]
+    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]

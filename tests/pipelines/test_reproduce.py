@@ -1,0 +1,127 @@
+"""The tables of the papers: every row checked without data, a table run, stopped and gone on with, anchors by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from evaluation.tasks.lee import lee
+from pipelines import repeat, reproduce
+from pipelines.parts import SMALL_ENCODER
+from pipelines.tables import runs
+from pipelines.tables.dry_run import dry_run
+from pipelines.tables.offline import Offline
+from pipelines.tables.render import render
+from pipelines.tables.table import Row, Table
+from trainers.recipe import Recipe
+
+
+@pytest.mark.parametrize("paper", reproduce.PAPERS)
+def test_every_row_of_every_table(paper: str) -> None:
+    for key, table in reproduce.tables_of(paper).items():
+        labels = [row.label for row in table.rows]
+        assert len(set(labels)) == len(labels), key
+        assert len(table.names) in (0, len(table.columns)), key
+        assert table.reference in (None, *labels), key
+        for row in table.rows:
+            assert sum(kind is not None for kind in (row.recipe, row.model, row.lacks)) == 1, (key, row.label)
+            assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
+            if row.recipe is not None:
+                dry_run(runs.recipe_of(row))
+
+
+def test_coverage_is_up_to_date() -> None:
+    written = Path(__file__).parents[2] / "docs" / "papers" / "coverage.md"
+    assert written.read_text(encoding="utf-8") == reproduce.coverage()
+
+
+def smallest(recipe: Recipe, offline: Offline) -> Recipe:
+    return recipe.replace("run.max_steps", 2).replace("evaluation.every", 2)
+
+
+def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper: Any = SimpleNamespace(mini=smallest, mini_model=lambda spec, offline: SMALL_ENCODER)
+    rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
+    table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
+    scale = runs.Scale(tmp_path, tmp_path, mini=True)
+    fitted: list[int] = []
+    fit = repeat.fit
+    monkeypatch.setattr(repeat, "fit", lambda recipe: (fitted.append(recipe.run.seed), fit(recipe))[1])
+
+    def stop(line: str) -> None:
+        if "seed 2" in line:
+            raise KeyboardInterrupt
+
+    assert runs.missing(table, paper, scale, rows, lambda name: None)[0].count("runs/offline/text") == 1
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(table, paper, scale, rows, (1, 2), stop)
+    values = runs.run(table, paper, scale, rows, (1, 2), lambda line: None)
+    assert fitted == [1, 2]
+    assert runs.run(table, paper, scale, rows, (1, 2), lambda line: None) == values
+    assert fitted == [1, 2]
+    stored = [json.loads(file.read_text()) for file in (tmp_path / "results").iterdir()]
+    (second,) = (content for content in stored if content.get("seed") == 2)
+    assert {"identity", "commit", "data", "provenance"} <= set(second)
+    export = SentenceTransformer(second["model"])
+    pairs = lee("lee").pairs
+    a, b = (export.encode(list(side), normalize_embeddings=True) for side in (pairs.first, pairs.second))
+    assert values["SimCSE"]["lee"][1] == pytest.approx(100 * stats.spearmanr((a * b).sum(1), pairs.gold)[0], abs=1e-3)
+
+
+def test_a_rendered_table() -> None:
+    rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
+    values = {
+        "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
+        "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
+        "c": {"mr": [], "cr": []},
+    }
+    table = Table("t", ("mr", "cr"), rows, average=True, reference="a")
+    lines = [line.split() for line in render(table, ("mr", "cr"), rows, values).splitlines()]
+    assert lines[2] == ["a", "ours", *["1.50", "±", "0.71", "4.25", "±", "0.35", "2.88", "±", "0.53"]]
+    assert lines[4] == ["difference", "+0.50", "+2.25", "+1.38"]
+    p = [f"{stats.ttest_ind(values['a'][name], values['b'][name]).pvalue:.2g}" for name in ("mr", "cr")]
+    assert lines[8][:3] == ["p", *p]
+    assert lines[9] == ["c", "-", "-", "-"]
+
+
+def encoders() -> list[str]:
+    """The small encoder, and a published one where MULTICSE_DISTILBERT names its folder."""
+    return [SMALL_ENCODER, *filter(None, [os.environ.get("MULTICSE_DISTILBERT")])]
+
+
+@pytest.mark.parametrize("folder", encoders(), ids=lambda folder: Path(folder).name)
+def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> None:
+    poolings = ("cls", "mean", "first-last", "first-last+whitening")
+    table = Table("untuned", ("stsb-dev",), tuple(Row(name, model=f"{folder}@{name}") for name in poolings))
+    paper: Any = SimpleNamespace()
+    values = runs.run(table, paper, runs.Scale(tmp_path, datasets / "sts"), table.rows, (0,), lambda line: None)
+
+    lines = (datasets / "sts" / "STSB.dev.raw.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("\t")[3:6] for line in lines[1:]]
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    vectors: dict[str, list[np.ndarray]] = {}
+    for sentence in dict.fromkeys(text for _, *texts in pairs for text in texts):
+        with torch.no_grad():
+            layers = model(**tokenizer(sentence, return_tensors="pt"), output_hidden_states=True).hidden_states
+        first, last = layers[0][0].double().numpy(), layers[-1][0].double().numpy()
+        vectors[sentence] = [last[0], last.mean(0), (first.mean(0) + last.mean(0)) / 2]
+    every = np.stack([kinds[2] for kinds in vectors.values()])
+    u, s, _ = np.linalg.svd(np.cov(every.T))
+    kept = s > 1e-10 * s[0]  # the last norm leaves an axis without spread
+    for kinds in vectors.values():
+        kinds.append((kinds[2] - every.mean(0)) @ (u[:, kept] / np.sqrt(s[kept])))
+    for kind, name in enumerate(poolings):
+        both = [(vectors[a][kind], vectors[b][kind]) for _, a, b in pairs]
+        cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in both]
+        expected = 100 * stats.spearmanr(cosines, [float(score) for score, *_ in pairs])[0]
+        assert values[name]["stsb-dev"][0] == pytest.approx(expected, abs=0.01), name

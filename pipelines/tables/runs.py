@@ -125,10 +125,10 @@ def missing(
                 parse_model(_model(row.model, paper, scale))
             elif row.recipe is not None:
                 recipe = scaled(row, paper, scale)
-                recipe.encoder.read()
+                recipe.method.check(recipe, recipe.encoder.read())
                 for stream in recipe.streams.values():
                     try:
-                        ShardSet.open(stream.shards)
+                        stream.open()
                     except DataError as error:
                         note(error, stream.shards)
         except (DataError, ValueError) as error:

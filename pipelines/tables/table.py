@@ -36,6 +36,8 @@ class Row:
     """``@POOLING`` or ``+whitening`` for the model that was trained."""
     paper: tuple[float | None, ...] = ()
     """The paper's numbers, one a column; None where it has none."""
+    reference: str | None = None
+    """Label of the row against which p is computed, where it is not the table's."""
     lacks: str | None = None
     """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
     not published. Such a row shows the paper's numbers alone."""

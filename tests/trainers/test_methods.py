@@ -206,7 +206,7 @@ def test_image_patches_are_vit_embeddings(tmp_path: Path) -> None:
 
 
 def test_audio_patches_of_each_variant() -> None:
-    """[DISAGREE 2.2] paper (1 x 211 x h), released: 24 x 24, no positions, no statistics; fixed: SSAST, 16 x 16 with both."""
+    """[DISAGREE 2.2] paper (1 x 211 x h), released: 24 x 24, no positions or statistics; fixed: SSAST, 16 x 16 with both."""
     spectrogram = torch.randn(1, 1024, 128)
     for variant in ("paper", "released"):
         patches = AudioConfig().patches(8, variant)

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from pipelines import audiocse, nonlingcse, simcse, visualcse
+from pipelines.tables import nonling
 from tests.pipelines.rows import difference, holds
 
 RECIPES = {
@@ -126,6 +128,18 @@ def test_languages(paper: str, language: str) -> None:
         "evaluation.watch": [],
         "evaluation.final": [pairs],
     }
+
+
+def test_averages_of_the_tables() -> None:
+    """As printed, but for one; a row of a table runs what its numbers were made with."""
+    wrong = []
+    for key, table in nonling.TABLES.items():
+        for row in table.rows:
+            *numbers, average = row.paper or (None,)
+            if table.average and numbers and None not in numbers and abs(np.mean(numbers) - average) > 0.0051:
+                wrong.append((key, row.label))
+    assert wrong == [("TG.1", "BERT (SimCLR)")]
+    assert {row.recipe for row in nonling.TABLES["T4"].rows} == {f"visualcse/{e}-base-released" for e in ("bert", "roberta")}
 
 
 def test_views() -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
+from data.streams.audio import AudioStream
 from data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
+from data.streams.text import NoisyTextStream
 from pipelines import audiocse, nonlingcse, simcse, visualcse
 from pipelines.tables import nonling
+from pipelines.tables.offline import Offline
+from pipelines.tables.runs import recipe_of
 from tests.pipelines.rows import difference, holds
+from trainers.engine.preflight import check_settings
 
 RECIPES = {
     f"{paper}/{name}": make
@@ -156,3 +162,55 @@ def test_one_mel_filter_of_the_paper_is_empty_and_stays_at_the_floor() -> None:
     assert torch.equal(spectrogram[..., 3], floor.expand(2, 1, 90)) and (spectrogram[..., [2, 4]] > floor).all()
     with pytest.raises(ValueError):
         mel_filters(16000, 160)
+
+
+class Names(Offline):
+    """Data at hand that is not packed."""
+
+    def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
+        return name
+
+    def lines(self, sentences: Sequence[str], name: str) -> str:
+        return name
+
+    @staticmethod
+    def rows(file: Path) -> list[dict[str, str]]:
+        return []
+
+
+def test_the_small_scale_keeps_what_rows_vary() -> None:
+    """A line a kind of row; encoders of other sizes become the same run."""
+    small = {
+        row.label: nonling.mini(recipe_of(row), Names(Path("data"), Path("shards")))
+        for key in ("T2", "F2", "F3", "T5")
+        for row in nonling.TABLES[key].rows
+    }
+    for recipe in small.values():
+        check_settings(recipe)
+    kinds = ["SimCSE-BERT-base", *(f"AudioCSE-BERT-base{how}" for how in ("", ", as printed", ", repaired"))]
+    assert len({small[label].identity() for label in kinds}) == 4
+    assert small["AudioCSE-RoBERTa-large"].identity() == small["AudioCSE-BERT-base"].identity()
+    audio = small["AudioCSE-BERT-base"].streams["audio"]
+    assert isinstance(audio, AudioStream)
+    assert (audio.mixup_probability, audio.mask_bins, audio.mask_frames) == (0.5, 12, 18)  # 48 of 128, 192 of 1024
+    assert small["30,000"].streams["text"].first == 1111 and small["all"].streams["text"].first is None
+    noisy = small["[0.3, 2, 2]"].streams["text"]
+    assert isinstance(noisy, NoisyTextStream) and (noisy.deletion, noisy.insertions, noisy.swaps) == (0.3, 2, 2)
+    assert small["Russian, VisualCSE"].evaluation.select == "pairs:data/stsb_multi/stsb-ru-dev.tsv.gz"
+    assert small["Russian, VisualCSE"].method.variant == "released"
+
+
+def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that finds the paper's VisualCSE's captions first."""
+    own = {query: [text.replace("*", " so ") for text in theirs[1]] for query, theirs in nonling.NEAREST.items()}
+    database = ["Something else.", *dict.fromkeys(text for texts in own.values() for text in texts)]
+
+    class Finds:
+        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+            return np.array([[1.0 + (item in (query, *texts)) for query, texts in own.items()] for item in items])
+
+    monkeypatch.setattr(nonling, "captions", lambda data: database)
+    monkeypatch.setattr(nonling, "load_model", lambda model: Finds())
+    table = nonling.TABLES["TD.1"]
+    paper = next(row.paper for row in table.rows if row.label.startswith("Visual"))
+    assert tuple(nonling.nearest("x", table, Path()).values()) == paper == (0, 3, 1, 3, 2, 3)

@@ -287,7 +287,7 @@ def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
     recipe = Recipe.from_json((Path(model).parent / "recipe.json").read_text(encoding="utf-8"))
     assert recipe.evaluation.select is not None
     (task,) = make_tasks([recipe.evaluation.select], data)
-    return {table.columns[0]: task.score(load_model(model))["spearman"]}
+    return {table.columns[0]: task.score(load_model(model)).metrics["spearman"]}
 
 
 def captions(data: Path) -> list[str]:

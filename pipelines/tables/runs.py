@@ -128,8 +128,12 @@ def missing(
                 shards = [fit] if fit is not None and not Path(fit).is_file() else []
             elif row.recipe is not None:
                 recipe = scaled(row, paper, scale)
-                recipe.encoder.read()
-                shards = [stream.shards for stream in recipe.streams.values()]
+                recipe.method.check(recipe, recipe.encoder.read())
+                for stream in recipe.streams.values():
+                    try:
+                        stream.open()
+                    except DataError as error:
+                        note(error, stream.shards)
             for place in shards:
                 try:
                     ShardSet.open(place)

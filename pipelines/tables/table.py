@@ -39,6 +39,8 @@ class Row:
     """The paper's numbers, one a column; None where it has none."""
     measure: Measure | None = None
     """What gives this row's columns in place of the table's `measure`: of a model that must be made first."""
+    reference: str | None = None
+    """Label of the row against which p is computed, where it is not the table's."""
     lacks: str | None = None
     """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
     not published. Such a row shows the paper's numbers alone."""

@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -109,39 +110,36 @@ def missing(
     """What the rows need and is not there, each with the way to get it. `maker` says which set makes shards of a name."""
     lacks: dict[str, None] = {}
 
-    def note(error: Exception, *names: str) -> None:
-        makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
-        lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
+    def attempt(check: Callable[[], Any], *names: str) -> None:
+        try:
+            check()
+        except (DataError, ValueError) as error:
+            makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
+            lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
 
     if not scale.mini and table.measure is None:
-        for column in columns_of(table, scale):
-            task = _task_name(column)
-            try:
-                make_tasks([task], scale.evaluation)
-            except EvaluationError as error:
-                note(error, task.partition(":")[2].partition("?")[0])
+        for task in map(_task_name, columns_of(table, scale)):
+            attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
     for row in rows:
-        try:
-            shards: list[str] = []
-            if row.model is not None:
-                fit = parse_model(_model(row.model, paper, scale)).fit
-                shards = [fit] if fit is not None and not Path(fit).is_file() else []
-            elif row.recipe is not None:
-                recipe = scaled(row, paper, scale)
-                recipe.method.check(recipe, recipe.encoder.read())
-                for stream in recipe.streams.values():
-                    try:
-                        stream.open()
-                    except DataError as error:
-                        note(error, stream.shards)
-            for place in shards:
-                try:
-                    ShardSet.open(place)
-                except DataError as error:
-                    note(error, place)
-        except (DataError, ValueError) as error:
-            note(error)
+        if row.model is not None:
+            model = _model(row.model, paper, scale)
+            attempt(partial(_check_model, model), model.rpartition(":")[2])
+        elif row.recipe is not None:
+            recipe = scaled(row, paper, scale)
+            attempt(partial(_check_encoder, recipe))
+            for stream in recipe.streams.values():
+                attempt(stream.open, stream.shards)
     return list(lacks)
+
+
+def _check_model(spec: str) -> None:
+    fit = parse_model(spec).fit
+    if fit is not None and not Path(fit).is_file():
+        ShardSet.open(fit)
+
+
+def _check_encoder(recipe: Recipe) -> None:
+    recipe.method.check(recipe, recipe.encoder.read())
 
 
 def run(
@@ -202,9 +200,9 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
         source["picture"] = str(png)
     content = {"label": row.label, **asked, "scores": scores, "commit": commit, "provenance": source}
-    partial = file.with_suffix(".tmp")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, file)
+    half = file.with_suffix(".tmp")
+    half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(half, file)
     return scores
 
 

@@ -340,8 +340,10 @@ SOURCES: dict[str, Source] = TEXTS | PICTURES | SOUNDS
 def maker(place: str) -> str | None:
     """The name in `SOURCES` of what makes a place that a recipe names: ``shards/clotho-val`` is made by ``clotho``.
 
-    None for a place that nothing here makes. What is used as it is counts with all that lies in it.
+    None for a place that nothing here makes. What is used as it is counts with all that lies in it. A place of the current
+    folder may be absolute.
     """
+    place = place.removeprefix(f"{Path.cwd()}/")
     for name, source in SOURCES.items():
         for result in source.results:
             if place == result.path or (result.read is None and place.startswith(f"{result.path}/")):

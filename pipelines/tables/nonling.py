@@ -355,7 +355,7 @@ def settings() -> Table:
         )
         for recipe, numbers in BATCHES.items()
     )
-    columns = ("text batch", "text rate / 1e-6", "image, sound batch", "image, sound rate / 1e-6")
+    columns = ("text batch", "text rate (1e-6)", "image, sound batch", "image, sound rate (1e-6)")
     return Table("Batches and rates", columns, rows, measure=nothing)
 
 

@@ -24,7 +24,8 @@ class Offline:
 
     def nli(self) -> str:
         """10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
-        return self.pack("text", self.data / "nli" / "nli_triples.csv.gz", "nli")
+        columns = ("--columns", "sent0", "sent1", "hard_neg")
+        return self.pack("table", self.data / "nli" / "nli_triples.csv.gz", "nli", *columns)
 
     def stsb(self) -> str:
         """Both sentences of all pairs of STS-B's three parts, without their ratings, each distinct one once."""

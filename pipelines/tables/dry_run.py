@@ -19,6 +19,7 @@ from transformers import (
 
 from data.streams.text import TextStream
 from models.config import EncoderConfig, WordEncoderConfig
+from models.tower import TowerConfig
 from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe, RecipeError
 
@@ -48,13 +49,15 @@ SHAPES: dict[str, partial[PretrainedConfig]] = {
 
 SAMPLES = {
     **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
+    "bookcorpus": 74_000_000,
     "nli": 275_601,
     "stsb-sentences": 17_256,
     "wiki10k": 10_000,
-    "cc3m": 2_806_504,
-    "clotho-train": 19_195,
-    "audiocaps-train": 45_178,
-    "musiccaps-train": 2_663,
+    "wiki10k-translated": 10_000,
+    "cc3m": 2_806_641,
+    "clotho-train": 3_839,
+    "audiocaps-train": 49_838,
+    "musiccaps-train": 2_858,
 }
 """Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
 
@@ -66,11 +69,11 @@ class DryRun(NamedTuple):
     """What a row would take."""
 
     parameters: int | None
-    """Of the encoder; None: it is not known before its file is there (word vectors)."""
+    """Of the encoder and the tower beside it; None: it is not known before its file is there (word vectors)."""
     steps: int | None
     """Optimizer steps; None: neither the recipe nor the paper says the number of samples."""
     gigabytes: float | None
-    """At most, of the text turn with one worker: weights, gradients, moments, activations."""
+    """At most, of the text turn with one worker: weights, gradients, moments, activations. None: texts are not all."""
 
 
 def dry_run(recipe: Recipe) -> DryRun:
@@ -90,6 +93,11 @@ def dry_run(recipe: Recipe) -> DryRun:
             f"encoder.path={encoder.path!r} has no shape in pipelines/tables/dry_run.py; add its configuration"
         )
     config = SHAPES[encoder.path]()
+    tower: Any = getattr(recipe.method, "tower", None)
+    if tower is not None:  # whose folder need not be there, nor the text encoder's with its projection
+        recipe = recipe.replace("encoder.scratch", True)
+    if getattr(tower, "path", None) is not None:
+        recipe = recipe.replace("method.tower.path", None)
     if recipe.flat().get("method.image.path") == "auto":  # chosen by the encoder's width; no file is to be read
         recipe = recipe.replace("method.image.path", None)
     try:
@@ -97,6 +105,9 @@ def dry_run(recipe: Recipe) -> DryRun:
     except ValueError as error:
         raise RecipeError(str(error)) from None
     parameters = count(encoder.path)
+    if tower is not None:
+        method: Any = recipe.method
+        return DryRun(parameters + count_tower(method.tower, method.embed_dim), steps(recipe), None)
     return DryRun(parameters, steps(recipe), (parameters * AdamW + activations(recipe, config)) / 1e9)
 
 
@@ -105,6 +116,13 @@ def count(path: str) -> int:
     """Parameters of a published encoder."""
     with torch.device("meta"):  # nothing but shapes
         return sum(parameter.numel() for parameter in AutoModel.from_config(SHAPES[path]()).parameters())
+
+
+@cache
+def count_tower(tower: TowerConfig, embed_dim: int) -> int:
+    """Parameters of a tower with fresh weights."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in tower.build(embed_dim).parameters())
 
 
 def steps(recipe: Recipe) -> int | None:

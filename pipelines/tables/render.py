@@ -16,12 +16,14 @@ AVERAGE = "Avg"
 def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
     """Up to four lines a row: ours (mean ± sample sd), the paper's, the difference, p of Student's t test over seeds.
 
-    columns: those that were measured; the paper's numbers stand below the ones that are also the paper's.
+    columns: those that were measured; the paper's numbers stand below the ones that are also the paper's, or that stand in
+    for these one by one.
     """
     means = _with_average(values, columns, table.average)
     shown = [*columns, *([AVERAGE] if table.average and columns else [])]
-    published = [*table.columns, *([AVERAGE] if table.average else [])]
-    names = dict(zip(table.columns, table.names, strict=True)) if table.names else {}
+    own = columns if len(columns) == len(table.columns) else table.columns
+    published = [*own, *([AVERAGE] if table.average else [])]
+    names = dict(zip(own, table.names, strict=True)) if table.names else {}
     lines = [["", "", *(names.get(column, _short(column)) for column in shown)]]
     for row in rows:
         ours = {column: means.get(row.label, {}).get(column, []) for column in shown}

@@ -14,9 +14,11 @@ import torch
 
 from data.shards import ShardSet
 from data.stream import Reader
-from data.streams.eda import delete, eda, insert_synonyms, replace_synonyms, swap
+from data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
 from data.streams.text import EDATextStream, NoisyTextStream, TextStream
+from data.wordnet.lexicon import open_lexicon
 from tests.small import add, write_text
+from tests.small_wordnet import write_wordnet
 
 TABLE = {
     "dog": ["hound", "domestic_dog", "dog"],
@@ -159,6 +161,13 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
             seen.setdefault(key, []).append(texts)
     found.close()
     return seen
+
+
+def test_the_stream_has_synonyms_of_several_words(tmp_path: Path) -> None:
+    """As the released code: underscores of WordNet's lemmas become blanks."""
+    lexicon = open_lexicon(str(write_wordnet(tmp_path / "wn")))
+    seen = {" ".join(replace_synonyms(["quick"], rng(seed), remembered(lexicon), 1)) for seed in range(40)}
+    assert seen == {"speedy", "in no time", "alive", "core"}
 
 
 def test_the_stream_has_two_views_of_one_sentence(tmp_path: Path) -> None:

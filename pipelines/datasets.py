@@ -73,7 +73,7 @@ TEXTS: dict[str, Source] = {
         title="275,601 triples of SNLI and MultiNLI (SimCSE's): premise, entailment, contradiction",
         home=SIMCSE,
         licence=NLI_TERMS,
-        results=(Result("shards/nli", ("nli_for_simcse.csv",), partial(texts.columns, names=TRIPLE)),),
+        results=(Result("shards/nli", ("nli_for_simcse.csv",), partial(texts.columns, names=TRIPLE, keep_empty=True)),),
     ),
     "nli-sentences": Source(
         title="Premises and hypotheses of SNLI and MultiNLI (train), each distinct one once",

@@ -35,9 +35,9 @@ def some_lines(file: Path, count: int) -> Content:
     return Content(drafts())
 
 
-def columns(file: Path, names: tuple[str, ...]) -> Content:
+def columns(file: Path, names: tuple[str, ...], keep_empty: bool = False) -> Content:
     """Some columns of a .csv, .tsv or .jsonl."""
-    return Content(table_rows(file, names))
+    return Content(table_rows(file, names, keep_empty=keep_empty))
 
 
 def distinct_sentences(*files: Path) -> Content:

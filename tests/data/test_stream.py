@@ -162,8 +162,13 @@ def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="'hard_neg' is empty"):
         next(reader(config, inline=True))
     texts: list[str] = []
+
+    def heard(found: list[str]) -> dict[str, torch.Tensor]:
+        texts.extend(found)
+        return words(["a"] * len(found))
+
     kept = config.model_copy(update={"keep_empty": True})
-    next(Reader(kept, "x", kept.open(), 5, 0, 1, lambda found: texts.extend(found) or words(["a"] * 12), 0, 1, inline=True))
+    next(Reader(kept, "x", kept.open(), 5, 0, 1, heard, 0, 1, inline=True))
     assert texts[:3] == ["a", "b", " "]  # released SimCSE: one blank
     wrong = config.model_copy(update={"columns": ("sent0", "sent2")})
     with pytest.raises(DataError, match="sent2"):

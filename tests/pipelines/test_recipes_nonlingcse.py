@@ -86,7 +86,7 @@ RELEASED_AUDIO = {  # [DISAGREE 2.9] the paper's sounds differ by dropout alone
     **{f"streams.audio.{name}": value for name, value in (("mask_bins", 48), ("mask_frames", 192))},
     "streams.audio.mixup_probability": 0.5,
 }
-PAPER = {"method.variant": "paper"}
+PAPER: dict[str, Any] = {"method.variant": "paper"}
 
 
 def variants(paper: str, kind: str, released: dict[str, Any]) -> dict[str, dict[str, Any]]:
@@ -141,8 +141,9 @@ def test_averages_of_the_tables() -> None:
     wrong = []
     for key, table in nonling.TABLES.items():
         for row in table.rows:
-            *numbers, average = row.paper or (None,)
-            if table.average and numbers and None not in numbers and abs(np.mean(numbers) - average) > 0.0051:
+            numbers = [number for number in row.paper if number is not None]
+            complete = table.average and len(numbers) == len(table.columns) + 1
+            if complete and abs(np.mean(numbers[:-1]) - numbers[-1]) > 0.0051:
                 wrong.append((key, row.label))
     assert wrong == [("TG.1", "BERT (SimCLR)")]
     assert {row.recipe for row in nonling.TABLES["T4"].rows} == {f"visualcse/{e}-base-released" for e in ("bert", "roberta")}

@@ -22,7 +22,7 @@ def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
     return {
         name: space
         for name, space in SPACES[pipeline].items()
-        if (name in (f"{streams[0]}paper", f"{streams[0]}wide") if streams else not name.startswith("nli"))
+        if (name in (f"{streams[0]}weights", f"{streams[0]}wide") if streams else not name.startswith("nli"))
     }
 
 
@@ -49,8 +49,8 @@ SIZES = {
     "simcse": {"paper": 12, "text": 9, "temperature": 5},
     "sgbert": {"paper": 72},
     "mocoutrl": {"paper": 20},
-    "cyclip": {"paper": 27, "nli-paper": 27, "nli-sentences-paper": 27},
-    "clap": {"paper": 27},
+    "cyclip": {"weights": 27, "nli-weights": 27, "nli-sentences-weights": 27},
+    "clap": {"paper": 27, "paper-clap-s": 3, "paper-cyclap": 9},
 }
 OWN = {"visualcse": "bert_base", "audiocse": "bert_base", "nonlingcse": "bert_base", "simcse": "bert_base"}
 OWN |= {"mocoutrl": "paper"}
@@ -70,7 +70,7 @@ def test_the_papers_grids(pipeline: str) -> None:
 
 def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
     tables = [(sgbert.ABLATION, SPACES["sgbert"]["paper"], "")]
-    tables += [(cyclip.MODELS, SPACES["cyclip"][f"{kind}paper"], "method.") for kind in ("", "nli-", "nli-sentences-")]
+    tables += [(cyclip.MODELS, SPACES["cyclip"][f"{kind}weights"], "method.") for kind in ("", "nli-", "nli-sentences-")]
     for rows, space, prefix in tables:
         known = {path: list(values_to_try(path, domain)) for path, domain in space.items()}
         for row, changes in rows.items():

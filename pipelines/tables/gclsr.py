@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -225,7 +225,7 @@ ABLATIONS: dict[str, Table] = {
 
 # ----------------------------------------------------------------------------------------------------------------- figures
 
-AUGMENTATIONS = {
+AUGMENTATIONS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
     "GWN": ("Gaussian white noise", partial(gaussian_noise, form="released")),
     "RZS": ("random zero setting", partial(random_zeros, form="released")),
     "IFFT": ("inverse Fourier transform", lambda words, generator: fourier(words, "released")),

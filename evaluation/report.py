@@ -17,7 +17,7 @@ import numpy as np
 
 from evaluation import tables
 from evaluation.task import Encoded, Encoder, EvaluationError, Task, encode_once
-from evaluation.tasks.geometry import GeometryTask
+from evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
 from evaluation.tasks.sts import PairTask
 
 if TYPE_CHECKING:
@@ -185,20 +185,32 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
     return pairs_tsne(encoded.encode(first), encoded.encode(second), np.arange(len(rows)) < size, seed)
 
 
-def scatter(reports: Mapping[str, Mapping[str, Any]], tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
-    """Alignment against uniformity of several models on each pair set, coloured by the score of that set if it is there."""
+def scatter(runs: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
+    """Several models, label -> the reports of its runs, on each task of geometry.
+
+    Of a pair set alignment against uniformity of the first runs, coloured by the score of that set if it is there; of items
+    with captions alignment against text uniformity, and item against text uniformity (Zhao et al. 2023, Figures 2 and 3).
+    """
     from evaluation.figures.basic import alignment_uniformity_scatter
+    from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
 
     for task in tasks:
-        if not isinstance(task, GeometryTask):
-            continue
-        results = {label: report["results"] for label, report in reports.items() if task.name in report["results"]}
+        measured = {
+            label: [run["results"] for run in several if task.name in run["results"]] for label, several in runs.items()
+        }
+        results = {label: found for label, found in measured.items() if found}
         if not results:
             continue
-        places = {label: (r[task.name]["alignment"], r[task.name]["uniformity"]) for label, r in results.items()}
-        scores = {label: r[task.pairs.name]["spearman"] for label, r in results.items() if task.pairs.name in r}
-        label = f"Spearman x 100 on {task.pairs.name}"
-        yield task.name, alignment_uniformity_scatter(places, scores if len(scores) == len(places) else None, label)
+        if isinstance(task, PairedGeometryTask):
+            models = {label: [run[task.name] for run in found] for label, found in results.items()}
+            yield f"alignment_{task.name}", alignment_text_uniformity(models)
+            yield f"uniformity_{task.name}", text_item_uniformity(models)
+        elif isinstance(task, GeometryTask):
+            first = {label: found[0] for label, found in results.items()}
+            places = {label: (run[task.name]["alignment"], run[task.name]["uniformity"]) for label, run in first.items()}
+            scores = {label: run[task.pairs.name]["spearman"] for label, run in first.items() if task.pairs.name in run}
+            label = f"Spearman x 100 on {task.pairs.name}"
+            yield task.name, alignment_uniformity_scatter(places, scores if len(scores) == len(places) else None, label)
 
 
 def _some(items: list[Any], seed: int) -> list[Any]:

@@ -87,10 +87,11 @@ def table_rows(
     label: str | None = None,
     where: Mapping[str, str] | None = None,
     quoted: bool | None = None,
+    keep_empty: bool = False,
 ) -> Iterator[Draft | None]:
     """Rows of a CSV or TSV (`.gz` too): one column becomes the field `txt`, several the field `json`, an object of texts.
 
-    A row in which one of the columns is empty gives None.
+    A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.
 
     Args:
         path: a file whose first line names the columns.
@@ -98,6 +99,7 @@ def table_rows(
         label: column with the name of the class.
         where: only rows with these values.
         quoted: whether fields may stand in quotation marks; none: in a CSV yes, in a TSV no.
+        keep_empty: keep rows with some empty text, which a stream must be told to take (`TextStream.keep_empty`).
 
     Raises:
         DataError: missing or damaged file, unknown column, a row of another length, text that is not UTF-8.
@@ -107,7 +109,8 @@ def table_rows(
     for _, row in named_rows(path, [*columns, *([label] if label else [])], where, quoted):
         texts = {name: _text(row[name]) for name in columns}
         name = _text(row[label]) if label else None
-        if not all(texts.values()) or name == "":
+        usable = any(texts.values()) if keep_empty else all(texts.values())
+        if not usable or name == "":
             yield None
         elif len(columns) == 1:
             yield Draft({"txt": texts[columns[0]].encode()}, label=name)

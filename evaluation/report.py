@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluation import tables
-from evaluation.task import Encoded, EvaluationError, Task, encode_once
-from evaluation.tasks.geometry import GeometryTask
+from evaluation.task import Encoded, Encoder, EvaluationError, Task, encode_once
+from evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
 from evaluation.tasks.sts import PairTask
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", 
 DRAWN_PAIRS = 20  # of each kind in a t-SNE figure (SG-BERT, Figure 5)
 DRAWN_SENTENCES = 8  # in a figure of words
 DRAWN_VECTORS = 2000  # in a figure of densities, whose cost grows with the square
+DRAWN_TOKENS = 5  # of each text (MoCoUTRL, Figure 2)
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,25 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tu
             yield f"angles_{task.name}", partial(angle_kde, encoded.encode(_some(task.sentences(), seed)))
         elif isinstance(task, ClassificationTask):
             rows = _some([row for part in task.data.parts.values() for row in part], seed)
-            labels = [row.label for row in rows]
+            texts, labels = [row.text for row in rows], [row.label for row in rows]
             few = len(set(labels)) <= len(COLOURS)  # more could not be told apart
-            yield f"angles_{task.name}", partial(angle_kde, encoded.encode([r.text for r in rows]), labels if few else None)
+            tokens = token_states(encoded.encoder, texts, seed)
+            yield f"angles_{task.name}", partial(angle_kde, encoded.encode(texts), labels if few else None, tokens)
+
+
+def token_states(model: Encoder, texts: list[str], seed: int = 0) -> np.ndarray | None:
+    """States (N, 5, d) behind the last layer of five random tokens of each text, of which one may be drawn twice; None where
+    the encoder is no transformer."""
+    from evaluation.encoders.encoder import FolderEncoder
+
+    if not isinstance(model, FolderEncoder) or not hasattr(model.model[0], "auto_model"):
+        return None
+    rng = np.random.default_rng(seed)
+    drawn: list[np.ndarray] = []
+    for start in range(0, len(texts), 64):  # the states of all tokens of all texts would be gigabytes
+        states = model.model.encode(texts[start : start + 64], output_value="token_embeddings", show_progress_bar=False)
+        drawn += [one[rng.integers(len(one), size=DRAWN_TOKENS)].float().cpu().numpy() for one in states]
+    return np.stack(drawn)
 
 
 def _importance(words: WordVectors, sentences: Sequence[str]) -> Figure:
@@ -168,20 +185,32 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
     return pairs_tsne(encoded.encode(first), encoded.encode(second), np.arange(len(rows)) < size, seed)
 
 
-def scatter(reports: Mapping[str, Mapping[str, Any]], tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
-    """Alignment against uniformity of several models on each pair set, coloured by the score of that set if it is there."""
+def scatter(runs: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
+    """Several models, label -> the reports of its runs, on each task of geometry.
+
+    Of a pair set alignment against uniformity of the first runs, coloured by the score of that set if it is there; of items
+    with captions alignment against text uniformity, and item against text uniformity (Zhao et al. 2023, Figures 2 and 3).
+    """
     from evaluation.figures.basic import alignment_uniformity_scatter
+    from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
 
     for task in tasks:
-        if not isinstance(task, GeometryTask):
-            continue
-        results = {label: report["results"] for label, report in reports.items() if task.name in report["results"]}
+        measured = {
+            label: [run["results"] for run in several if task.name in run["results"]] for label, several in runs.items()
+        }
+        results = {label: found for label, found in measured.items() if found}
         if not results:
             continue
-        places = {label: (r[task.name]["alignment"], r[task.name]["uniformity"]) for label, r in results.items()}
-        scores = {label: r[task.pairs.name]["spearman"] for label, r in results.items() if task.pairs.name in r}
-        label = f"Spearman x 100 on {task.pairs.name}"
-        yield task.name, alignment_uniformity_scatter(places, scores if len(scores) == len(places) else None, label)
+        if isinstance(task, PairedGeometryTask):
+            models = {label: [run[task.name] for run in found] for label, found in results.items()}
+            yield f"alignment_{task.name}", alignment_text_uniformity(models)
+            yield f"uniformity_{task.name}", text_item_uniformity(models)
+        elif isinstance(task, GeometryTask):
+            first = {label: found[0] for label, found in results.items()}
+            places = {label: (run[task.name]["alignment"], run[task.name]["uniformity"]) for label, run in first.items()}
+            scores = {label: run[task.pairs.name]["spearman"] for label, run in first.items() if task.pairs.name in run}
+            label = f"Spearman x 100 on {task.pairs.name}"
+            yield task.name, alignment_uniformity_scatter(places, scores if len(scores) == len(places) else None, label)
 
 
 def _some(items: list[Any], seed: int) -> list[Any]:

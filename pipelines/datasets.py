@@ -24,6 +24,13 @@ AUDIOCAPS = partial(sounds.manifest, file="{youtube_id}.wav", captions=("caption
 MUSICCAPS = partial(sounds.manifest, file="{ytid}.wav", captions=("caption",), missing="skip")
 TRIPLE = ("sent0", "sent1", "hard_neg")
 PAIR = ("original", "translation")
+GLUE = {  # folder of a set -> its label and sentences, and what stands in the columns of a file without names
+    "QNLI": (("label", "question", "sentence"), ()),
+    "SST-2": (("label", "sentence"), ()),
+    "CoLA": (("label", "sentence"), ("source", "label", "judgement", "sentence")),
+    "MRPC": (("Quality", "#1 String", "#2 String"), ()),
+    "RTE": (("label", "sentence1", "sentence2"), ()),
+}
 SENTEVAL = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
 
 
@@ -102,6 +109,19 @@ TEXTS: dict[str, Source] = {
         results=tuple(
             Result(f"wos/{name}.tsv", ("Meta-data/Data.xlsx",), partial(sheets.web_of_science, label=label))
             for name, label in (("wos7", "Y1"), ("wos134", "Y"))
+        ),
+    ),
+    "glue": Source(
+        title="Five sets of GLUE; the first tenth of the dev part is dev, the rest test",
+        home="https://gluebenchmark.com/tasks",
+        licence="by set",
+        results=tuple(
+            Result(
+                f"glue/{name.replace('-', '').lower()}.tsv",
+                (f"{name}/train.tsv", f"{name}/dev.tsv"),
+                partial(texts.glue, columns=columns, header=header),
+            )
+            for name, (columns, header) in GLUE.items()
         ),
     ),
     "senteval": Source(

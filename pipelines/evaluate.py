@@ -152,7 +152,7 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
     ]
     gold = {task.name: ratings for task in tasks if isinstance(ratings := getattr(task, "gold", None), np.ndarray)}
     marks = tables.significance(rows, gold, arguments.order, arguments.metric) if len(rows) > 1 else None
-    drawn = report.scatter({label: several[0] for label, several in reports.items()}, tasks)
+    drawn = report.scatter(reports, tasks)
     content: dict[str, Any] = {"models": reports}
     if marks is not None:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]

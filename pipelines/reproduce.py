@@ -127,7 +127,8 @@ def reproduce(arguments: Arguments) -> int:
     if lacks := runs.missing(table, module, scale, rows, maker):
         print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
         return 1
-    seeds = arguments.seeds or ((1, 2, 3) if mini else tuple(range(table.seeds)))
+    published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+    seeds = arguments.seeds or ((1, 2, 3) if mini else published)
     values = runs.run(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
     columns = runs.columns_of(table, scale)
     text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"

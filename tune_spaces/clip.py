@@ -1,4 +1,5 @@
-"""What a sweep over CLIP, CyCLIP and CLAP varies: Zhao et al. 2023's grid of loss weights, and a wider continuous space."""
+"""What a sweep over CLIP, CyCLIP and CLAP varies: the loss weights, on the grid that Zhao et al. 2023 has for sounds, or
+more in a wider continuous space."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ from ray import tune
 from trainers.tuning.space import SearchSpace
 
 GRID = [0.1, 0.25, 0.5]
-"""Of lambda_I, lambda_C and lambda_s or lambda_n (Zhao et al. 2023, Tables 9 and 10)."""
+"""Of lambda_I, lambda_C and lambda_s, for sounds (Zhao et al. 2023, section 4.2); for pictures it searched nothing."""
 
 
 def spaces(sentences: Literal["captions", "nli", "nli_sentences"]) -> dict[str, SearchSpace]:
@@ -23,12 +24,23 @@ def spaces(sentences: Literal["captions", "nli", "nli_sentences"]) -> dict[str, 
         "method.temperature": tune.loguniform(0.02, 0.5),
         "streams.pairs.batch_size": tune.choice([64, 80, 128, 256]),
     }
-    return {"paper": {f"method.{weight}": tune.grid_search(GRID) for weight in weights}, "wide": wide}
+    return {"weights": grid(*weights), "wide": wide}
 
 
-every = {
+def grid(*weights: str) -> SearchSpace:
+    """The paper's values of these weights of losses."""
+    return {f"method.{weight}": tune.grid_search(GRID) for weight in weights}
+
+
+pictures = {
     **spaces("captions"),
     **{f"nli-{name}": space for name, space in spaces("nli").items()},  # the n models
     **{f"nli-sentences-{name}": space for name, space in spaces("nli_sentences").items()},  # the e models
 }
-SPACES = {"cyclip": every, "clap": spaces("captions")}  # of sounds the paper printed no winners
+sounds = {  # the paper printed no winners
+    "paper": grid("i_cyclic", "c_cyclic", "captions"),  # CyCLAPs
+    "paper-clap-s": grid("captions"),
+    "paper-cyclap": grid("i_cyclic", "c_cyclic"),
+    "wide": spaces("captions")["wide"],
+}
+SPACES = {"cyclip": pictures, "clap": sounds}

@@ -1,4 +1,4 @@
-"""Readers of sentences: plain lines, pairs and triples, NLI, STS-B, the Leipzig corpora."""
+"""Readers of sentences: plain lines, pairs and triples, NLI, STS-B, the Leipzig corpora, GLUE."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from data.order import permutation, seed_of
 from data.pack import named_rows, table_rows, text_lines
 from data.shard_writer import Draft
 from data.sources.source import Content
-from data.text_files import read_lines
+from data.text_files import read_lines, read_rows
 
 
 def lines(*files: Path) -> Content:
@@ -65,6 +65,30 @@ def stsb_sentences(*files: Path) -> Content:
 def numbered_lines(file: Path) -> Content:
     """A number, a tab and a sentence a line, as in the files ``*-sentences.txt`` of the Leipzig corpora."""
     return Content(_drafts(line.partition("\t")[2] for _, line in read_lines(file)))
+
+
+def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ...] = ()) -> Iterator[str]:
+    """A set of GLUE as a TSV ``label sentence split``, of pairs ``label sentence1 sentence2 split``.
+
+    The labels of GLUE's own test part are not published: the first tenth of its dev part is dev, the rest test (SG-BERT,
+    appendix A.4). `columns` are its label and sentences; a file without a first line of names has those of `header`.
+    """
+    yield "\t".join(["label", *(["sentence"] if len(columns) == 2 else ["sentence1", "sentence2"]), "split"])
+    parts = [[[row[name] for name in columns] for row in _glue_rows(file, columns, header)] for file in (train, dev)]
+    tenth = len(parts[1]) // 10
+    for rows, name in ((parts[0], "train"), (parts[1][:tenth], "dev"), (parts[1][tenth:], "test")):
+        yield from ("\t".join([*row, name]) for row in rows)
+
+
+def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) -> Iterator[dict[str, str]]:
+    if not header:
+        yield from (row for _, row in read_rows(file, columns))
+        return
+    for number, line in read_lines(file):
+        cells = line.split("\t")
+        if len(cells) != len(header):
+            raise DataError(f"{file}, line {number}: {len(cells)} tab-separated cells; {', '.join(header)} are needed")
+        yield dict(zip(header, cells, strict=True))
 
 
 def _drafts(sentences: Iterable[str]) -> Iterator[Draft]:

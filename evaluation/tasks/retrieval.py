@@ -21,6 +21,7 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 1024  # rows of a block on either side: 8 MB of scores
 ENCODE = 8192  # captions of a database encoded at a time
+RELEASED = "map10_released"
 TIE = 1e-9  # cosines that differ by less are equal
 
 
@@ -97,7 +98,7 @@ def recall_at(ranks: np.ndarray, ks: Sequence[int] = (1, 5, 10)) -> dict[int, fl
 
 
 def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | None = None) -> float:
-    """mAP@10 in points, as LAION-CLAP counts it.
+    """mAP@10 in points, as LAION-CLAP describes it; what its code computes is `map_at_10_released`.
 
     With `owners` (T,) the mean over items of sum_r (r / rank_r) over those of its captions, in order, whose rank is at
     most 10, divided by the number of its captions (by `most`, if there are more); without, every rank is a query of its
@@ -109,6 +110,18 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | N
     count = np.bincount(owners)
     share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], most or len(ranks))
     return 100 * float(np.mean(share))
+
+
+def map_at_10_released(ranks: np.ndarray, owners: np.ndarray) -> float:
+    """mAP@10 of items in points as LAION's code computes it, from ranks and owners (T,) in the set's order of captions.
+
+    The ranks of an item's captions are not sorted: the r-th caption, of those with a rank of at most 10, counts r / rank,
+    whether or not r - 1 of them come before it. It is never below `map_at_10`, and equals it where the captions stand in the
+    order of their ranks; a perfect model scores 137 on average. Only to compare with that code.
+    """
+    found = np.flatnonzero(ranks <= 10)
+    gain = np.bincount(owners[found], _place(owners[found], found) / ranks[found], minlength=owners.max() + 1)
+    return 100 * float(np.mean(gain / np.bincount(owners)))
 
 
 def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
@@ -144,6 +157,9 @@ class RetrievalTask(PairedTask):
     ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
     Chance is 100 / number of items for text to item.
 
+    ``<image|audio>_to_text_map10_released`` and ``mean_map10_released`` are mAP@10 by LAION-CLAP's code, not with `shared`:
+    to compare, and to choose checkpoints as it does. See `map_at_10_released`.
+
     LAION-CLAP makes five passes from text to item, one with the first captions, one with the second and so on, and
     averages them. With five captions for every item that is the mean over all captions, as here, for R@k and mAP@10 alike;
     where items have different numbers of captions, here every caption weighs the same.
@@ -167,6 +183,7 @@ class RetrievalTask(PairedTask):
         super().__init__(name, shards)
         kinds = ("r1", "r5", "r10", "map10")
         known = [f"{way}_{kind}" for way in self._ways for kind in kinds] + ["mean_r1", "mean_map10"]
+        known += [] if shared else [f"{self._ways[0]}_{RELEASED}", f"mean_{RELEASED}"]
         if primary not in known:
             raise EvaluationError(
                 f"task {name}: primary={primary!r} is no number of this task.{did_you_mean(primary, known)} They are "
@@ -194,7 +211,15 @@ class RetrievalTask(PairedTask):
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
         counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
-        return Score(self._metrics(there, back), counts)
+        metrics = self._metrics(there, back)
+        if not self.shared:
+            metrics |= self._released(there, metrics)
+        return Score(metrics, counts)
+
+    def _released(self, there: Found, metrics: dict[str, float]) -> dict[str, float]:
+        forward, backward = self._ways
+        value = map_at_10_released(there.ranks, there.queries)
+        return {f"{forward}_{RELEASED}": value, f"mean_{RELEASED}": (value + metrics[f"{backward}_map10"]) / 2}
 
     def _metrics(self, there: Found, back: Found) -> dict[str, float]:
         metrics: dict[str, float] = {}

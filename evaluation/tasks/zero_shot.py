@@ -22,16 +22,19 @@ logger = logging.getLogger(__name__)
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
 PROMPTS = 4096  # prompts encoded at a time
 
-# The 29 further audio prompts of Zhao et al. (Table 12), which names their forms: which of the eight "sound of" forms end
-# in a full stop is our reading, those with a capital. A blank at the end is part of the prompt.
+# The 29 further audio prompts of Zhao et al. (Table 12), in its order. A blank at the end, which it prints as @, is part of
+# the prompt.
 CLAP_TEMPLATES = (
-    *(f"a {kind}sound of {{label}}" for kind in ("", "constant ", "big ", "small ")),
-    *(f"A {kind}sound of {{label}}." for kind in ("", "constant ", "big ", "small ")),
-    *(f"{article} {{label}} is making a sound{end}" for article in ("A", "a", "An", "an") for end in ("", ".")),
+    *("A sound of {label}", "a sound of {label}."),
+    *(f"{article} constant sound of {{label}}{end}" for end in ("", ".") for article in ("A", "a")),
+    *("A big sound of {label}", "a big sound of {label}", "A big sound of {label}."),
+    *("A small sound of {label}", "a small sound of {label}", "A small sound of {label}."),
+    *("A {label} is making a sound.", "a {label} is making a sound"),
+    *("An {label} is making a sound.", "an {label} is making a sound"),
     "A sound of {label} followed by a sound of {label}",
     "A sound of {label} followed by {label}",
     *("A {label} ", "A {label}", "An {label}", "an {label}", "{label} ", "{label}", "{label} and {label}"),
-    *(f"A {{label}} is {verb}{end}" for verb in ("running", "happening") for end in ("", ".")),
+    *(f"A {{label}} is {verb}{end}" for verb in ("running", "happening") for end in (".", "")),
 )
 
 Name = str | tuple[str, ...]  # a class: its name, or several names for the same

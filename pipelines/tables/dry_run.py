@@ -19,6 +19,7 @@ from transformers import (
 
 from data.streams.text import TextStream
 from models.config import EncoderConfig, WordEncoderConfig
+from models.tower import TowerConfig
 from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe, RecipeError
 
@@ -31,6 +32,9 @@ SHAPES: dict[str, partial[PretrainedConfig]] = {
     "google-bert/bert-large-uncased": partial(BertConfig, **LARGE),
     "google-bert/bert-base-multilingual-cased": partial(BertConfig, vocab_size=119547),
     "google-bert/bert-base-german-cased": partial(BertConfig, vocab_size=30000),
+    "google-bert/bert-base-chinese": partial(BertConfig, vocab_size=21128),
+    "dbmdz/bert-base-french-europeana-cased": partial(BertConfig, vocab_size=32000),
+    "DeepPavlov/rubert-base-cased": partial(BertConfig, vocab_size=119547),
     "sentence-transformers/bert-base-nli-mean-tokens": partial(BertConfig),
     "sentence-transformers/bert-large-nli-mean-tokens": partial(BertConfig, **LARGE),
     "FacebookAI/roberta-base": partial(RobertaConfig, **ROBERTA),
@@ -44,14 +48,16 @@ SHAPES: dict[str, partial[PretrainedConfig]] = {
 """Shapes of the published encoders that rows start from, by their names on the Hub."""
 
 SAMPLES = {
-    "wiki1m": 1_000_000,
+    **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
+    "bookcorpus": 74_000_000,
     "nli": 275_601,
     "stsb-sentences": 17_256,
     "wiki10k": 10_000,
-    "cc3m": 2_806_504,
-    "clotho-train": 19_195,
-    "audiocaps-train": 45_178,
-    "musiccaps-train": 2_663,
+    "wiki10k-translated": 10_000,
+    "cc3m": 2_806_641,
+    "clotho-train": 3_839,
+    "audiocaps-train": 49_838,
+    "musiccaps-train": 2_858,
 }
 """Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
 
@@ -63,11 +69,11 @@ class DryRun(NamedTuple):
     """What a row would take."""
 
     parameters: int | None
-    """Of the encoder; None: it is not known before its file is there (word vectors)."""
+    """Of the encoder and the tower beside it; None: it is not known before its file is there (word vectors)."""
     steps: int | None
     """Optimizer steps; None: neither the recipe nor the paper says the number of samples."""
     gigabytes: float | None
-    """At most, of the text turn with one worker: weights, gradients, moments, activations."""
+    """At most, of the text turn with one worker: weights, gradients, moments, activations. None: texts are not all."""
 
 
 def dry_run(recipe: Recipe) -> DryRun:
@@ -87,11 +93,21 @@ def dry_run(recipe: Recipe) -> DryRun:
             f"encoder.path={encoder.path!r} has no shape in pipelines/tables/dry_run.py; add its configuration"
         )
     config = SHAPES[encoder.path]()
+    tower: Any = getattr(recipe.method, "tower", None)
+    if tower is not None:  # whose folder need not be there, nor the text encoder's with its projection
+        recipe = recipe.replace("encoder.scratch", True)
+    if getattr(tower, "path", None) is not None:
+        recipe = recipe.replace("method.tower.path", None)
+    if recipe.flat().get("method.image.path") == "auto":  # chosen by the encoder's width; no file is to be read
+        recipe = recipe.replace("method.image.path", None)
     try:
         recipe.method.check(recipe, config)
     except ValueError as error:
         raise RecipeError(str(error)) from None
     parameters = count(encoder.path)
+    if tower is not None:
+        method: Any = recipe.method
+        return DryRun(parameters + count_tower(method.tower, method.embed_dim), steps(recipe), None)
     return DryRun(parameters, steps(recipe), (parameters * AdamW + activations(recipe, config)) / 1e9)
 
 
@@ -102,9 +118,17 @@ def count(path: str) -> int:
         return sum(parameter.numel() for parameter in AutoModel.from_config(SHAPES[path]()).parameters())
 
 
+@cache
+def count_tower(tower: TowerConfig, embed_dim: int) -> int:
+    """Parameters of a tower with fresh weights."""
+    with torch.device("meta"):
+        return sum(parameter.numel() for parameter in tower.build(embed_dim).parameters())
+
+
 def steps(recipe: Recipe) -> int | None:
     """Steps of the run, where the recipe or the paper says how many samples there are."""
-    samples = SAMPLES.get(recipe.streams[recipe.lead].shards.rpartition("/")[2])
+    lead = recipe.streams[recipe.lead]
+    samples = lead.first or SAMPLES.get(lead.shards.rpartition("/")[2])
     return recipe.run.max_steps if samples is None else recipe.steps(samples)
 
 

@@ -24,7 +24,8 @@ class Offline:
 
     def nli(self) -> str:
         """10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
-        return self.pack("text", self.data / "nli" / "nli_triples.csv.gz", "nli")
+        columns = ("--columns", "sent0", "sent1", "hard_neg")
+        return self.pack("table", self.data / "nli" / "nli_triples.csv.gz", "nli", *columns)
 
     def stsb(self) -> str:
         """Both sentences of all pairs of STS-B's three parts, without their ratings, each distinct one once."""
@@ -49,12 +50,16 @@ class Offline:
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> str:
         """The folder of shards with a row a sample."""
+        return self.pack("table", self.write(columns, rows, name), name, "--columns", *columns)
+
+    def write(self, columns: Sequence[str], rows: Sequence[Sequence[str]], name: str) -> Path:
+        """A TSV beside the shards, for `pack`."""
         self.shards.mkdir(parents=True, exist_ok=True)
         source = self.shards / f"{name}.tsv"
         with source.open("w", encoding="utf-8", newline="") as out:
             writer = csv.writer(out, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
             writer.writerows([columns, *rows])
-        return self.pack("text", source, name)
+        return source
 
     def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
         """The folder of shards of `source`, packed by ``pipelines/pack.py KIND`` where it is not there yet."""

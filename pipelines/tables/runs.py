@@ -18,6 +18,7 @@ from typing import Any
 
 from data.errors import DataError
 from data.shards import ShardSet
+from evaluation.figures.basic import save
 from evaluation.load import load_model
 from evaluation.load import parse as parse_model
 from evaluation.registry import Probing, absolute, found, make_tasks
@@ -121,16 +122,23 @@ def missing(
                 note(error, task.partition(":")[2].partition("?")[0])
     for row in rows:
         try:
+            shards: list[str] = []
             if row.model is not None:
-                parse_model(_model(row.model, paper, scale))
+                fit = parse_model(_model(row.model, paper, scale)).fit
+                shards = [fit] if fit is not None and not Path(fit).is_file() else []
             elif row.recipe is not None:
                 recipe = scaled(row, paper, scale)
-                recipe.encoder.read()
+                recipe.method.check(recipe, recipe.encoder.read())
                 for stream in recipe.streams.values():
                     try:
-                        ShardSet.open(stream.shards)
+                        stream.open()
                     except DataError as error:
                         note(error, stream.shards)
+            for place in shards:
+                try:
+                    ShardSet.open(place)
+                except DataError as error:
+                    note(error, place)
         except (DataError, ValueError) as error:
             note(error)
     return list(lacks)
@@ -146,8 +154,8 @@ def run(
     for place, (row, seed) in enumerate(work, start=1):
         say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
         scores = _row(row, seed, table, columns, paper, scale)
-        for column in columns:
-            values[row.label][column].append(scores[column])
+        for column, score in scores.items():
+            values[row.label].setdefault(column, []).append(score)
     return values
 
 
@@ -177,6 +185,8 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         assert row.model is not None
         spec = _model(row.model, paper, scale)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    if row.measure is not None:
+        table = replace(table, measure=row.measure)
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
@@ -187,6 +197,10 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     scores, source = _measured(spec, table, columns, scale)
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
+    if table.picture is not None:
+        name = re.sub(r"\W+", "-", row.label) + (f"-seed-{seed}" if row.recipe else "")
+        png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
+        source["picture"] = str(png)
     content = {"label": row.label, **asked, "scores": scores, "commit": commit, "provenance": source}
     partial = file.with_suffix(".tmp")
     partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -121,6 +121,26 @@ def wos(folder: Path) -> Expected:
     }
 
 
+def glue(folder: Path) -> Expected:
+    """As each set's zip has it; CoLA's files have no first line of names, MRPC's begin with a mark of their byte order."""
+    sets = {
+        "QNLI": ("index\tquestion\tsentence\tlabel\n", '{}\tWho "is?\t{}.\tentailment\n', 'entailment\tWho "is?\t{}.'),
+        "SST-2": ("sentence\tlabel\n", "a {} . \t1\n", "1\ta {} . "),
+        "CoLA": ("", "gj04\t{}\t*\tThey {} it.\n", "{}\tThey {} it."),
+        "MRPC": ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n", "1\t7\t8\tA {}\tB {}\n", "1\tA {}\tB {}"),
+        "RTE": ("index\tsentence1\tsentence2\tlabel\n", "{}\tYes.\tNo.\tnot_entailment\n", "not_entailment\tYes.\tNo."),
+    }
+    expected: Expected = {}
+    for name, (head, line, wanted) in sets.items():
+        lines = [line.format(i, i) for i in range(23)]
+        put(folder, {f"{name}/train.tsv": head + "".join(lines[:3]), f"{name}/dev.tsv": head + "".join(lines[3:])})
+        parts = ["train"] * 3 + ["dev"] * 2 + ["test"] * 18
+        rows = "".join(f"{wanted.format(i, i)}\t{part}\n" for i, part in enumerate(parts))
+        sentences = "sentence" if wanted.count("\t") == 1 else "sentence1\tsentence2"
+        expected[f"glue/{name.replace('-', '').lower()}.tsv"] = f"label\t{sentences}\tsplit\n{rows}"
+    return expected
+
+
 # --------------------------------------------------------------------------------------------------------------- pictures
 
 
@@ -305,6 +325,7 @@ DOWNLOADS: dict[str, Callable[[Path], Expected]] = {
     "wiki10k-translated": lambda folder: translated(folder, "shards/wiki10k-translated"),
     "bookcorpus": bookcorpus,
     "wos": wos,
+    "glue": glue,
     "imagenet": imagenet,
     "imagenet-v2": imagenet_v2,
     "imagenet-sketch": imagenet_sketch,

@@ -18,8 +18,9 @@ from evaluation.task import evaluate
 from evaluation.tasks.retrieval import nearest_captions
 from evaluation.tasks.sts import PairTask
 from pipelines import nearest
-from pipelines.evaluate import main
+from pipelines.evaluate import Arguments, main, run
 from tests.evaluation.evaluation_helpers import WORDS, rated, tiny_bert, write_raw
+from tests.evaluation.paired_helpers import Coded, image_shards
 
 ROOT = Path(__file__).parents[2]
 
@@ -230,6 +231,24 @@ def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pyt
     several = ["--compare", f"a={model}@mean", f"b={model}@max", *command[2:], "stsb-test-geometry"]
     assert main([*several, "--figures", str(tmp_path / "two")]) == 0
     assert {file.stem for file in (tmp_path / "two").iterdir()} == {"scatter_stsb-test-geometry"}
+
+
+def test_figures_2_and_3_of_models_with_pictures(tmp_path: Path) -> None:
+    """Zhao et al. 2023: a mark for each run and, of several runs of a model, their mean."""
+    shards = image_shards(tmp_path / "coco", [["c0"], ["c1"], ["c2"]])
+    (task,) = make_tasks([f"geometry:{shards}"])
+    entries, found = [], []
+    for label, shift in (("CLIP", 0), ("CLIP", 1), ("CyCLIP", 2)):
+        found.append(task.score(Coded(shift)).metrics)
+        entries.append(f"{label}={tmp_path / f'{shift}.json'}")
+        (tmp_path / f"{shift}.json").write_text(json.dumps({"model": label, "results": {task.name: found[-1]}}))
+    figures = run(Arguments(compare=tuple(entries), tasks=(f"geometry:{shards}",))).figures
+    for kind, metric in (("alignment", "alignment"), ("uniformity", "image_uniformity")):
+        (axes,) = figures[f"scatter_{kind}_geometry:coco"].axes
+        marks = [np.asarray(points.get_offsets()) for points in axes.collections]
+        assert marks[0] == pytest.approx(np.array([[run["text_uniformity"], run[metric]] for run in found[:2]]))
+        assert [len(points) for points in marks] == [2, 1, 1]  # the runs of CLIP and their mean; CyCLIP
+    assert len(figures) == 2
 
 
 def test_logged_to_mlflow(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,6 +92,9 @@ def test_a_rendered_table() -> None:
     p = [f"{stats.ttest_ind(values['a'][name], values['b'][name]).pvalue:.2g}" for name in ("mr", "cr")]
     assert lines[8][:3] == ["p", *p]
     assert lines[9] == ["c", "-", "-", "-"]
+    small = {label: dict(zip(("a", "b"), by_column.values(), strict=True)) for label, by_column in values.items()}
+    stands_in = [line.split() for line in render(table, ("a", "b"), rows, small).splitlines()]
+    assert stands_in[1:] == lines[1:]  # all but the heads
 
 
 def encoders() -> list[str]:

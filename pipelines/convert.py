@@ -1,0 +1,47 @@
+"""HTSAT's AudioSet checkpoint as a tower: ``python pipelines/convert.py HTSAT-fullset-imagenet-map=0.467.ckpt OUT``."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+if __name__ == "__main__":
+    # The repository instead of this folder: the rooms are found without installation.
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from models.htsat_checkpoint import convert_htsat
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """Turn a checkpoint of HTSAT's trainer into a folder for method.tower.path; clap's recipes have models/htsat-audioset.
+
+    The file is a pickle; only its tensors are read, nothing of it is executed.
+
+    Example: python pipelines/convert.py "HTSAT-fullset-imagenet-map=0.467.ckpt" models/htsat-audioset
+    """
+
+    checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
+    """The file."""
+    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
+    """Folder that is made: config.json and model.safetensors."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad."""
+    arguments = tyro.cli(Arguments, args=argv)
+    try:
+        convert_htsat(arguments.checkpoint, arguments.out)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"written to {arguments.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -14,10 +14,10 @@ from data.streams.decode import SOUNDS
 from data.text_files import read_lines
 
 
-def manifest(file: Path, folder: Path, **settings: Any) -> Content:
+def manifest(table: Path, folder: Path, **settings: Any) -> Content:
     """The sounds below `folder` that a table names; `settings` are those of `manifest_files`."""
     files = FolderFiles(folder)
-    return Content(manifest_files(file, SOUNDS, files, **settings), files)
+    return Content(manifest_files(table, SOUNDS, files, **settings), files)
 
 
 def librispeech(folder: Path, speakers: int) -> Content:

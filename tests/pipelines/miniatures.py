@@ -167,7 +167,8 @@ def imagenet(folder: Path) -> Expected:
 def imagenet_v2(folder: Path) -> Expected:
     top = folder / "imagenetv2-matched-frequency-format-val"
     put(top, {f"{number}/ab{number}.jpeg": png(number) for number in (0, 10, 2)})
-    return {"shards/imagenet-v2": [(None, str(number), png(number)) for number in (0, 10, 2)]}  # as files are sorted
+    found: list[Seen] = [(None, str(number), png(number)) for number in (0, 10, 2)]  # as files are sorted
+    return {"shards/imagenet-v2": found}
 
 
 def imagenet_sketch(folder: Path) -> Expected:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from pathlib import Path
 
 from data.sources import pictures, sheets, sounds, texts
 from data.sources.source import Result, Source

@@ -87,10 +87,11 @@ def table_rows(
     label: str | None = None,
     where: Mapping[str, str] | None = None,
     quoted: bool | None = None,
+    keep_empty: bool = False,
 ) -> Iterator[Draft | None]:
     """Rows of a CSV or TSV (`.gz` too): one column becomes the field `txt`, several the field `json`, an object of texts.
 
-    A row in which one of the columns is empty gives None.
+    A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.
 
     Args:
         path: a file whose first line names the columns.
@@ -98,16 +99,18 @@ def table_rows(
         label: column with the name of the class.
         where: only rows with these values.
         quoted: whether fields may stand in quotation marks; none: in a CSV yes, in a TSV no.
+        keep_empty: keep rows with some empty text, which a stream must be told to take (`TextStream.keep_empty`).
 
     Raises:
         DataError: missing or damaged file, unknown column, a row of another length, text that is not UTF-8.
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
-    for _, row in _rows(path, [*columns, *([label] if label else [])], where, quoted):
+    for _, row in named_rows(path, [*columns, *([label] if label else [])], where, quoted):
         texts = {name: _text(row[name]) for name in columns}
         name = _text(row[label]) if label else None
-        if not all(texts.values()) or name == "":
+        usable = any(texts.values()) if keep_empty else all(texts.values())
+        if not usable or name == "":
             yield None
         elif len(columns) == 1:
             yield Draft({"txt": texts[columns[0]].encode()}, label=name)
@@ -138,13 +141,13 @@ def folder_files(folder: Path, extensions: Sequence[str]) -> Iterator[Draft]:
 
 
 @dataclass(frozen=True)
-class _Entry:
-    """What a row of a manifest says."""
+class Entry:
+    """What a row of a manifest says of a file."""
 
     row: int
     file: str
-    captions: tuple[str, ...]
-    label: str | None
+    captions: tuple[str, ...] = ()
+    label: str | None = None
 
 
 def manifest_files(
@@ -181,25 +184,42 @@ def manifest_files(
         DataError: as `table_rows`, a file that is missing or of another kind, named with its row, or grouped rows of
             different classes.
     """
-    entries: Iterable[_Entry] = _entries(path, file, captions, label, where, quoted)
+    entries: Iterable[Entry] = _entries(path, file, captions, label, where, quoted)
     if group:
         entries = _grouped(entries, path)
-    as_text = len(captions) == 1 and _kind(path) != ".jsonl" and not group
+    one = len(captions) == 1 and _kind(path) != ".jsonl" and not group
+    to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
+    yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
+
+
+def named_files(
+    entries: Iterable[Entry],
+    source: str,
+    extensions: Sequence[str],
+    files: Files,
+    *,
+    captions: Literal["txt", "json"] | None = None,
+    missing: Literal["raise", "skip"] = "raise",
+) -> Iterator[Draft | None]:
+    """The samples of the files that `entries` of the manifest `source` name, in their order.
+
+    Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any gives None then, as one
+    with the class "" does. All else is as `manifest_files` says.
+    """
     for entry in entries:
-        _check_extension(entry.file, extensions, f"{path}, row {entry.row}: {entry.file}")
+        _check_extension(entry.file, extensions, f"{source}, row {entry.row}: {entry.file}")
         there = files.has(entry.file)
         if not there and missing == "raise":
             raise DataError(
-                f"{path}, row {entry.row}: the file {entry.file!r} does not exist in {files}; set --root, remove the row, "
-                "or leave such rows out with --missing skip"
+                f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; put it there, or remove the "
+                "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
         if not there or (captions and not entry.captions) or entry.label == "":
             yield None
             continue
         fields: dict[str, bytes] = {}
-        if entry.captions:
-            texts = list(entry.captions)
-            fields = {"txt": texts[0].encode()} if as_text else {"json": _json({"captions": texts})}
+        if captions:
+            fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
         yield Draft(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
 
 
@@ -210,18 +230,18 @@ def _entries(
     label: str | None,
     where: Mapping[str, str] | None,
     quoted: bool | None,
-) -> Iterator[_Entry]:
+) -> Iterator[Entry]:
     parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
     columns = parts[1::2]
-    for number, row in _rows(path, [*columns, *captions, *([label] if label else [])], where, quoted):
+    for number, row in named_rows(path, [*columns, *captions, *([label] if label else [])], where, quoted):
         name = "".join(_text(row[part]) if place % 2 else part for place, part in enumerate(parts))
         texts = tuple(text for column in captions for text in _captions(row[column], column, path, number))
-        yield _Entry(number, name, texts, _text(row[label]) if label else None)
+        yield Entry(number, name, texts, _text(row[label]) if label else None)
 
 
-def _grouped(entries: Iterable[_Entry], path: Path) -> Iterable[_Entry]:
+def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
     """One entry per file; it holds the texts of the manifest in memory."""
-    found: dict[str, _Entry] = {}
+    found: dict[str, Entry] = {}
     for entry in entries:
         first = found.setdefault(entry.file, entry)
         if first is not entry:
@@ -265,10 +285,13 @@ def _kind(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
 
-def _rows(
-    path: Path, columns: Sequence[str], where: Mapping[str, str] | None, quoted: bool | None
+def named_rows(
+    path: Path, columns: Sequence[str], where: Mapping[str, str] | None = None, quoted: bool | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`."""
+    """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
+
+    Only rows with the values of `where`; `quoted` as in `table_rows`, which also says what is raised.
+    """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
     rows: Iterator[tuple[int, dict[str, Any]]]

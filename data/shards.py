@@ -11,9 +11,11 @@ import json
 import logging
 import posixpath
 import tarfile
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import Any
 
 from data.errors import DataError
@@ -71,11 +73,20 @@ class ShardSet:
     source: str = ""
     classes: tuple[str, ...] = ()
     """Names of the classes that the integers of the field `cls` stand for; empty: unknown."""
+    first: int | None = None
+    """Only so many samples are used, those at the beginning; none: all."""
+
+    @property
+    def counts(self) -> list[int]:
+        """Samples of each shard that are used."""
+        ends = list(accumulate((shard.samples for shard in self.shards), initial=0))
+        most = ends[-1] if self.first is None else self.first
+        return [min(end, most) - min(start, most) for start, end in pairwise(ends)]
 
     @property
     def samples(self) -> int:
-        """Samples of all shards."""
-        return sum(shard.samples for shard in self.shards)
+        """Samples of all shards that are used."""
+        return sum(self.counts)
 
     @property
     def bytes(self) -> int:
@@ -86,6 +97,12 @@ class ShardSet:
     def fields(self) -> tuple[str, ...]:
         """Every field that some sample has; empty: unknown."""
         return tuple(sorted({name for shard in self.shards for name in shard.fields}))
+
+    def sample(self, number: int) -> RawSample | BadSample:
+        """The sample of this number, counted from 0 through all shards. Raises DataError as `read`."""
+        ends = list(accumulate(self.counts))
+        shard = bisect_right(ends, number)
+        return next(read(self.shards[shard], [number - (ends[shard] - self.counts[shard])]))
 
     @classmethod
     def open(cls, urls: str | Sequence[str]) -> ShardSet:

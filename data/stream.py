@@ -134,7 +134,7 @@ class Reader:
 
     def _plan(self, start: int, samples: int) -> Iterator[Window]:
         return windows(
-            [shard.samples for shard in self.shards.shards],
+            self.shards.counts,
             seed=self.seed,
             stream=self.name,
             rank=self.rank,

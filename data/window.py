@@ -10,7 +10,7 @@ import numpy as np
 
 from data.errors import DataError
 from data.order import Window, seed_of
-from data.shards import BadSample, ShardSet, read
+from data.shards import BadSample, RawSample, ShardSet, read
 from data.streams.base import Row, StreamConfig
 
 Skipped = tuple[str, str]  # key and reason
@@ -39,7 +39,7 @@ def decoded(window: Window, shards: ShardSet, config: StreamConfig, name: str, s
             if isinstance(sample, BadSample):
                 raise DataError(sample.reason)
             rng = np.random.default_rng(seed_of(seed, name, window.pass_, sample.shard, sample.key))
-            row = config.row(sample, rng) | {"_key": label, "_next": window.start + place + 1}
+            row = _row(config, sample, shards, rng) | {"_key": label, "_next": window.start + place + 1}
         except DataError as error:
             if config.on_bad_sample == "raise":
                 raise DataError(
@@ -49,6 +49,17 @@ def decoded(window: Window, shards: ShardSet, config: StreamConfig, name: str, s
             yield label, str(error)
             continue
         yield row
+
+
+def _row(config: StreamConfig, sample: RawSample, shards: ShardSet, rng: np.random.Generator) -> Row:
+    """One row, of the sample alone or mixed with another of the whole set."""
+    number = config.partner(shards.samples, rng)
+    if number is None:
+        return config.row(sample, rng)
+    other = shards.sample(number)
+    if isinstance(other, BadSample):
+        raise DataError(f"its partner {other.shard}/{other.key}: {other.reason}")
+    return config.mixed(sample, other, rng)
 
 
 def window_rows(window: Window, shards: ShardSet, config: StreamConfig, name: str, seed: int) -> Iterator[Row]:

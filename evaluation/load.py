@@ -102,9 +102,9 @@ def load_model(
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean and letters). `fit` are the sentences that whitening and flow are fitted on where the spec names none, and
-    `fit_source` is what the protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a long
-    sound.
+    have mean, letters and padded). `fit` are the sentences that whitening and flow are fitted on where the spec names none,
+    and `fit_source` is what the protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a
+    long sound.
 
     Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
     """

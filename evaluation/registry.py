@@ -180,7 +180,7 @@ def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], 
         return transfer.make(name, _located(name, data)[0], probing.protocol)
     if name in REGRESSION:
         train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
-        return RelatednessTask(name, train, dev, test, seed=probing.seed)
+        return RelatednessTask(name, train, dev, test, seed=probing.seed, hidden=probing.hidden)
     base = name.removesuffix(GEOMETRY)
     return pairs(base) if name == base else GeometryTask(pairs(base), THRESHOLDS.get(base.split("-")[0], 4.0))
 
@@ -237,15 +237,15 @@ def _metric_name(text: str) -> str:
 
 
 def _finetune(title: str, place: str, options: Options, probing: Probing) -> Task:
-    head = options.pop("head", "linear")
+    head, schedule = options.pop("head", "linear"), options.pop("schedule", "linear")
     numbers = {name: _number(name, value) for name, value in options.items()}
-    settings = finetune.Training(**numbers, seed=probing.seed)  # type: ignore[arg-type]  # _number gave each its kind
+    settings = finetune.Training(**numbers, schedule=schedule, seed=probing.seed)  # type: ignore[arg-type]  # by `_number`
     return finetune.FinetuneTask(title, read_labelled(place, probing.seed), settings, head)
 
 
 def _number(option: str, text: str) -> int | float:
     try:
-        return float(text) if option == "lr" else int(text)
+        return float(text) if option in ("lr", "weight_decay", "warmup", "clip") else int(text)
     except ValueError:
         raise EvaluationError(f"option {option}={text}: that is no number") from None
 
@@ -305,7 +305,10 @@ KINDS = {
         trains=True,
     ),
     "finetune": Kind(
-        "the same texts: the encoder itself is trained", _finetune, ("head", "epochs", "lr", "batch"), trains=True
+        "the same texts: the encoder itself is trained",
+        _finetune,
+        ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length"),
+        trains=True,
     ),
     "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
     "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),

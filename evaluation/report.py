@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from evaluation import tables
-from evaluation.task import Encoded, EvaluationError, Task, encode_once
+from evaluation.task import Encoded, Encoder, EvaluationError, Task, encode_once
 from evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
 from evaluation.tasks.sts import PairTask
 
@@ -32,6 +32,7 @@ PACKAGES = ("torch", "transformers", "sentence-transformers", "numpy", "scipy", 
 DRAWN_PAIRS = 20  # of each kind in a t-SNE figure (SG-BERT, Figure 5)
 DRAWN_SENTENCES = 8  # in a figure of words
 DRAWN_VECTORS = 2000  # in a figure of densities, whose cost grows with the square
+DRAWN_TOKENS = 5  # of each text (MoCoUTRL, Figure 2)
 
 
 @dataclass(frozen=True)
@@ -139,9 +140,25 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tu
             yield f"angles_{task.name}", partial(angle_kde, encoded.encode(_some(task.sentences(), seed)))
         elif isinstance(task, ClassificationTask):
             rows = _some([row for part in task.data.parts.values() for row in part], seed)
-            labels = [row.label for row in rows]
+            texts, labels = [row.text for row in rows], [row.label for row in rows]
             few = len(set(labels)) <= len(COLOURS)  # more could not be told apart
-            yield f"angles_{task.name}", partial(angle_kde, encoded.encode([r.text for r in rows]), labels if few else None)
+            tokens = token_states(encoded.encoder, texts, seed)
+            yield f"angles_{task.name}", partial(angle_kde, encoded.encode(texts), labels if few else None, tokens)
+
+
+def token_states(model: Encoder, texts: list[str], seed: int = 0) -> np.ndarray | None:
+    """States (N, 5, d) behind the last layer of five random tokens of each text, of which one may be drawn twice; None where
+    the encoder is no transformer."""
+    from evaluation.encoders.encoder import FolderEncoder
+
+    if not isinstance(model, FolderEncoder) or not hasattr(model.model[0], "auto_model"):
+        return None
+    rng = np.random.default_rng(seed)
+    drawn: list[np.ndarray] = []
+    for start in range(0, len(texts), 64):  # the states of all tokens of all texts would be gigabytes
+        states = model.model.encode(texts[start : start + 64], output_value="token_embeddings", show_progress_bar=False)
+        drawn += [one[rng.integers(len(one), size=DRAWN_TOKENS)].float().cpu().numpy() for one in states]
+    return np.stack(drawn)
 
 
 def _importance(words: WordVectors, sentences: Sequence[str]) -> Figure:

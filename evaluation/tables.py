@@ -80,6 +80,18 @@ def average(results: Results, tasks: Sequence[str] = SEVEN, metric: str = "spear
     return None if None in values else sum(round(value, 2) for value in values if value is not None) / len(values)
 
 
+def averages(results: Results) -> dict[str, dict[str, float]]:
+    """The papers' averages over the tasks of a group that are there, if they are several, as a task of its own:
+    ``average of 7`` -> spearman of the STS sets, ``transfer average of 7`` -> accuracy. Means as those of `average`."""
+    found = {}
+    for title, group, metric in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
+        tasks = [task for task in group if _value(results, task, metric) is not None]
+        mean = average(results, tasks, metric) if len(tasks) > 1 else None
+        if mean is not None:
+            found[f"{title} of {len(tasks)}"] = {metric: mean}
+    return found
+
+
 def task_table(results: Results) -> str:
     """One row a task, one column a metric: everything about one model. Tasks with other metrics are in a block below."""
     blocks: dict[tuple[str, ...], list[list[str]]] = {}

@@ -19,6 +19,8 @@ class Source:
     setting: str
     tokenizer: bool
     """The model takes texts, so a tokenizer belongs to its folder."""
+    kind: str = "AutoModel"
+    """What loads all of its weights in transformers."""
 
     def folder(self, path: str, weights: bool = True) -> Path:
         """`path` if it is a folder, else what the hub (or its cache) has under that name; never pickled weights.
@@ -27,7 +29,10 @@ class Source:
         """
         if Path(path).is_dir():
             return Path(path)
-        tokenizer, tensors = (["*.txt", "*.model"] if self.tokenizer else []), (["*.safetensors"] if weights else [])
+        tokenizer, tensors = (
+            (["*.txt", "*.model", "*.spm"] if self.tokenizer else []),
+            (["*.safetensors"] if weights else []),
+        )
         try:
             return Path(snapshot_download(path, allow_patterns=["*.json", *tokenizer, *tensors]))
         except (OSError, HFValidationError) as error:
@@ -70,7 +75,7 @@ class Source:
             raise ValueError(
                 f"{self.setting}: {path!r} has only pickled weights (pytorch_model.bin), which can run code when loaded. If "
                 "you trust them, convert them once where they came from: "
-                f"AutoModel.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){likewise}."
+                f"{self.kind}.from_pretrained(path, use_safetensors=False).save_pretrained(new_path){likewise}."
             )
 
 

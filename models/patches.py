@@ -46,9 +46,9 @@ class AudioPatches(nn.Module):
 
     spectrograms (B, frames, bins) -> (B, 1 + patches, hidden_size), the CLS first.
 
-    SSAST: 16 x 16 patches, learned positions, spectrograms normalised as (x - mean) / (2 std). The released code
-    ([DISAGREE 2.2]): 24 x 24 patches, ``positions=False``, ``statistics=None``, random weights. `path` is an AST folder of
-    Hugging Face, whose CLS, patch projection and positions are taken (not its distillation token).
+    SSAST: 16 x 16 patches, learned positions, spectrograms normalised as (x - mean) / (2 std). The paper's 211 tokens are
+    the released code's ([DISAGREE 2.2]): 24 x 24 patches, ``positions=False``, ``statistics=None``, random weights. `path`
+    is an AST folder of Hugging Face, whose CLS, patch projection and positions are taken (not its distillation token).
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """Partial word vector augmentation (PWVA; GCLSR): noise on word vectors, in batch on the device.
 
 Every word draws one of four kinds, and keeps the augmented vector with a probability, else its own. `form` says whose
-formulas are used: the paper's or those of its released code, which differ in all four kinds. Words are packed: the rows of
-an (N, d) matrix, whatever sentences they belong to. All draws come from the given torch.Generator; it may live on any
-device, and one on the CPU gives the same words and places on every device.
+formulas are used: the paper's, those of its released code, which differ in all four kinds, or the latter without the slips
+of its zeros. Words are packed: the rows of an (N, d) matrix, whatever sentences they belong to. All draws come from the
+given torch.Generator; it may live on any device, and one on the CPU gives the same words and places on every device.
 """
 
 from __future__ import annotations
@@ -14,14 +14,16 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Form = Literal["paper", "released"]
+Form = Literal["paper", "released", "fixed"]
 
 NOISE, DROPOUT = 0.1, 0.1
-"""Standard deviation of the paper's noise and share of components that its zeros take; the paper gives neither."""
+"""The paper's lambda, standard deviation of its noise, and share of components that its zeros take; it gives neither."""
 SNR = (6, 11)
 """Signal-to-noise ratios of the released noise: whole decibels, both ends included."""
 RUNS = (15, 19)
 """How many runs of components the released code sets to zero, both ends included."""
+LONGER = 0.1 / 1.1
+"""How often it rounds what it draws from [1, 2.1) for the length of a run to 2."""
 BACKGROUND = 0.1
 """The paper's background is uniform in [0, this)."""
 LOUDNESS = 0.01
@@ -36,6 +38,8 @@ def pwva(
     kinds: tuple[float, float, float, float],
     partial: float,
     form: Form,
+    noise: float = NOISE,
+    dropout: float = DROPOUT,
 ) -> Tensor:
     """One augmented view of packed word vectors (GCLSR); call it once for every view.
 
@@ -47,7 +51,9 @@ def pwva(
         kinds: weights of noise, zeros, background and Fourier (the paper's GWN, RZS, RBN and IFFT), at least 0; they need
             not sum to one.
         partial: share of the words that keep the augmented vector: 1 is full augmentation, 0 none.
-        form: formulas of the paper or of the released code.
+        form: formulas of the paper, of the released code, or of the code with runs of zeros as it asks for them.
+        noise: the paper's lambda, the standard deviation of its noise.
+        dropout: share of components that the paper's zeros take.
 
     Returns:
         (N, d), a new tensor; words that are not changed are equal to the given ones, bit for bit.
@@ -61,9 +67,9 @@ def pwva(
         rows = rows.to(words.device)
         own = words.index_select(0, rows)
         if kind == 0:
-            changed = gaussian_noise(own, generator, form)
+            changed = gaussian_noise(own, generator, form, noise)
         elif kind == 1:
-            changed = random_zeros(own, generator, form)
+            changed = random_zeros(own, generator, form, dropout)
         elif kind == 2:
             changed = background_noise(own, generator, form)
         else:
@@ -82,34 +88,40 @@ def _rows_of_kinds(draws: Tensor, kinds: tuple[float, ...], partial: float) -> l
 
 
 @torch.no_grad()
-def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form) -> Tensor:
+def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise: float = NOISE) -> Tensor:
     """GWN: normal noise on every component of (N, d).
 
-    Paper: w + 0.1 * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
+    Paper: w + noise * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
     """
     normal = _normal(words, generator)
     if form == "paper":
-        return torch.add(words, normal, alpha=NOISE)
+        return torch.add(words, normal, alpha=noise)
     decibel = torch.randint(SNR[0], SNR[1] + 1, (len(words), 1), generator=generator, device=generator.device)
     size = torch.linalg.vector_norm(words, dim=1, keepdim=True) / words.shape[1] ** 0.5
     return torch.addcmul(words, normal, size * 10 ** (decibel.to(words) / -20))
 
 
 @torch.no_grad()
-def random_zeros(words: Tensor, generator: torch.Generator, form: Form) -> Tensor:
+def random_zeros(words: Tensor, generator: torch.Generator, form: Form, dropout: float = DROPOUT) -> Tensor:
     """RZS: components of (N, d) are set to zero.
 
-    Paper: Dropout(w) of 0.1. Released: 15 to 19 runs of 1 or 2 consecutive components, whose places are independent and may
-    overlap; the others stay.
+    Paper: Dropout(w). Otherwise 15 to 19 runs of 1 or 2 consecutive components, whose places are independent and may
+    overlap; the others stay. Fixed: both lengths are as likely, and runs lie anywhere. Released: half of the words have runs
+    of 1 only, the others of 2 in one of eleven cases, and no run reaches the last component: 17.3 zeros of 300, not 24.5.
     """
     if form == "paper":
-        kept = _uniform(words, generator, words.shape[1]) >= DROPOUT
-        return kept.to(words.dtype).mul_(1 / (1 - DROPOUT)).mul_(words)
+        kept = _uniform(words, generator, words.shape[1]) >= dropout
+        return kept.to(words.dtype).mul_(1 / (1 - dropout)).mul_(words)
     count, size = words.shape
+    longer: Tensor | float = 0.5
+    reached = size
+    if form == "released":
+        longer = LONGER * (_uniform(words, generator, 1) < 0.5)
+        reached = max(1, size - 1)
     draws = torch.rand(count, 2 * RUNS[1] + 1, generator=generator, device=generator.device).to(words.device)
-    length = (draws[:, : RUNS[1]] * 2).long() + 1
-    length.clamp_(max=size)
-    start = (draws[:, RUNS[1] : -1] * (size - length + 1)).long()
+    length = (draws[:, : RUNS[1]] >= 1 - longer).long() + 1
+    length.clamp_(max=reached)
+    start = (draws[:, RUNS[1] : -1] * (reached - length + 1)).long()
     runs = RUNS[0] + (draws[:, -1:] * (RUNS[1] - RUNS[0] + 1)).long()
     unused = torch.arange(RUNS[1], device=words.device) >= runs
     # A run that is not used repeats the first one, which always is.

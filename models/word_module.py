@@ -181,7 +181,7 @@ class _LargestWindow(torch.autograd.Function):
 
 
 class WordModel(nn.Module):
-    """Sentences to vectors (B, d_out): frozen word vectors, GCLSR's attention if asked for, `TextCNN`.
+    """Sentences to vectors (B, d_out): frozen word vectors, GCLSR's `attention` if asked for (`softmax`: BERT's), `TextCNN`.
 
     words: V of them; table (V, d) float32, a vector each, which is neither trained nor part of the state dict. It is moved
     to the device of the first ids that are looked up; on a CPU it may be memory-mapped.
@@ -198,11 +198,13 @@ class WordModel(nn.Module):
         letters: str = "a-z",
         unknown: str = "fixed",
         attention: bool = False,
+        softmax: bool = False,
     ) -> None:
         super().__init__()
         self.words, self.table = words, table
         self.rows = {word: row for row, word in enumerate(words, 1)}
-        self.max_words, self.letters, self.unknown, self.attention = max_words, letters, unknown, attention
+        self.max_words, self.letters, self.unknown = max_words, letters, unknown
+        self.attention, self.softmax = attention, softmax
         self.cut = max_words
         """Words that are read of a text; `max_words` stays what it is padded to."""
         self.filters, self.regions = filters, tuple(regions)
@@ -268,13 +270,21 @@ class WordModel(nn.Module):
         count = mask.sum(1, keepdim=True)
         return torch.where(mask > 0, scores + EPSILON * (self.max_words - count), EPSILON * self.max_words)
 
+    def attended(self, words: Tensor, mask: Tensor) -> Tensor:
+        """Words (B, L, d) times their importance; with `softmax`, as BERT but without parameters, the means of all words
+        by the softmax of their scores."""
+        if not self.softmax:
+            return words * self.importance(words, mask)[..., None]
+        scores = words @ words.transpose(1, 2) / math.sqrt(words.shape[-1])
+        return scores.masked_fill(mask[:, None] == 0, -1e9).softmax(2) @ words
+
     def embed(self, words: Tensor, mask: Tensor, attention: bool) -> Tensor:
         """Sentence vectors (B, d_out) of word vectors (B, L, d) and mask (B, L), in the precision of the filters whatever
         autocast says: what words and padding give must be rounded alike."""
         padding: Tensor = self.padding  # type: ignore[assignment]  # a buffer
         with torch.autocast(words.device.type, enabled=False):
             if attention:
-                words = words * self.importance(words, mask)[..., None]
+                words = self.attended(words, mask)
                 padding = padding * (EPSILON * self.max_words)
             return self.cnn(words, mask.sum(1), padding)
 
@@ -285,7 +295,7 @@ class WordModel(nn.Module):
     @property
     def settings(self) -> dict[str, Any]:
         """What the model is made with, beside words, vectors and filters."""
-        names = ("max_words", "regions", "filters", "letters", "unknown", "attention")
+        names = ("max_words", "regions", "filters", "letters", "unknown", "attention", "softmax")
         return {name: getattr(self, name) for name in names}
 
 

@@ -23,26 +23,7 @@ def smoke() -> Recipe:
     return parts.smoke(demo())
 
 
-RELEASED = {
-    "method.variant": "released",
-    "streams.audio.mixup_probability": 0.5,
-    "streams.audio.mask_bins": 48,
-    "streams.audio.mask_frames": 192,
-}
-RECIPES = {
-    "demo": demo,
-    "smoke": smoke,
-    **ROWS,
-    "simclr-bert-base": parts.row(
-        bert_base, "simclr-bert-base", {"method.audio.loss": "simclr"}, "Table G.1: SimCLR in place of SupCon."
-    ),
-    "released-bert-base": parts.row(
-        bert_base,
-        "released-bert-base",
-        RELEASED,
-        "The released code's audio: mix-up, SpecAugment, patches of 24 without positions [DISAGREE 2.2, 2.9].",
-    ),
-}
+RECIPES = {"demo": demo, "smoke": smoke, **ROWS}
 
 if __name__ == "__main__":
     main(RECIPES, __doc__)

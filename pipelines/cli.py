@@ -118,14 +118,16 @@ def main(
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
+    from evaluation.tables import averages
     from models.carried_code import carries_code
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
-    rows = [(task, name) for task, metrics in summary["after"].items() for name in metrics if is_shown(name)]
+    scores = {when: summary[when] | averages(summary[when]) for when in ("before", "after")}
+    rows = [(task, name) for task, metrics in scores["after"].items() for name in metrics if is_shown(name)]
     wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
     lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}"] if rows else []
     for task, metric in rows:
-        before, after = (summary[when][task][metric] for when in ("before", "after"))
+        before, after = (scores[when][task][metric] for when in ("before", "after"))
         lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
     lines += [

@@ -196,7 +196,7 @@ def describe_recipe(paper: str, name: str) -> str:
     recipe = parse(recipes, "", [name])
     prepare(recipe)
     lines = [f"{recipe.name} (identity {recipe.identity()})", "", "  stream  samples  batch  passes  shards"]
-    shards = {stream: ShardSet.open(config.shards) for stream, config in recipe.streams.items()}
+    shards = {stream: config.open() for stream, config in recipe.streams.items()}
     steps = recipe.steps(shards[recipe.lead].samples)
     per_pass = math.ceil(shards[recipe.lead].samples / (recipe.streams[recipe.lead].batch_size * recipe.run.accumulation))
     for stream, config in recipe.streams.items():

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any
 
 from data.streams.text import EDATextStream, TextStream
-from evaluation.tables import TRANSFER
 from pipelines import parts
 from pipelines.cli import main
 from trainers.gclsr import GCLSRConfig
@@ -108,9 +107,6 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         "headline",
         {"encoder.regions": HEADLINE},
         "Table 2's last row as it was in fact made: six sets of filters that each see one word.",
-    ),
-    "transfer": _row(
-        "transfer", {"evaluation.final": TRANSFER}, "Table 3: the whole method, measured on the seven transfer tasks."
     ),
     "paper": _row(
         "paper",

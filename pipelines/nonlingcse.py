@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from data.streams.kinds import AnyStream
 from pipelines import parts
 from pipelines.cli import main
+from trainers.method import Variant
 from trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSEConfig, NonLingSettings, VisualCSEConfig
 from trainers.recipe import EncoderConfig, OptimConfig, Recipe
 from trainers.simcse import SimCSEConfig
@@ -24,13 +25,16 @@ class Row(NamedTuple):
     """Rate and weight of the loss."""
     audio: tuple[float, float]
     supervised: bool = False
+    released_image_rate: float | None = None
+    """Of the released scripts and log, where it is not the paper's [DISAGREE 2.7]."""
 
 
 CLS = parts.BERT_BASE.model_copy(update={"pooling": "cls"})
 ROWS = {  # batches and rates: Table C.1; weights: the released scripts, and RoBERTa-base's for RoBERTa-large
     "bert-base": Row(parts.BERT_BASE, text=(64, 3e-5), image=(1e-6, 0.05), audio=(2e-7, 0.01)),
-    # The released scripts and log have images at 1e-7 [DISAGREE 2.7].
-    "roberta-base": Row(parts.ROBERTA_BASE, text=(128, 2e-5), image=(5e-7, 0.2), audio=(2e-7, 0.02)),
+    "roberta-base": Row(
+        parts.ROBERTA_BASE, text=(128, 2e-5), image=(5e-7, 0.2), audio=(2e-7, 0.02), released_image_rate=1e-7
+    ),
     "roberta-large": Row(parts.ROBERTA_LARGE, text=(256, 1e-5), image=(5e-7, 0.2), audio=(5e-6, 0.02)),
     # All of the released script; the paper has no numbers.
     "supervised-bert-base": Row(CLS, text=(128, 3e-5), image=(1e-7, 100.0), audio=(1e-7, 100.0), supervised=True),
@@ -43,8 +47,28 @@ PAPERS: dict[str, tuple[type[NonLingSettings], tuple[str, ...]]] = {
 """What a method is configured by, and its streams besides the text."""
 
 
-def row(paper: str, name: str) -> Recipe:
-    """A row of `ROWS` for one of `PAPERS`."""
+RELEASED_AUDIO = {"mixup_probability": 0.5, "mask_bins": 48, "mask_frames": 192}
+
+
+def whole(recipe: Recipe, variant: Variant) -> dict[str, Any]:
+    """What turns all of a recipe into the text's or the authors' code's, its streams and the selection included."""
+    changes: dict[str, Any] = {"method.variant": variant}
+    if variant == "paper":  # section 3.3: 0.07 throughout; the supervised script has 0.05
+        changes |= {f"method.{kind}.temperature": 0.07 for kind in recipe.streams if kind != "text"}
+    if variant == "released":
+        changes["evaluation.choose_untrained"] = False
+        if "audio" in recipe.streams:  # [DISAGREE 2.9]
+            changes |= {f"streams.audio.{setting}": value for setting, value in RELEASED_AUDIO.items()}
+    return changes
+
+
+def row_name(name: str, variant: Variant) -> str:
+    """``bert-base``, ``bert-base-paper``, ``bert-base-released``."""
+    return name if variant == "fixed" else f"{name}-{variant}"
+
+
+def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
+    """A row of `ROWS` for one of `PAPERS`: repaired, as the text has it, or as the authors' code has it."""
     config, kinds = PAPERS[paper]
     row = ROWS[name]
     temperature = 0.05 if row.supervised else 0.07
@@ -54,9 +78,12 @@ def row(paper: str, name: str) -> Recipe:
     }
     streams: dict[str, AnyStream] = {"image": parts.imagenet60(48), "audio": parts.librispeech50(48)}
     rates = {"image": row.image[0], "audio": row.audio[0]}
+    if variant == "released":
+        rates["image"] = row.released_image_rate or rates["image"]
     batch, lr = row.text
-    return Recipe(
-        name=f"{paper}/{name}",
+    full_name = f"{paper}/{row_name(name, variant)}"
+    recipe = Recipe(
+        name=full_name,
         method=config(text=SimCSEConfig(supervised=row.supervised), **{kind: settings[kind] for kind in kinds}),
         encoder=row.encoder,
         streams={
@@ -65,22 +92,24 @@ def row(paper: str, name: str) -> Recipe:
         },
         optim={"text": OptimConfig(lr=lr), **{kind: OptimConfig(lr=rates[kind], schedule="cosine") for kind in kinds}},
         evaluation=parts.STS,
-        run=parts.paper_run(f"{paper}/{name}", epochs=3 if row.supervised else 1),
+        run=parts.paper_run(full_name, epochs=3 if row.supervised else 1),
     )
+    return parts.changed(recipe, whole(recipe, variant))
+
+
+HOW: dict[Variant, str] = {"fixed": "", "paper": "As printed. ", "released": "As the code has it. "}
 
 
 def rows(paper: str, table: str) -> dict[str, Callable[[], Recipe]]:
-    """All of `ROWS` for VisualCSE or AudioCSE, whose unsupervised numbers are in `table`."""
-    (kind,) = PAPERS[paper][1]
+    """All of `ROWS` for VisualCSE or AudioCSE, whose unsupervised numbers are in `table`, in every variant."""
     made: dict[str, Callable[[], Recipe]] = {}
     for name, settings in ROWS.items():
-        (batch, lr), (other, weight) = settings.text, (settings.image if kind == "image" else settings.audio)
-        make = partial(row, paper, name)
-        make.__doc__ = (
-            f"{'Table 6, NLI triples' if settings.supervised else table}: {settings.encoder.path}, "
-            f"text {batch} at {lr}, {kind} 48 at {other}, weight {weight}."
-        )
-        made[name] = make
+        batch, lr = settings.text
+        where = "Table 6, NLI triples" if settings.supervised else table
+        for variant, how in HOW.items():
+            make = partial(row, paper, name, variant)
+            make.__doc__ = f"{how}{where}: {settings.encoder.path}, text {batch} at {lr}."
+            made[row_name(name, variant)] = make
     return made
 
 

@@ -92,9 +92,18 @@ class Table(Columns):
     file: tyro.conf.Positional[Path]
     columns: tuple[str, ...]
     """The texts, by name and in order: sent0 sent1 hard_neg."""
+    keep_empty: bool = False
+    """Keep rows with an empty text beside others; streams read them with keep_empty."""
 
     def run(self) -> Packed:
-        rows = table_rows(self.file, self.columns, label=self.label, where=self.conditions(), quoted=self.quoted)
+        rows = table_rows(
+            self.file,
+            self.columns,
+            label=self.label,
+            where=self.conditions(),
+            quoted=self.quoted,
+            keep_empty=self.keep_empty,
+        )
         return pack(rows, self.output(10_000), classes=self.classes())
 
 

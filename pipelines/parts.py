@@ -44,8 +44,10 @@ def wiki(batch_size: int) -> TextStream:
 
 
 def nli(batch_size: int) -> TextStream:
-    """Premise, entailment, contradiction (275,601 triples), packed as ``shards/nli``."""
-    return TextStream(shards="shards/nli", batch_size=batch_size, columns=("sent0", "sent1", "hard_neg"))
+    """Premise, entailment, contradiction (275,601 triples), packed as ``shards/nli``; an empty one is a blank, as in
+    SimCSE's code."""
+    columns = ("sent0", "sent1", "hard_neg")
+    return TextStream(shards="shards/nli", batch_size=batch_size, columns=columns, keep_empty=True)
 
 
 def imagenet60(batch_size: int) -> ImageStream:
@@ -89,6 +91,32 @@ def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about
 
     make.__doc__ = about
     return make
+
+
+LANGUAGES = {
+    "german": ("de", "google-bert/bert-base-german-cased"),
+    "chinese": ("zh", "google-bert/bert-base-chinese"),
+    "french": ("fr", "dbmdz/bert-base-french-europeana-cased"),
+    "russian": ("ru", "DeepPavlov/rubert-base-cased"),
+}
+"""Code and encoder of each (NonLing-CSE, appendix G)."""
+
+
+def in_languages(bert_base: Callable[[], Recipe]) -> dict[str, Callable[[], Recipe]]:
+    """BERT-base's recipe for each of `LANGUAGES` (NonLing-CSE, Table 5): a million sentences of its Wikipedia, packed as
+    ``shards/wiki1m-CODE``; chosen and measured on the validation pairs of stsb_multi_mt."""
+    made = {}
+    for language, (code, encoder) in LANGUAGES.items():
+        pairs = f"hub:PhilipMay/stsb_multi_mt:{code}:dev"
+        changes = {
+            "encoder.path": encoder,
+            "streams.text.shards": f"shards/wiki1m-{code}",
+            "evaluation.select": pairs,
+            "evaluation.watch": (),
+            "evaluation.final": (pairs,),
+        }
+        made[language] = row(bert_base, language, changes, f"NonLing-CSE, Table 5: {encoder}, {language} Wikipedia.")
+    return made
 
 
 # ---------------------------------------------------------------- offline: demo and smoke

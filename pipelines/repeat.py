@@ -98,7 +98,8 @@ def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
 
 
 def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:
-    """Task -> metric -> one value a seed."""
+    """Task -> metric -> one value a seed; the average over tasks is a task as well."""
+    runs = [run | tables.averages(run) for run in runs]
     return {
         task: {metric: [run[task][metric] for run in runs] for metric, value in metrics.items() if isinstance(value, float)}
         for task, metrics in runs[0].items()

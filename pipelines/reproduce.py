@@ -18,6 +18,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError, did_you_mean
+from pipelines.datasets import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import render
@@ -123,10 +124,11 @@ def reproduce(arguments: Arguments) -> int:
     out = arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce")
     scale = runs.Scale(out, data, mini, arguments.workers)
     module = module_of(paper)
-    if lacks := runs.missing(table, module, scale, rows, lambda name: None):
+    if lacks := runs.missing(table, module, scale, rows, maker):
         print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
         return 1
-    seeds = arguments.seeds or ((1, 2, 3) if mini else tuple(range(table.seeds)))
+    published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+    seeds = arguments.seeds or ((1, 2, 3) if mini else published)
     values = runs.run(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
     columns = runs.columns_of(table, scale)
     text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"

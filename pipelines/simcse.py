@@ -61,6 +61,7 @@ RECIPES = {
     "roberta-base": roberta_base,
     "roberta-large": roberta_large,
     "supervised-bert-base": supervised_bert_base,
+    **parts.in_languages(bert_base),
 }
 
 if __name__ == "__main__":

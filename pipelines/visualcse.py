@@ -23,20 +23,7 @@ def smoke() -> Recipe:
     return parts.smoke(demo())
 
 
-RECIPES = {
-    "demo": demo,
-    "smoke": smoke,
-    **ROWS,
-    "simclr-bert-base": parts.row(
-        bert_base, "simclr-bert-base", {"method.image.loss": "simclr"}, "Table 4: SimCLR in place of SupCon."
-    ),
-    "cifar-bert-base": parts.row(
-        bert_base,
-        "cifar-bert-base",
-        {"streams.image.shards": "shards/cifar"},
-        "Table H.1: CIFAR images enlarged to 224 in place of ImageNet.",
-    ),
-}
+RECIPES = {"demo": demo, "smoke": smoke, **ROWS, **parts.in_languages(bert_base)}
 
 if __name__ == "__main__":
     main(RECIPES, __doc__)

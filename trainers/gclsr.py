@@ -38,8 +38,15 @@ class GCLSRConfig(MethodConfig):
     """Share of words whose vector is augmented; 1: full augmentation. The paper does not say it."""
     kinds: tuple[float, float, float, float] = (0.5, 0.2, 0.2, 0.1)
     """How often Gaussian noise, zeros, background noise and the Fourier transform are drawn (released code)."""
+    noise: float = Field(0.1, ge=0)
+    """Lambda, the strength of the Gaussian noise in `paper`, which does not say it."""
+    dropout: float = Field(0.1, ge=0, lt=1)
+    """Share of components that `paper` sets to zero, which does not say it either."""
     attention: Literal["none", "training", "always"] | None = None
     """Parameter-free attention before the filters. None: in training only, in `paper` always [DISAGREE 5.1]."""
+    weighting: Literal["importance", "softmax"] = "importance"
+    """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
+    the softmax of their scores, with which section 3.2 compares it."""
     width: int = Field(4096, gt=0)
     """Of the projector: three layers of this size."""
     bottleneck: int = Field(1024, gt=0)
@@ -59,6 +66,13 @@ class GCLSRConfig(MethodConfig):
             )
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
             raise ValueError(f"method.kinds={self.kinds}: frequencies are at least 0, and one of them is more")
+        if self.weighting == "softmax" and self.attention == "none":
+            raise ValueError("method.weighting='softmax' is a form of attention; method.attention='none' leaves it out")
+        if self.variant != "paper" and (self.noise, self.dropout) != (0.1, 0.1):
+            raise ValueError(
+                f"method.noise={self.noise}, method.dropout={self.dropout}: only method.variant='paper' has these; "
+                f"{self.variant!r} scales its noise to the word and zeroes runs of components"
+            )
 
     def check(self, recipe: Recipe, encoder: Any) -> None:
         hint = "one column, txt, or two views of it, original and translation"
@@ -86,7 +100,7 @@ class GCLSR(Method):
         config.check_settings()
         self.sentence_encoder, self.config = encoder, config
         self.attention = config.attention or ("always" if config.variant == "paper" else "training")
-        encoder.attention = self.attention == "always"
+        encoder.attention, encoder.softmax = self.attention == "always", config.weighting == "softmax"
         w, h = config.width, config.bottleneck
         # [DISAGREE 5.3] Whether there is a BatchNorm behind the last layer.
         last = (nn.Linear(w, w),) if config.variant == "paper" else _layer(w, w)[:-1]
@@ -118,8 +132,16 @@ class GCLSR(Method):
 
     def _augmented(self, words: Tensor) -> Tensor:
         generator = torch.Generator(words.device).manual_seed(int(torch.randint(2**62, ())))
-        form: Literal["paper", "released"] = "paper" if self.config.variant == "paper" else "released"
-        return pwva(words, generator, kinds=self.config.kinds, partial=self.config.partial, form=form)
+        config = self.config
+        return pwva(
+            words,
+            generator,
+            kinds=config.kinds,
+            partial=config.partial,
+            form=config.variant,
+            noise=config.noise,
+            dropout=config.dropout,
+        )
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         y, z, p = (features["text"][name] for name in ("y", "z", "p"))

@@ -307,9 +307,29 @@ def token_eq10(target: Tensor, synonym: Tensor, antonym: Tensor) -> Tensor:
 
 @full_precision
 def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: float = 1.0) -> Tensor:
-    """Eq. 10 with a bound, of every row: max(0, margin + |e - s|² - |e - a|²) of unit vectors; all (N, d) -> (N,)."""
-    e, s, a = (F.normalize(x, dim=1) for x in (target, synonym, antonym))
-    return ((e - s).square().sum(1) - (e - a).square().sum(1) + margin).relu()
+    """Eq. 10 with a bound, of every row: max(0, margin + |e - s|² - |e - a|²), s and a at unit length; all (N, d) -> (N,).
+
+    The target e stays as it is: eq. 21 has moved it off the unit sphere on purpose, or it was left as it is (Table 3).
+    """
+    s, a = F.normalize(synonym, dim=1), F.normalize(antonym, dim=1)
+    return ((target - s).square().sum(1) - (target - a).square().sum(1) + margin).relu()
+
+
+def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor) -> Tensor | None:
+    """What the released MoCoUTRL computes as its token loss. DEFECTIVE, kept only to reproduce it [DISAGREE 6.3].
+
+    The places at which original and antonym sentence differ are listed over the batch; they should be one a triplet, and
+    all are read in the *first* triplet, whose states there are drawn to the dictionary's rows of the tokens there, that of
+    the antonym sentence with its sign turned.
+
+    states (B, 3, L, d) of x, x+, x- and ids (B, 3, L); dictionary (V, d). None where the list has not B places (a replaced
+    word of several sub-tokens, after which all others are elsewhere): the code takes the sentence loss once more.
+    """
+    places = (ids[:, 0] != ids[:, 2]).nonzero()[:, 1]
+    if len(places) != len(ids):
+        return None
+    signs = states.new_tensor([1.0, 1.0, -1.0])[:, None, None]
+    return F.mse_loss(states[0, :, places] * signs, F.embedding(ids[0, :, places], dictionary))
 
 
 def gaussian_shell(target: Tensor, mean: float = 0.005, deviation: float = 0.005 / 3) -> Tensor:

@@ -64,9 +64,10 @@ class MoCoUTRLConfig(MethodConfig):
     token_loss: Literal["eq10", "triplet", "rows"] | None = None
     """`eq10`: has no lower bound. `triplet`: the same with a margin. `rows`: the released code's, of the first sentence."""
     margin: float = Field(1.0, gt=0)
-    """Of `triplet`, in squared distances of unit vectors (0 to 4)."""
+    """Of `triplet`, in squared distances to unit vectors (0 to 4, of a target of unit length)."""
     perturbation: bool | None = None
-    """Whether the dictionary's row is brought to unit length and moved by a Gaussian (eq. 21)."""
+    """Whether the target, the dictionary's row, is brought to unit length and moved by a Gaussian (eq. 21, the last factor
+    of Table 3), or taken as it is."""
     mean_with_padding: bool | None = None
     """Whether a sentence vector is the mean of 200 positions, padding included, in training."""
 
@@ -142,7 +143,8 @@ class MoCoUTRL(Method):
         losses.move(self.dictionary, self.table.weight, self.config.momentum)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens."""
+        """``z`` (B, 3, d) of x, x+, x- in one forward, and ``w`` (B, 3, d) at the word, the mean of its sub-tokens; or all
+        token states (B, 3, L, d) for the token loss `rows`, since only the whole batch says where it reads."""
         ids, mask, marks = (batch[name] for name in ("input_ids", "attention_mask", "word_mask"))
         if self.choices.mean_with_padding:
             ids = _padded(ids, self.sentence_encoder.tokenizer.pad_token_id)
@@ -153,17 +155,24 @@ class MoCoUTRL(Method):
             # through the module, which may do more than look up: Gemma's multiplies
             views = torch.func.functional_call(self.table, {"weight": self.dictionary}, (ids[:, 1:],))
             words = torch.cat([self.table(ids[:, :1]), views], 1)
-        inputs = torch.cat([words, marks[..., None].to(words)], -1).flatten(0, 1)
-        rows = (inputs, mask.flatten(0, 1))
-        states = self._read(*rows) if self.choices.mean_with_padding else by_length(self._read, *rows)
-        pooled, at_word = states.unflatten(0, ids.shape[:2]).chunk(2, -1)
-        return {"z": self.sld(pooled), "w": at_word if self.config.balance == 1 else self.tld(at_word)}
+        if self.choices.token_loss == "rows":
+            pooled, at_word = self._read(words.flatten(0, 1), mask.flatten(0, 1))
+        else:
+            rows = (torch.cat([words, marks[..., None].to(words)], -1).flatten(0, 1), mask.flatten(0, 1))
+            states = self._at_word(*rows) if self.choices.mean_with_padding else by_length(self._at_word, *rows)
+            pooled, at_word = states.chunk(2, -1)
+        z, w = pooled.unflatten(0, ids.shape[:2]), at_word.unflatten(0, ids.shape[:2])
+        return {"z": self.sld(z), "w": w if self.config.balance == 1 else self.tld(w)}
 
-    def _read(self, inputs: Tensor, mask: Tensor) -> Tensor:
+    def _read(self, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Sentence vectors (B, d) and token states (B, L, d) of word embeddings (B, L, d)."""
+        out = self.sentence_encoder.outputs(inputs_embeds=words, attention_mask=mask)
+        return (out.tokens.mean(1) if self.choices.mean_with_padding else out.pooled), out.tokens
+
+    def _at_word(self, inputs: Tensor, mask: Tensor) -> Tensor:
         """Sentence vector and state at the word (B, 2d) of embeddings (B, L, d + 1) whose last column marks the word."""
-        out = self.sentence_encoder.outputs(inputs_embeds=inputs[..., :-1], attention_mask=mask)
-        pooled = out.tokens.mean(1) if self.choices.mean_with_padding else out.pooled
-        return torch.cat([pooled, mean_of_marked(out.tokens, inputs[..., -1])], 1)
+        pooled, tokens = self._read(inputs[..., :-1], mask)
+        return torch.cat([pooled, mean_of_marked(tokens, inputs[..., -1])], 1)
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         z, batch, t = features["text"]["z"], batches["text"], self.config.temperature
@@ -181,11 +190,9 @@ class MoCoUTRL(Method):
     def _token(self, w: Tensor, batch: Batch, there: Tensor, long: Tensor) -> Tensor:
         """The token loss: the mean over all samples that have their word in all three views, of all workers."""
         ids, marks = batch["input_ids"], batch["word_mask"]
-        if self.choices.token_loss == "rows":  # [DISAGREE 6.3] the first triplet; a copy of `long` if a word is split
-            if not bool((marks.sum(-1) == 1).all()):
-                return long + 0.0 * w.sum()  # DDP wants a gradient for the projector, too
-            rows = mean_of_marked(F.embedding(ids[0], self.dictionary), marks[0])
-            return F.mse_loss(w[0] * w.new_tensor([[1.0], [1.0], [-1.0]]), rows)
+        if self.choices.token_loss == "rows":
+            found = losses.token_rows(w, ids, self.dictionary)
+            return long + 0.0 * w.sum() if found is None else found  # DDP wants a gradient for the projector, too
         target = mean_of_marked(F.embedding(ids[:, 0], self.dictionary), marks[:, 0])
         if self.choices.perturbation:
             target = losses.gaussian_shell(target)

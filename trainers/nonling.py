@@ -14,7 +14,7 @@ from models.heads import Head
 from models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from models.text_encoder import STACKS, TextEncoder
 from trainers import losses
-from trainers.gather import gather, offset
+from trainers.gather import gather, offset, world_size
 from trainers.method import MethodConfig, StepOutput, Variant
 from trainers.simcse import SimCSE, SimCSEConfig
 
@@ -76,7 +76,8 @@ class ImageConfig(NonLingStreamConfig):
 class AudioConfig(NonLingStreamConfig):
     """Spectrograms (B, 1 or 2, frames, bins).
 
-    [DISAGREE 2.2] `released` has patches of 24, fresh weights whatever the path, no positions and no statistics.
+    [DISAGREE 2.2] `paper` and `released` have patches of 24, fresh, without positions and statistics (211 tokens); `fixed`
+    has SSAST's own: patches of 16, positions, statistics, and pretrained weights where a path is given.
     """
 
     SIZES: ClassVar[dict[str, str]] = {"frames": "frames", "bins": "bins"}
@@ -85,28 +86,33 @@ class AudioConfig(NonLingStreamConfig):
     frames: int = Field(1024, gt=0)
     bins: int = Field(128, gt=0)
     patch_size: int | None = Field(None, gt=0)
-    """None: 24 in the variant `released`, else 16 (SSAST)."""
+    """None: 16 in the variant `fixed` (SSAST), else 24."""
     mean: float = -4.2677393
     std: float = Field(4.5689974, gt=0)
-    """Of the log-mel values (those of LibriSpeech): the input is (x - mean) / (2 std), but in `released` x itself."""
+    """Of the log-mel values (those of LibriSpeech): in `fixed` the input is (x - mean) / (2 std), else x itself."""
 
     def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
-        released = variant == "released"
+        fixed = variant == "fixed"
         return AudioPatches(
             hidden_size,
             self.frames,
             self.bins,
             self._patch_size(variant),
-            positions=not released,
-            statistics=None if released else (self.mean, self.std),
-            path=None if released else self.path,
+            positions=fixed,
+            statistics=(self.mean, self.std) if fixed else None,
+            path=self.path,
         )
 
     def check(self, hidden_size: int, variant: Variant) -> None:
+        if self.path is not None and variant != "fixed":
+            raise ValueError(
+                f"method.audio.path={self.path!r}: variant={variant!r} has fresh patches [DISAGREE 2.2]; leave it out, "
+                "or use the variant 'fixed'"
+            )
         check_audio_patches(hidden_size, self.frames, self.bins, self._patch_size(variant), self.path)
 
     def _patch_size(self, variant: Variant) -> int:
-        return self.patch_size or (24 if variant == "released" else 16)
+        return self.patch_size or (16 if variant == "fixed" else 24)
 
 
 class NonLingSettings(MethodConfig):
@@ -210,6 +216,8 @@ class NonLingCSE(SimCSE):
                 out |= super().losses(features, batches).losses
             else:
                 out[name] = self._nonling_loss(name, feature["views"], batches[name])
+        if self.config.variant == "paper":  # eq. 2 to 7 are sums over the batch, of all workers together
+            out = {name: loss * world_size() * len(features[name]["views"]) for name, loss in out.items()}
         return StepOutput(out)
 
     def _nonling_loss(self, name: str, z: Tensor, batch: Batch) -> Tensor:

@@ -100,6 +100,8 @@ class EvaluationConfig(Settings):
     """Stop after this many evaluations without a better score; none: never."""
     patience_counts: Literal["no_new_best", "decreases"] = "no_new_best"
     """What patience counts: evaluations in a row without a new best, or (SG-BERT) all that fall below the one before."""
+    choose_untrained: bool = True
+    """Whether the weights before the first step may be the best (released NonLing-CSE: not)."""
     keep: Literal["best", "last"] = "best"
     """The weights that are measured and exported: those of the best evaluation, or of the last step."""
 

@@ -22,10 +22,13 @@ def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form, dropout:
     """RZS of one word (d,)."""
     if form == "paper":
         return np.where(rng.random(len(word)) < dropout, 0.0, word / (1 - dropout))
-    word = word.copy()
+    word, longest = word.copy(), int(rng.integers(1, 3))
     for _ in range(rng.integers(15, 20)):
-        length = int(rng.integers(1, 3))
-        start = int(rng.integers(0, max(0, len(word) - length) + 1))
+        if form == "fixed":
+            length, last = int(rng.integers(1, 3)), len(word)
+        else:
+            length, last = int(rng.uniform(1, longest + 0.1)), len(word) - 1
+        start = int(rng.integers(0, max(0, last - length) + 1))
         word[start : start + length] = 0
     return word
 

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 # Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
 
 
+MIXUP_ALPHA = 10
+"""Of the Beta distribution of a clip's share."""
+
+
 class AudioStream(LabelledStream):
     """One log-mel filter bank per clip (NonLing-CSE): ``spectrogram`` (B, 1, frames, bins)."""
 
@@ -31,7 +35,7 @@ class AudioStream(LabelledStream):
     frames: int = Field(1024, gt=0)
     """Frames of 10 ms; longer clips are cut, shorter ones padded with silence."""
     mixup_probability: float = Field(0.0, ge=0, le=1)
-    """The released code mixes half of the clips with another one (0.5); the paper does not (0)."""
+    """Share of clips that are mixed with another one of the whole set (released NonLing-CSE: 0.5; the paper: none)."""
     mask_bins: int = Field(0, ge=0)
     """SpecAugment: widest band of bins that is masked (released: 48)."""
     mask_frames: int = Field(0, ge=0)
@@ -63,6 +67,20 @@ class AudioStream(LabelledStream):
         length = min(len(wave), self.samples)
         return {"waveform": preprocess.crop_or_pad(wave, self.samples), "length": length, **self.label_of(sample)}
 
+    def partner(self, samples: int, rng: np.random.Generator) -> int | None:
+        mixes = self.mixup_probability and rng.random() < self.mixup_probability
+        return int(rng.integers(samples)) if mixes else None
+
+    def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
+        """The released mix-up of NonLing-CSE: share * clip + (1 - share) * other, both minus their means, the other cut
+        or padded to the clip's length, share ~ Beta(10, 10); the class is that of the larger share."""
+        row, partner = self.row(sample, rng), self.row(other, rng)
+        share = rng.beta(MIXUP_ALPHA, MIXUP_ALPHA)
+        blend = share * _centred(row) + (1 - share) * _centred(partner)
+        blend[:, row["length"] :] = 0
+        wave = np.clip(np.rint(blend), -32768, 32767).astype(np.int16)
+        return {**(row if share >= 0.5 else partner), "waveform": wave, "length": row["length"]}
+
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
 
@@ -73,11 +91,16 @@ class AudioStream(LabelledStream):
         from data.batch import Batch
         from data.streams import device
 
-        wave, lengths, label = batch["waveform"], batch["length"], batch.tensors.get("label")
-        if self.mixup_probability:
-            wave, label = device.mixup(wave, label, generator, probability=self.mixup_probability, lengths=lengths)
+        wave, lengths = batch["waveform"], batch["length"]
         spectrogram = preprocess.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)
         if self.mask_bins or self.mask_frames:
             spectrogram = device.spec_augment(spectrogram, self.mask_frames, self.mask_bins, generator=generator)
-        tensors = {"spectrogram": spectrogram} | ({} if label is None else {"label": label})
-        return Batch(tensors, batch.keys)
+        label = {"label": batch["label"]} if "label" in batch else {}
+        return Batch({"spectrogram": spectrogram, **label}, batch.keys)
+
+
+def _centred(row: Row) -> np.ndarray:
+    """A clip (1, T) minus its mean; the silence behind it stays 0."""
+    wave, length = row["waveform"].astype(float), row["length"]
+    wave[:, :length] -= wave[:, :length].mean()
+    return wave

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -33,6 +34,8 @@ class StreamConfig(BaseModel):
 
     shards: str
     """Shard URLs: a path, a folder, a brace range, or several joined by `::`."""
+    first: int | None = Field(None, gt=0)
+    """Only so many samples are used, those at the beginning of the shards; none: all."""
     batch_size: int = Field(64, gt=0)
     """Samples of one forward over all workers together (the contrastive batch)."""
     shuffle: bool = True
@@ -55,6 +58,13 @@ class StreamConfig(BaseModel):
         """Settings that name fields, each with the fields of which a sample must have one."""
         return []
 
+    def open(self) -> ShardSet:
+        """The samples that the stream reads. Raises DataError as `ShardSet.open`, and where there are not so many."""
+        shards = ShardSet.open(self.shards)
+        if self.first is not None and self.first > shards.samples:
+            raise DataError(f"{self.shards} holds {shards.samples} samples, and first={self.first} are asked for; lower it")
+        return replace(shards, first=self.first)
+
     def check_settings(self) -> None:
         """Raise ValueError, which begins with the setting's name, for settings that contradict each other. Reads no file."""
 
@@ -75,6 +85,14 @@ class StreamConfig(BaseModel):
     @abstractmethod
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Decode one sample and make its geometric views; raises DecodeError for a bad one."""
+
+    def partner(self, samples: int, rng: np.random.Generator) -> int | None:
+        """Number, below `samples`, of another sample that this one's row is mixed with by `mixed`; none: `row` is all."""
+        return None
+
+    def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
+        """The row of a sample that has a `partner`; raises DecodeError for a bad one of the two."""
+        raise NotImplementedError  # of streams that mix
 
     @abstractmethod
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:

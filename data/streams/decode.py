@@ -118,22 +118,23 @@ def audio(data: bytes, extension: str, rate: int, key: str, max_values: int = MA
     return np.ascontiguousarray(wave, np.float32)
 
 
-def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str) -> list[str]:
+def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: str | None = None) -> list[str]:
     """The texts of a sample, one per column: a field of its own (`txt`), else an entry of its `json`.
 
-    Line breaks and runs of white space become one space. DecodeError: missing, empty, not UTF-8, or not a string.
+    Line breaks and runs of white space become one space; `empty` stands for a text without anything else. DecodeError:
+    missing, empty without `empty`, not UTF-8, or not a string.
     """
-    return [_text(fields, column, key) for column in columns]
+    return [_text(fields, column, key, empty) for column in columns]
 
 
-def _text(fields: Mapping[str, bytes], column: str, key: str) -> str:
+def _text(fields: Mapping[str, bytes], column: str, key: str, empty: str | None) -> str:
     value = _value(fields, column, key)
     if not isinstance(value, str):
         raise DecodeError(f"sample {key!r}: {column!r} is {type(value).__name__}, not a text")
     value = re.sub(r"\s+", " ", value).strip()
-    if not value:
+    if not value and empty is None:
         raise DecodeError(f"sample {key!r}: the text {column!r} is empty")
-    return value
+    return value or empty or ""
 
 
 def captions(fields: Mapping[str, bytes], key: str) -> list[str]:

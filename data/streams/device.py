@@ -1,4 +1,4 @@
-"""Views that are made in batch on the trainer's device: colour, mix-up, SpecAugment.
+"""Views that are made in batch on the trainer's device: colour, SpecAugment.
 
 Every sample of a batch, and every view of it, has parameters of its own, drawn from the given torch.Generator and from
 nothing else (`spec_augment` can do without one). The generator may live on any device; one on the CPU gives the same
@@ -7,11 +7,8 @@ views on every device.
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
-
-from data.streams.preprocess import full_scale, is_sound, without_mean
 
 _LUMA = (0.299, 0.587, 0.114)
 _BRIGHTNESS, _CONTRAST, _SATURATION, _HUE = range(4)
@@ -122,50 +119,6 @@ def random_grayscale(image: Tensor, generator: torch.Generator, probability: flo
 
 
 # ---- sound -----------------------------------------------------------------------------------------------------------
-
-
-@torch.no_grad()
-def mixup(
-    waveform: Tensor,
-    label: Tensor | None,
-    generator: torch.Generator,
-    probability: float = 0.5,
-    alpha: float = 10.0,
-    lengths: Tensor | None = None,
-) -> tuple[Tensor, Tensor | None]:
-    """The released mix-up of NonLing-CSE, within the batch.
-
-    With `probability` a waveform becomes lambda * itself + (1 - lambda) * another one of the batch, both minus their
-    means, lambda ~ Beta(alpha, alpha); the other is cut or padded to the length of the first, which stays. The class is
-    the argmax of the mixed class, so the other's where lambda < 0.5. A batch of one has nothing to mix with and stays
-    as it is.
-
-    Args:
-        waveform: (B, V, T), float of full scale -1 to 1, or int16; all views of a sample are mixed alike.
-        label: (B,) classes, or None.
-        generator: source of all randomness (it seeds numpy's Beta, since torch's own takes no generator).
-        lengths: (B,) how many samples of each waveform are sound and not padding.
-
-    Returns:
-        float32 (B, V, T), and the classes.
-    """
-    wave = full_scale(waveform)
-    seed = int(torch.randint(2**62, (), generator=generator, device=generator.device))
-    if len(wave) < 2:
-        return wave, label
-    rng = np.random.default_rng(seed)
-    mixed = torch.from_numpy(rng.random(len(wave)) < probability).to(wave.device)
-    weight = torch.from_numpy(rng.beta(alpha, alpha, len(wave))).to(wave.device)
-    other = torch.from_numpy((np.arange(len(wave)) + rng.integers(1, len(wave), len(wave))) % len(wave)).to(wave.device)
-    centred = without_mean(wave, lengths)
-    share = weight.to(wave)[:, None, None]
-    blend = share * centred + (1 - share) * centred[other]
-    if lengths is not None:
-        blend *= is_sound(lengths, wave.shape[-1], wave.device)
-    wave = torch.where(mixed[:, None, None], blend, wave)
-    if label is not None:
-        label = torch.where((mixed & (weight < 0.5)).to(label.device), label[other.to(label.device)], label)
-    return wave, label
 
 
 def spec_augment(

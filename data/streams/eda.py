@@ -1,6 +1,6 @@
 """Easy data augmentation (EDA, Wei & Zou 2019), the baseline of GCLSR: four small edits of the words of a sentence.
 
-The edits are chained as in the paper's released code: synonym replacement, random insertion, random swap, random deletion
+The edits are chained as in the paper's released code: synonym replacement, random insertion, random swap, random deletion.
 They are made in the reading task, so this module imports no torch.
 """
 
@@ -59,8 +59,9 @@ def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: f
 
 @lru_cache(maxsize=4)
 def remembered(lexicon: Lexicon) -> Synonyms:
-    """The lexicon's synonyms, from memory where a word was asked for lately: 8 times as many sentences a second."""
-    return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word)))
+    """The lexicon's synonyms, phrases too, from memory where a word was asked for lately: 8 times as many sentences a
+    second."""
+    return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word, phrases=True)))
 
 
 def replace_synonyms(words: Sequence[str], rng: np.random.Generator, synonyms: Synonyms, count: int) -> list[str]:

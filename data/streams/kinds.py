@@ -9,10 +9,17 @@ from pydantic import Field
 from data.streams.audio import AudioStream
 from data.streams.image import ImageStream
 from data.streams.pairs import AudioTextStream, ImageTextStream
-from data.streams.text import EDATextStream, TextStream
+from data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from data.streams.triplets import TripletTextStream
 
 AnyStream = Annotated[
-    TextStream | EDATextStream | TripletTextStream | ImageStream | AudioStream | ImageTextStream | AudioTextStream,
+    TextStream
+    | EDATextStream
+    | NoisyTextStream
+    | TripletTextStream
+    | ImageStream
+    | AudioStream
+    | ImageTextStream
+    | AudioTextStream,
     Field(discriminator="kind"),
 ]

@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from data.errors import DataError
+from data.order import seed_of
 from data.shards import RawSample, ShardSet
 from data.streams import decode
 from data.streams.base import Row, StreamConfig, Tokenize
@@ -26,6 +27,8 @@ class TextStream(StreamConfig):
     """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
     max_length: int = Field(32, gt=2)
     """Tokens that are kept of a sentence in training."""
+    keep_empty: bool = False
+    """On: an empty text counts as one blank (released SimCSE); off: its sample is a bad one."""
 
     @property
     def texts(self) -> bool:
@@ -40,7 +43,7 @@ class TextStream(StreamConfig):
         return [("columns", (column, "json")) for column in self.columns]
 
     def sentences(self, sample: RawSample) -> list[str]:
-        return decode.text(sample.fields, self.columns, key=sample.key)
+        return decode.text(sample.fields, self.columns, key=sample.key, empty=" " if self.keep_empty else None)
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         return dict(zip(self._names, self.sentences(sample), strict=True))
@@ -101,3 +104,30 @@ class EDATextStream(LexiconTextStream):
         words = self.sentences(sample)[0].split()
         synonyms = remembered(self.open_lexicon())
         return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
+
+
+class NoisyTextStream(LexiconTextStream):
+    """Every text of a sample spoiled once, the same in every pass (NonLing-CSE, Figure 3: [0.3, 2, 2]): ``input_ids`` and
+    ``attention_mask`` (B, V, L) of V columns."""
+
+    kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    columns: tuple[str, ...] = ("txt",)  # type: ignore[assignment]  # any number
+    """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
+    deletion: float = Field(0.0, ge=0, le=1)
+    """Probability of every word to be left out; at least one stays."""
+    insertions: int = Field(0, ge=0)
+    """Synonyms of random words that are put at random places of a text."""
+    swaps: int = Field(0, ge=0)
+    """Times that two words of a text change places."""
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        from data.streams import eda
+
+        synonyms = eda.remembered(self.open_lexicon())
+        own = np.random.default_rng(seed_of("noise", sample.shard, sample.key))
+        texts = {}
+        for name, text in zip(self._names, self.sentences(sample), strict=True):
+            words = eda.delete(text.split(), own, self.deletion)
+            words = eda.insert_synonyms(words, own, synonyms, self.insertions)
+            texts[name] = " ".join(eda.swap(words, own, self.swaps)) or text
+        return texts

@@ -1,7 +1,7 @@
 """Triplets of MoCoUTRL: a sentence, the same with one word replaced by a synonym, and by an antonym.
 
-The paper replaces a random token; the released preparation a random adjective, by any lemma of any of its meanings and the
-first antonym of one, and only the word's first occurrence. Here it is the occurrence that was drawn, and nothing else of
+The paper replaces a random token; the released preparation a random adjective of a long sentence, by any lemma of any of its
+meanings and any antonym, and only the word's first occurrence. Here it is the occurrence that was drawn, and nothing else of
 the text changes: neither spacing nor punctuation, nor an article before the word ("an old man" -> "an young man").
 Triplets are made in the reading task, so this module imports no torch.
 """
@@ -28,13 +28,15 @@ if TYPE_CHECKING:
 
 Span = tuple[int, int]
 """First character and the one after the last."""
-Replacements = Callable[[str], "tuple[tuple[str, ...], str] | None"]
-"""Synonyms, at least one, and the antonym of a word; None where it lacks one of them."""
+Replacements = Callable[[str], "tuple[tuple[str, ...], tuple[str, ...]] | None"]
+"""Synonyms and antonyms of a word, at least one of each; None where it lacks one of them."""
 
 NO_CANDIDATE = "no word with a synonym and an antonym"
+OTHER_LENGTH = "fewer or more words than `words` allows"
 
 # Letters, with hyphens and apostrophes inside; no part of "3rd", "x_1" or of a letter with a combining accent.
 _WORD = re.compile(r"(?<!\w)[^\W\d_]+(?:[-'’][^\W\d_]+)*(?![\w\u0300-\u036f])")
+_PIECE = re.compile(r"['’]?\w+(?:-\w+)*|[^\w\s]")  # much as NLTK tells words apart: didn 't re-use it .
 _POSSESSIVE = re.compile(r"['’]s$", re.IGNORECASE)
 
 
@@ -52,7 +54,7 @@ def words(text: str) -> list[Span]:
 
 def triplet(text: str, rng: np.random.Generator, replacements: Replacements, most: int | None = None) -> Triplet | None:
     """One random word of a text, of those that have a synonym and an antonym, replaced by a random one of its synonyms
-    and by its antonym.
+    and by a random one of its antonyms.
 
     Args:
         text: the sentence.
@@ -67,8 +69,8 @@ def triplet(text: str, rng: np.random.Generator, replacements: Replacements, mos
     candidates = [(span, found) for span in words(text) if span[1] <= end and (found := replacements(text[slice(*span)]))]
     if not candidates:
         return None
-    (start, stop), (synonyms, antonym) = candidates[int(rng.integers(len(candidates)))]
-    replaced = (text[start:stop], synonyms[int(rng.integers(len(synonyms)))], antonym)
+    (start, stop), found = candidates[int(rng.integers(len(candidates)))]
+    replaced = (text[start:stop], *(several[int(rng.integers(len(several)))] for several in found))
     first, second, third = (text[:start] + word + text[stop:] for word in replaced)
     one, two, three = ((start, start + len(word)) for word in replaced)
     return Triplet((first, second, third), (one, two, three))
@@ -81,17 +83,17 @@ def _end(text: str, most: int | None) -> int:
 
 
 @lru_cache(maxsize=8)
-def remembered(lexicon: Lexicon, pos: str | None) -> Replacements:
-    """The lexicon's replacements of a word, from memory where it was asked for lately.
+def remembered(lexicon: Lexicon, pos: str | None, antonyms: int | None = 1) -> Replacements:
+    """The lexicon's replacements of a word, from memory where it was asked for lately, with so many `antonyms` (None: all).
 
-    The antonym is the first one: that of the word's commonest meaning. Later ones may be antonyms of a similar adjective
-    only, which are noisy.
+    The first antonym is that of the word's commonest meaning. Later ones may be antonyms of a similar adjective only, which
+    are noisy.
     """
 
     @lru_cache(maxsize=2**15)
-    def find(word: str) -> tuple[tuple[str, ...], str] | None:
-        synonyms, antonyms = lexicon.replacements(word, pos)
-        return (tuple(synonyms), antonyms[0]) if synonyms and antonyms else None
+    def find(word: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
+        alike, opposite = lexicon.replacements(word, pos)
+        return (tuple(alike), tuple(opposite[:antonyms])) if alike and opposite else None
 
     return find
 
@@ -110,6 +112,11 @@ class TripletTextStream(LexiconTextStream):
     kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # the union tells streams apart by it
     choose: Literal["token", "adjective"] = "token"
     """Which words are replaced: `token`: any (paper), `adjective`: those that may be an adjective (released code)."""
+    antonym: Literal["first", "any"] = "first"
+    """`first`: that of the word's commonest meaning; `any`: a random one of those of all meanings (released code)."""
+    words: tuple[int, int] | None = None
+    """Fewest and most words of a sentence, punctuation marks counted (released code: 25 and 500); a sentence with fewer or
+    more is treated as one without a candidate. None: any number."""
     without_candidate: Literal["skip", "keep"] = "skip"
     """What becomes of a sentence without a word that has a synonym and an antonym: it is skipped and counted, or three
     times the same, without a replaced word."""
@@ -133,11 +140,13 @@ class TripletTextStream(LexiconTextStream):
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         text = self.sentences(sample)[0]
-        find = remembered(self.open_lexicon(), "a" if self.choose == "adjective" else None)
+        pos, antonyms = "a" if self.choose == "adjective" else None, 1 if self.antonym == "first" else None
+        find = remembered(self.open_lexicon(), pos, antonyms)
+        allowed = self.words is None or self.words[0] <= len(_PIECE.findall(text)) <= self.words[1]
         # A piece is a token at least, and most encoders add two: what is later than that is always cut off.
-        found = triplet(text, rng, find, self.max_length - 2)
+        found = triplet(text, rng, find, self.max_length - 2) if allowed else None
         if found is None and self.without_candidate == "skip":
-            raise DecodeError(NO_CANDIDATE)
+            raise DecodeError(NO_CANDIDATE if allowed else OTHER_LENGTH)
         texts, spans = found or Triplet((text, text, text), ((0, 0), (0, 0), (0, 0)))
         return {**dict(zip(self._names, texts, strict=True)), "spans": np.array(spans, dtype=np.int32)}
 

@@ -54,10 +54,12 @@ class Lexicon:
         """The words of the lexicon that `word` may be a form of, itself first: ("better", "a") -> better, good, well."""
         return self.morphology.lemmas(word.lower(), part_of_speech(pos))
 
-    def synonyms(self, word: str, pos: str | None = None) -> list[str]:
-        """Other words of the meanings of the word's lemmas, as lemmas, in sense order."""
+    def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
+        """Other words of the meanings of the word's lemmas, as lemmas, in sense order; `phrases`: also those of several
+        parts, as "ice_cream"."""
         lemmas = self._readings(word.lower(), pos)
-        found = (other for reading in lemmas for sense in self._source.senses(*reading) for other in sense.synonyms)
+        senses = (sense for reading in lemmas for sense in self._source.senses(*reading))
+        found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
         return _without(found, [word, *(lemma for lemma, _ in lemmas)])
 
     def antonyms(self, word: str, pos: str | None = None) -> list[str]:
@@ -91,7 +93,8 @@ class Lexicon:
                 if small and sense.spelling != sense.spelling.lower():
                     continue
                 for found, words in ((synonyms, sense.synonyms), (direct, sense.direct), (indirect, sense.indirect)):
-                    forms = (self.morphology.inflect(other, word, part, base=lemma) for other in words)
+                    single = (other for other in words if "_" not in other)
+                    forms = (self.morphology.inflect(other, word, part, base=lemma) for other in single)
                     found.update(dict.fromkeys(form for form in forms if form is not None))
         own = [word, *(lemma for lemma, _ in readings)]
         return tuple(_without(synonyms, own)), tuple(_without({**direct, **indirect}, [*own, *synonyms]))

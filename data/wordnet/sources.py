@@ -26,11 +26,12 @@ _SYNSET_TYPES = {b"1": "n", b"2": "v", b"3": "a", b"4": "r", b"5": "a"}  # in se
 
 
 class Sense(NamedTuple):
-    """One meaning of a word. Words of several parts ("ice_cream") are left out."""
+    """One meaning of a word. Antonyms of several parts are left out."""
 
     spelling: str
     """The word as it is spelled in this meaning: "China", "china"."""
     synonyms: tuple[str, ...]
+    """Those of several parts have underscores: ice_cream."""
     direct: tuple[str, ...]
     """Antonyms of the word itself."""
     indirect: tuple[str, ...]
@@ -138,7 +139,7 @@ class WordNetFiles:
                 indirect += self._targets(self._synset("a", head), None)
         return Sense(
             synset.words[number - 1],
-            tuple(other for other in synset.words if "_" not in other and other.lower() != word),
+            tuple(other for other in synset.words if other.lower() != word),
             tuple(other for other in self._targets(synset, number) if "_" not in other),
             tuple(other for other in indirect if "_" not in other),
         )

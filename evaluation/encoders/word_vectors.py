@@ -10,13 +10,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from data.errors import DataError
 from data.word_vectors import open_vectors
 from evaluation.task import EvaluationError
-from models.word_module import split
+from models.word_module import hashed_vectors, split, word_hash
 
 logger = logging.getLogger(__name__)
+
+POSITIONS, EMPTY = 64, "sickeningly"
+"""GCLSR's released code: places of every sentence, and the word that an empty one is given."""
 
 _PIECE = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
@@ -29,18 +33,23 @@ class WordVectors:
     ``mean``     split at white space; a token that the vocabulary does not have, also not in lower case, is split at
                  punctuation (``"dog."``) and its pieces are looked up in the same way
     ``letters``  the text is cleaned first as GCLSR does: apostrophes dropped, lower case, all but a to z blank
+    ``padded``   as the row of GCLSR's Table 2 was made: ``letters``, and the mean is over 64 places, of which those behind
+                 the sentence hold one random vector, the same for all; a word without a vector has a random one, which the
+                 sentence and the place decide (there: drawn anew)
 
-    Words without a vector are left out of the mean, and a sentence without any word that has one gets the zero vector
-    (cosine 0 with everything); both are counted over the distinct texts, in `protocol` and in the log. (GCLSR gave
-    unknown words a random vector, another one each time.)
+    With the first two, words without a vector are left out of the mean, and a sentence without any word that has one gets
+    the zero vector (cosine 0 with everything). With all, both are counted over the distinct texts, in `protocol` and in the
+    log.
 
     Raises EvaluationError for what `open_vectors` refuses: a missing, broken or pickled file or folder.
     """
 
     def __init__(self, path: str | Path, pooling: str | None = None) -> None:
         self.pooling = pooling or "mean"
-        if self.pooling not in _SPLITS:
-            raise EvaluationError(f"unknown pooling {pooling!r} of word vectors; they are averaged, by {', '.join(_SPLITS)}")
+        if self.pooling not in _POOLINGS:
+            raise EvaluationError(
+                f"unknown pooling {pooling!r} of word vectors; they are averaged, by {', '.join(_POOLINGS)}"
+            )
         self.path = Path(path).expanduser()
         self.name = self.path.name.split(".")[0]
         try:
@@ -60,7 +69,7 @@ class WordVectors:
     def protocol(self) -> dict[str, Any]:
         """How texts become vectors, and what was left out of the texts seen so far."""
         return {
-            "pooling": "mean of word vectors" + (", letters a to z only" if self.pooling == "letters" else ""),
+            "pooling": f"mean of word vectors{_POOLINGS[self.pooling][0]}",
             "post_processing": None,
             "max_tokens": None,
             "texts_cut": 0,
@@ -79,7 +88,9 @@ class WordVectors:
         before = self.unknown
         for i, text in enumerate(items):
             rows, unknown = self._look_up(text)
-            if rows:
+            if self.pooling == "padded":
+                vectors[i] = self._over_positions(text)
+            elif rows:
                 vectors[i] = self.vectors[rows].mean(axis=0)
             if text not in self._seen:
                 self._seen.add(text)
@@ -88,10 +99,24 @@ class WordVectors:
                 self.empty += not rows
         if self.unknown > before:
             logger.info(
-                "%s: %d of %d words so far (%.1f %%) have no vector and were left out; %d texts have no known word and got "
-                "the zero vector", self.name, self.unknown, self.words, 100 * self.unknown / self.words, self.empty
-            )  # fmt: skip
+                "%s: %d of %d words so far (%.1f %%) have no vector; %d texts have no known word",
+                self.name,
+                self.unknown,
+                self.words,
+                100 * self.unknown / self.words,
+                self.empty,
+            )
         return vectors
+
+    def _over_positions(self, text: str) -> np.ndarray:
+        """The mean (d,) of all positions: words, random vectors for unknown ones, padding."""
+        words = split(text)[:POSITIONS] or [EMPTY]
+        rows = [self._find(word) for word in words]
+        unknown = [f"{word}\n{place}\n{text}" for place, word in enumerate(words) if rows[place] is None]
+        random = hashed_vectors(torch.tensor([word_hash(name) for name in ["", *unknown]]), self.vectors.shape[1]).numpy()
+        known = self.vectors[[row for row in rows if row is not None]]
+        total: np.ndarray = known.sum(0) + random[1:].sum(0) + (POSITIONS - len(words)) * random[0]
+        return total / POSITIONS
 
     def known_words(self, text: str) -> tuple[list[str], np.ndarray]:
         """The words of a text that have a vector, and these vectors (n, d)."""
@@ -101,7 +126,7 @@ class WordVectors:
     def _look_up(self, text: str) -> tuple[list[int], int]:
         """Rows of the words that have a vector, and how many words have none (punctuation is no word)."""
         rows, unknown = [], 0
-        for token in _SPLITS[self.pooling](text):
+        for token in _POOLINGS[self.pooling][1](text):
             row = self._find(token)
             for piece in [token] if row is not None else _PIECE.findall(token):
                 row = self._find(piece)
@@ -115,4 +140,9 @@ class WordVectors:
         return self.row.get(word, self.row.get(word.lower()))
 
 
-_SPLITS: dict[str, Callable[[str], list[str]]] = {"mean": str.split, "letters": split}
+_POOLINGS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
+    "mean": ("", str.split),
+    "letters": (", letters a to z only", split),
+    "padded": (f", letters a to z only, over {POSITIONS} padded places", split),
+}
+"""What the protocol says of each, and how texts are split."""

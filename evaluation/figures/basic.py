@@ -96,6 +96,19 @@ def layer_curves(
     return figure
 
 
+def learning_curves(curves: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
+    """Scores over training, a curve a model: name -> step or epoch -> score. (GCLSR, Figure 4.)"""
+    if len(curves) > len(COLOURS):
+        raise ValueError(f"at most {len(COLOURS)} curves can be told apart by colour")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for colour, marker, (name, curve) in zip(COLOURS, MARKERS, curves.items(), strict=False):
+        axes.plot(list(curve), finite(name, list(curve.values())), color=colour, marker=marker, label=name)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    legend(axes)
+    return figure
+
+
 def similarity_by_gold_figure(similarities: np.ndarray, gold: np.ndarray, bins: int = 5) -> Figure:
     """Cosine (N,) against human rating (N,): every pair, and the quartiles within equal ranges of the rating."""
     similarities, gold = finite("similarities", similarities), finite("gold", gold)

@@ -46,43 +46,48 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     return figure
 
 
-def angle_kde(vectors: np.ndarray, labels: Sequence[str] | np.ndarray | None = None) -> Figure:
+def angle_kde(
+    vectors: np.ndarray, labels: Sequence[str] | np.ndarray | None = None, tokens: np.ndarray | None = None
+) -> Figure:
     """Vectors (N, d) on the circle: density in the plane, density of angles, distances within a class (labels (N,)).
 
     MoCoUTRL's Figure 2: linear kernel PCA to 2 dimensions, unit length there, Gaussian density estimates; an angle is
-    arctan2(y, x), and the density of angles is closed at ±pi. Distances are those of the drawn points, 10 bins over 0 to
-    2; without labels of all pairs. Trap: two dimensions keep little of hundreds, so compare `alignment` and `uniformity`
-    by their numbers.
+    arctan2(y, x), and the density of angles is closed at ±pi. With `tokens` (N, k, d), states of k tokens of each text,
+    these are the points, as in the paper. Distances are those of the vectors in all their dimensions at unit length,
+    10 bins over 0 to 2; without labels of all pairs. Trap: two dimensions keep little of hundreds, so compare `alignment`
+    and `uniformity` by their numbers.
     """
     from scipy.spatial.distance import pdist
 
     x = finite("vectors", vectors, shape=(None, None))
+    several = x[:, None] if tokens is None else finite("tokens", tokens, shape=(len(x), None, None))
     names = np.full(len(x), "all") if labels is None else np.asarray(labels, dtype=str)
     classes = list(dict.fromkeys(names.tolist()))
     if len(classes) > len(COLOURS):
         raise ValueError(f"{len(classes)} classes; at most {len(COLOURS)} can be told apart by colour, draw some of them")
-    plane = _on_circle(x)
+    plane = on_circle(several.reshape(-1, several.shape[-1])).reshape(*several.shape[:2], 2)
     figure = new_figure(13, 4.2)
     density, angles, distances = figure.subplots(1, 3)
-    _plane_density(density, plane)
-    theta = np.arctan2(plane[:, 1], plane[:, 0])
+    _plane_density(density, plane.reshape(-1, 2))
+    directions = unit(x)
     counts = np.zeros(10)
     for i, name in enumerate(classes):
         chosen = names == name
-        density.scatter(plane[chosen, 0], plane[chosen, 1], s=6, color=COLOURS[i], marker=MARKERS[i], linewidths=0)
-        _angle_density(angles, theta[chosen], name, i)
-        counts += np.histogram(np.minimum(pdist(plane[chosen]), 2), len(counts), (0, 2))[0]
+        points = plane[chosen].reshape(-1, 2)
+        density.scatter(*points.T, s=6, color=COLOURS[i], marker=MARKERS[i], linewidths=0)
+        _angle_density(angles, np.arctan2(points[:, 1], points[:, 0]), name, i)
+        counts += np.histogram(np.minimum(pdist(directions[chosen]), 2), len(counts), (0, 2))[0]
     distances.stairs(counts, np.linspace(0, 2, len(counts) + 1), fill=True, color=COLOURS[0], edgecolor="white")
     density.set(xlabel="first component (unit length)", ylabel="second component (unit length)", aspect="equal")
     angles.set(xlabel="angle (radians)", ylabel="density (1 / radian)", xlim=(-np.pi, np.pi), ylim=(0, None))
     angles.set_xticks([-np.pi, -np.pi / 2, 0, np.pi / 2, np.pi], ["-π", "-π/2", "0", "π/2", "π"])
-    distances.set(xlabel="distance of two points" + " of a class" * (len(classes) > 1), ylabel="pairs", xlim=(0, 2))
+    distances.set(xlabel="distance of two vectors" + " of a class" * (len(classes) > 1), ylabel="pairs", xlim=(0, 2))
     if labels is not None:
         legend(angles)
     return figure
 
 
-def _on_circle(x: np.ndarray) -> np.ndarray:
+def on_circle(x: np.ndarray) -> np.ndarray:
     """(N, d) -> unit vectors (N, 2) along the two components of most variance (the linear kernel's PCA is PCA)."""
     from sklearn.decomposition import PCA
 

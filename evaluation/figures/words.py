@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -11,7 +11,7 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from evaluation.figures.basic import new_figure
+from evaluation.figures.basic import COLOURS, finite, legend, new_figure
 
 WIDTH, LINE, MARGIN, SPACE = 8.0, 0.4, 0.15, 0.08  # inches
 SIZE, PAD = 11, 0.2  # of the font in points; around a word, in font sizes
@@ -58,6 +58,19 @@ def word_importance(sentences: Sequence[tuple[Sequence[str], Sequence[float] | n
         text.set_position(((MARGIN + left) / WIDTH, 1 - (MARGIN + below + LINE / 2) / height))
     scale = figure.add_axes((0.2, 0.5 / height, 0.6, 0.12 / height))
     figure.colorbar(colour, cax=scale, orientation="horizontal", label="weight, as a share of the sentence's largest")
+    return figure
+
+
+def augmented_vector(word: np.ndarray, changed: Mapping[str, np.ndarray]) -> Figure:
+    """A word's vector (d,), and what augmentations make of it, name -> (d,), a panel each. (GCLSR, Figure 2.)"""
+    figure = new_figure(8, 1.6 * len(changed))
+    panels = figure.subplots(len(changed), sharex=True, squeeze=False)[:, 0]
+    for axes, (name, vector) in zip(panels, changed.items(), strict=True):
+        axes.plot(finite("word", word), color=COLOURS[6], linewidth=0.8, label="word")
+        axes.plot(finite(name, vector), color=COLOURS[3], linewidth=0.8, label="augmented")
+        axes.set_title(name)
+    panels[-1].set_xlabel("component")
+    legend(panels[0])
     return figure
 
 

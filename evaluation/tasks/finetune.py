@@ -23,19 +23,26 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Training:
-    """AdamW with a linear warm-up over a share of the steps and a linear decay to 0."""
+    """AdamW with a linear warm-up over a share of the steps and a linear decay to 0, or none (`schedule` constant)."""
 
     epochs: int = 3
     lr: float = 2e-5
     batch: int = 32
     weight_decay: float = 0.01
     warmup: float = 0.1
+    schedule: str = "linear"
+    clip: float = 1.0
+    """Largest norm of the gradient; 0: not clipped."""
+    max_length: int | None = None
+    """Tokens that are kept of a text; None: as many as the encoder takes."""
     seed: int = 0
 
     def __post_init__(self) -> None:
         for name in ("epochs", "batch", "lr"):
             if getattr(self, name) <= 0:
                 raise EvaluationError(f"fine-tuning: {name} is {getattr(self, name)}; it must be above 0")
+        if self.schedule not in ("linear", "constant"):
+            raise EvaluationError(f"fine-tuning: schedule is {self.schedule!r}; it is linear or constant")
 
 
 class FinetuneTask(LabelledTask):
@@ -67,27 +74,36 @@ class FinetuneTask(LabelledTask):
             )
         if self.data.pairs and not callable(getattr(encoder.model[0], "tokenizer", None)):
             raise EvaluationError(f"task {self.name}: {encoder.path} has no tokenizer that joins the sentences of a pair")
+        _, predicted, dev = self.train(encoder)
+        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
+        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+
+    def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
+        """The trained copy without its head; the classes (N,) it predicts for the test part; dev accuracy by epoch."""
         device = encoder.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.training.seed)
-            predicted, dev = _Run(encoder, self.data, self.training, self.head).run()
-        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
-        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+            run = _Run(encoder, self.data, self.training, self.head)
+            return run.encoder, *run.run()
 
 
 class _Run:
     """One training; the model is a copy of the encoder's."""
 
     def __init__(self, encoder: FolderEncoder, data: Labelled, training: Training, head: str) -> None:
-        self.tokenize, self.device, self.data, self.training = encoder.tokenize, encoder.device, data, training
-        self.encoder = copy.deepcopy(encoder.model).requires_grad_(True)
+        self.device, self.data, self.training = encoder.device, data, training
+        trained = copy.deepcopy(encoder.model).requires_grad_(True)
+        if training.max_length is not None:
+            trained.max_seq_length = training.max_length
+        self.encoder = FolderEncoder(trained, encoder.path, encoder.pooling, 128)
         self.width = encoder.model.truncate_dim or encoder.model.get_embedding_dimension()
-        self.model = nn.ModuleList([self.encoder, HEADS[head](self.width, len(data.classes)).to(self.device)])
+        self.model = nn.ModuleList([trained, HEADS[head](self.width, len(data.classes)).to(self.device)])
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
         total = training.epochs * -(-len(data.parts["train"]) // training.batch)
-        warm = round(training.warmup * total)
+        warm, falls = round(training.warmup * total), training.schedule == "linear"
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
-            self.optimizer, lambda step: min((step + 1) / max(1, warm), (total - step) / max(1, total - warm), 1.0)
+            self.optimizer,
+            lambda step: min((step + 1) / max(1, warm), (total - step) / max(1, total - warm) if falls else 1.0, 1.0),
         )
 
     def run(self) -> tuple[np.ndarray, list[float]]:
@@ -114,13 +130,15 @@ class _Run:
                 raise EvaluationError(f"{self.data.source}: the fine-tuning loss is {loss.item()}; use a lower lr")
             self.optimizer.zero_grad()
             loss.backward()
-            nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            if self.training.clip:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
             self.optimizer.step()
             self.schedule.step()
 
     def _logits(self, part: str, rows: Tensor) -> Tensor:
         chosen = [self.data.parts[part][i] for i in rows]
-        features = self.tokenize([(row.text, row.second) if self.data.pairs else row.text for row in chosen])
+        texts: list[Any] = [(row.text, row.second) if self.data.pairs else row.text for row in chosen]
+        features = self.encoder.tokenize(texts)
         encoder, head = self.model
         return head(encoder(on_device(features, self.device))["sentence_embedding"][:, : self.width])
 

@@ -1,4 +1,4 @@
-"""SentEval's trained mode for rated pairs: a linear model on pair features, fitted to the training ratings.
+"""SentEval's trained mode for rated pairs: a model on pair features, fitted to the training ratings.
 
 This is what "STS-B" and "SICK-R" mean in the original SentEval: not the cosine's correlation (which is what SimCSE and
 its followers report under the same names), but Pearson of a regressor on top of frozen vectors. Never mix the two.
@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
+from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -31,10 +33,10 @@ ROUNDING = 1e-5  # what float32 may add to a rating
 
 
 class Fit(NamedTuple):
-    """The model of the best round: weight (5, features), bias (5,), its Spearman on dev, and how many epochs were run."""
+    """The model of the best round: weight (out, in) and bias (out,) of each layer, its Spearman on dev, and how many epochs
+    were run."""
 
-    weight: Tensor
-    bias: Tensor
+    layers: list[Tensor]
     dev: float
     epochs: int
 
@@ -45,13 +47,15 @@ class RelatednessTask:
     The protocol of SentEval's toolkit: features [|u - v|, u * v], ratings as distributions over five classes, a linear
     layer with softmax fitted by mean squared error and Adam (rate 1e-3, batches of 64); after every 50 epochs Spearman
     on dev, the best round is kept, the fourth round without a gain ends it. Correlations in points.
+
+    `hidden` is the width of a layer with GELU before the linear one (0: none, as in the toolkit).
     """
 
     primary = "pearson"
 
-    def __init__(self, name: str, train: Pairs, dev: Pairs, test: Pairs, *, seed: int = 1111) -> None:
+    def __init__(self, name: str, train: Pairs, dev: Pairs, test: Pairs, *, seed: int = 1111, hidden: int = 0) -> None:
         self.name = name
-        self.seed = seed
+        self.seed, self.hidden = seed, hidden
         self.parts = {"train": train, "dev": dev, "test": test}
         for part, pairs in self.parts.items():
             if min(pairs.gold) < 0 or max(pairs.gold) > CLASSES:
@@ -81,8 +85,8 @@ class RelatednessTask:
         u = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
         features = {part: torch.from_numpy(pair_features(*u[2 * i : 2 * i + 2])) for i, part in enumerate(self.parts)}
         gold = {part: np.asarray(pairs.gold) for part, pairs in self.parts.items()}
-        fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed)
-        guess = expected_rating(features["test"], fitted.weight, fitted.bias)
+        fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed, self.hidden)
+        guess = expected_rating(features["test"], fitted.layers)
         if np.ptp(guess) < ROUNDING:  # one and the same guess, which has no correlation
             guess = np.full_like(guess, guess.mean())
         metrics = {
@@ -95,7 +99,7 @@ class RelatednessTask:
                 logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
                 metrics[metric] = 0.0
         details = {f"{part}_pairs": len(pairs) for part, pairs in self.parts.items()}
-        details["skipped"] = sum(pairs.skipped for pairs in self.parts.values())
+        details |= {"skipped": sum(pairs.skipped for pairs in self.parts.values()), "hidden": self.hidden}
         return Score(metrics, {"dev_spearman": fitted.dev, "epochs": fitted.epochs, **details}, guess)
 
 
@@ -112,21 +116,31 @@ def rating_distribution(ratings: np.ndarray) -> Tensor:
     return p.float()
 
 
-def expected_rating(features: Tensor, weight: Tensor, bias: Tensor) -> np.ndarray:
-    """The mean rating (N,) under softmax(features weight^T + bias): features (N, f), weight (5, f), bias (5,)."""
+def expected_rating(features: Tensor, layers: Sequence[Tensor]) -> np.ndarray:
+    """The mean rating (N,) that a model gives to features (N, f); `layers` as in `Fit`."""
     classes = torch.arange(1, CLASSES + 1, dtype=torch.float64)
     with torch.no_grad():
-        return (F.linear(features, weight, bias).softmax(1).double() @ classes).numpy()
+        return (_logits(features, layers).softmax(1).double() @ classes).numpy()
 
 
-def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int) -> Fit:
+def _logits(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
+    *hidden, last = zip(layers[::2], layers[1::2], strict=True)
+    for weight, bias in hidden:
+        x = F.gelu(F.linear(x, weight, bias))
+    return F.linear(x, *last)
+
+
+def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int, hidden: int = 0) -> Fit:
     """Fits the model to train (N, f) and ratings (N,); rounds are chosen by Spearman on dev (M, f)."""
     generator = torch.Generator().manual_seed(seed)
     targets = rating_distribution(ratings)
-    bound = train.shape[1] ** -0.5  # nn.Linear's own initial range
-    weight = torch.empty(CLASSES, train.shape[1]).uniform_(-bound, bound, generator=generator).requires_grad_()
-    bias = torch.empty(CLASSES).uniform_(-bound, bound, generator=generator).requires_grad_()
-    optimizer = torch.optim.Adam([weight, bias], lr=RATE, fused=True)
+    widths = (train.shape[1], *([hidden] if hidden else []), CLASSES)
+    layers: list[Tensor] = []
+    for before, after in pairwise(widths):
+        bound = before**-0.5  # nn.Linear's own initial range
+        for shape in ((after, before), (after,)):
+            layers.append(torch.empty(shape).uniform_(-bound, bound, generator=generator).requires_grad_())
+    optimizer = torch.optim.Adam(layers, lr=RATE, fused=True)
     best: Fit | None = None
     epoch = idle = 0
     while epoch <= LAST_EPOCH and idle < TENACITY:
@@ -134,14 +148,15 @@ def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray
             order = torch.randperm(len(train), generator=generator)
             shuffled, wanted = train[order], targets[order]
             for x, y in zip(shuffled.split(BATCH), wanted.split(BATCH), strict=True):
-                loss = F.mse_loss(F.linear(x, weight, bias).softmax(1), y)
-                weight.grad, bias.grad = torch.autograd.grad(loss, (weight, bias))
+                loss = F.mse_loss(_logits(x, layers).softmax(1), y)
+                for layer, gradient in zip(layers, torch.autograd.grad(loss, layers), strict=True):
+                    layer.grad = gradient
                 optimizer.step()
         epoch += ROUND
-        value = spearman(expected_rating(dev, weight, bias), dev_ratings)
+        value = spearman(expected_rating(dev, layers), dev_ratings)
         value = 0.0 if np.isnan(value) else value
         if best is None or value > best.dev:
-            best = Fit(weight.detach().clone(), bias.detach().clone(), value, epoch)
+            best = Fit([layer.detach().clone() for layer in layers], value, epoch)
         else:
             idle += 1
     assert best is not None

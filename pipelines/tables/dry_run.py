@@ -32,6 +32,9 @@ SHAPES: dict[str, partial[PretrainedConfig]] = {
     "google-bert/bert-large-uncased": partial(BertConfig, **LARGE),
     "google-bert/bert-base-multilingual-cased": partial(BertConfig, vocab_size=119547),
     "google-bert/bert-base-german-cased": partial(BertConfig, vocab_size=30000),
+    "google-bert/bert-base-chinese": partial(BertConfig, vocab_size=21128),
+    "dbmdz/bert-base-french-europeana-cased": partial(BertConfig, vocab_size=32000),
+    "DeepPavlov/rubert-base-cased": partial(BertConfig, vocab_size=119547),
     "sentence-transformers/bert-base-nli-mean-tokens": partial(BertConfig),
     "sentence-transformers/bert-large-nli-mean-tokens": partial(BertConfig, **LARGE),
     "FacebookAI/roberta-base": partial(RobertaConfig, **ROBERTA),
@@ -45,10 +48,12 @@ SHAPES: dict[str, partial[PretrainedConfig]] = {
 """Shapes of the published encoders that rows start from, by their names on the Hub."""
 
 SAMPLES = {
-    "wiki1m": 1_000_000,
+    **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
+    "bookcorpus": 74_000_000,
     "nli": 275_601,
     "stsb-sentences": 17_256,
     "wiki10k": 10_000,
+    "wiki10k-translated": 10_000,
     "cc3m": 2_806_641,
     "clotho-train": 3_839,
     "audiocaps-train": 49_838,
@@ -93,6 +98,8 @@ def dry_run(recipe: Recipe) -> DryRun:
         recipe = recipe.replace("encoder.scratch", True)
     if getattr(tower, "path", None) is not None:
         recipe = recipe.replace("method.tower.path", None)
+    if recipe.flat().get("method.image.path") == "auto":  # chosen by the encoder's width; no file is to be read
+        recipe = recipe.replace("method.image.path", None)
     try:
         recipe.method.check(recipe, config)
     except ValueError as error:
@@ -120,7 +127,8 @@ def count_tower(tower: TowerConfig, embed_dim: int) -> int:
 
 def steps(recipe: Recipe) -> int | None:
     """Steps of the run, where the recipe or the paper says how many samples there are."""
-    samples = SAMPLES.get(recipe.streams[recipe.lead].shards.rpartition("/")[2])
+    lead = recipe.streams[recipe.lead]
+    samples = lead.first or SAMPLES.get(lead.shards.rpartition("/")[2])
     return recipe.run.max_steps if samples is None else recipe.steps(samples)
 
 

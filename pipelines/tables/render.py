@@ -37,12 +37,14 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
                 lines.append(["", "difference", *(_difference(ours[column], paper.get(column)) for column in shown)])
         elif not any(ours.values()):
             lines.append([row.label, "", *("-" for _ in shown)])
-        reference = means.get(table.reference or "", {})
-        if row.label != table.reference and any(len(ours[column]) > 1 for column in shown) and reference:
+        against = row.reference or table.reference
+        reference = means.get(against or "", {})
+        if row.label != against and any(len(ours[column]) > 1 for column in shown) and reference:
             lines.append(["", "p", *(_p(reference.get(column, []), ours[column]) for column in shown)])
     notes = [f"{row.label}: {row.lacks}" for row in rows if row.lacks]
     if any(line[1] == "p" for line in lines):
-        notes.append(f"p: two-sided Student t over seeds against {table.reference}, not corrected for several rows")
+        against = table.reference or "the baseline of the same encoder"
+        notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
     if style == "markdown":
         marked = [lines[0], ["---", "---", *("---:" for _ in shown)], *lines[1:]]
         body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in marked)

@@ -12,12 +12,14 @@ import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from data.errors import DataError
 from data.shards import ShardSet
+from evaluation.figures.basic import save
 from evaluation.load import load_model
 from evaluation.load import parse as parse_model
 from evaluation.registry import Probing, absolute, found, make_tasks
@@ -108,32 +110,36 @@ def missing(
     """What the rows need and is not there, each with the way to get it. `maker` says which set makes shards of a name."""
     lacks: dict[str, None] = {}
 
-    def note(error: Exception, *names: str) -> None:
-        makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
-        lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
+    def attempt(check: Callable[[], Any], *names: str) -> None:
+        try:
+            check()
+        except (DataError, ValueError) as error:
+            makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
+            lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
 
     if not scale.mini and table.measure is None:
-        for column in columns_of(table, scale):
-            task = _task_name(column)
-            try:
-                make_tasks([task], scale.evaluation)
-            except EvaluationError as error:
-                note(error, task.partition(":")[2].partition("?")[0])
+        for task in map(_task_name, columns_of(table, scale)):
+            attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
     for row in rows:
-        try:
-            if row.model is not None:
-                parse_model(_model(row.model, paper, scale))
-            elif row.recipe is not None:
-                recipe = scaled(row, paper, scale)
-                recipe.encoder.read()
-                for stream in recipe.streams.values():
-                    try:
-                        ShardSet.open(stream.shards)
-                    except DataError as error:
-                        note(error, stream.shards)
-        except (DataError, ValueError) as error:
-            note(error)
+        if row.model is not None:
+            model = _model(row.model, paper, scale)
+            attempt(partial(_check_model, model), model.rpartition(":")[2])
+        elif row.recipe is not None:
+            recipe = scaled(row, paper, scale)
+            attempt(partial(_check_encoder, recipe))
+            for stream in recipe.streams.values():
+                attempt(stream.open, stream.shards)
     return list(lacks)
+
+
+def _check_model(spec: str) -> None:
+    fit = parse_model(spec).fit
+    if fit is not None and not Path(fit).is_file():
+        ShardSet.open(fit)
+
+
+def _check_encoder(recipe: Recipe) -> None:
+    recipe.method.check(recipe, recipe.encoder.read())
 
 
 def run(
@@ -146,8 +152,8 @@ def run(
     for place, (row, seed) in enumerate(work, start=1):
         say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
         scores = _row(row, seed, table, columns, paper, scale)
-        for column in columns:
-            values[row.label][column].append(scores[column])
+        for column, score in scores.items():
+            values[row.label].setdefault(column, []).append(score)
     return values
 
 
@@ -177,6 +183,8 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         assert row.model is not None
         spec = _model(row.model, paper, scale)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    if row.measure is not None:
+        table = replace(table, measure=row.measure)
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
@@ -187,10 +195,14 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     scores, source = _measured(spec, table, columns, scale)
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
+    if table.picture is not None:
+        name = re.sub(r"\W+", "-", row.label) + (f"-seed-{seed}" if row.recipe else "")
+        png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
+        source["picture"] = str(png)
     content = {"label": row.label, **asked, "scores": scores, "commit": commit, "provenance": source}
-    partial = file.with_suffix(".tmp")
-    partial.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    os.replace(partial, file)
+    half = file.with_suffix(".tmp")
+    half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(half, file)
     return scores
 
 

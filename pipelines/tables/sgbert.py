@@ -2,46 +2,314 @@
 
 from __future__ import annotations
 
+import csv
+import gzip
+import json
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from data.streams.eda import eda
+from evaluation.encoders.layers import layer_scores
+from evaluation.figures.basic import COLOURS, layer_curves, legend, new_figure
+from evaluation.load import fit_sentences, load_model, parse
+from evaluation.registry import make_tasks
+from evaluation.report import extreme_pairs
+from evaluation.tables import ORDERS, TRANSFER
+from evaluation.task import encode_once
+from evaluation.tasks.sts import PairTask
 from pipelines import parts
+from pipelines.sgbert import ENCODERS, SPANISH, TRACKS
+from pipelines.tables import sgbert_numbers as paper
 from pipelines.tables.offline import Offline
-from pipelines.tables.table import Row, Table
+from pipelines.tables.sgbert_numbers import Numbers
+from pipelines.tables.table import Row, Table, Values
 from trainers.recipe import Recipe
 from trainers.sgbert import SGBERTConfig
 
-SEVEN = ("stsb-test", "sickr", "sts12", "sts13", "sts14", "sts15", "sts16")
-"""In the paper's order."""
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
-SEEDS = 8
+SEVEN = ORDERS["stsb-first"]
+SEEDS = (1, 2, 3, 4, 1234, 2345, 3456, 7890)
+STSB, NLI = "shards/stsb-sentences", "shards/nli-sentences"
+
+UNTUNED = {"CLS": "@cls", "Mean": "@mean", "WK": "@wk-released", "Flow": f"@last2+flow:{STSB}"}
+TRAINED = {"BT": "bt", "SG": "sg", "SG-OPT": "sg-opt"}
+"""Rows that each encoder has; what follows its name as a model, and as a recipe."""
 
 
-def _only_average(average: float) -> tuple[float | None, ...]:
+def _recipe(encoder: str, loss: str) -> str:
+    return "sgbert/bert-base" if (encoder, loss) == ("bert-base", "sg-opt") else f"sgbert/{encoder}-{loss}"
+
+
+def _row(encoder: str, name: str, numbers: Numbers, prefix: str = "") -> Row:
+    if name in UNTUNED:
+        return Row(prefix + name, model=ENCODERS[encoder] + UNTUNED[name], paper=numbers)
+    return Row(prefix + name, _recipe(encoder, TRAINED[name]), paper=numbers)
+
+
+def _rows(tables: Mapping[str, Mapping[str, Numbers]]) -> tuple[Row, ...]:
+    """Rows of several encoders: the encoder in the paper's words -> the row's name -> its numbers."""
+    return tuple(
+        _row(encoder.lower(), name, numbers, f"{encoder} ")
+        for encoder, rows in tables.items()
+        for name, numbers in rows.items()
+    )
+
+
+def _quoted(label: str, numbers: Numbers, source: str) -> Row:
+    return Row(label, paper=numbers, lacks=f"the paper quotes {source}")
+
+
+def _ablated(average: float) -> Numbers:
     return (*(None for _ in SEVEN), average)
 
 
+def _settings(title: str, settings: Mapping[str, float], where: str) -> Table:
+    lacks = f"a setting, nothing to measure; {where} it"
+    return Table(title, ("value",), tuple(Row(name, paper=(value,), lacks=lacks) for name, value in settings.items()))
+
+
+def _drawing(title: str) -> Table:
+    return Table(title, (), (Row("a drawing", lacks="nothing to measure; the method is trainers/sgbert.py"),))
+
+
+# ------------------------------------------------------------------------------------------------- what is no task's number
+
+
+def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Seconds of training and of encoding both sentences of all pairs of STS-B's test part.
+
+    A trained model's training is that of its run, evaluations included, a flow's that of loading and fitting; others have 0.
+    """
+    start = time.perf_counter()
+    encoder = load_model(model, batch_size=16)
+    training = time.perf_counter() - start if parse(model).post else 0.0
+    if (run := Path(model).parent / "summary.json").is_file():
+        training = json.loads(run.read_text())["train_seconds"]
+    task = _pairs("stsb-test", data)
+    start = time.perf_counter()
+    encoder.encode([*task.pairs.first, *task.pairs.second])
+    return {"training": training, "inference": time.perf_counter() - start}
+
+
+def layers(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Spearman x 100 on STS-B's test part of every layer by the model's pooling; of a trained model, its own everywhere."""
+    task, spec = _pairs("stsb-test", data), parse(model)
+    if spec.pooling is None:
+        return dict.fromkeys(table.columns, task.score(load_model(model)).metrics["spearman"])
+    curve = layer_scores(spec.place, [task])[spec.pooling]
+    return {layer: curve[int(layer)][task.name]["spearman"] for layer in table.columns}
+
+
+def draw_layers(table: Table, values: Values) -> Figure:
+    """Figure 1: a curve for each pooling, a line for each trained model."""
+    means = {label: [float(np.mean(runs)) for runs in row.values()] for label, row in values.items()}
+    trained = {row.label for row in table.rows if row.recipe}
+    curves = {label: curve for label, curve in means.items() if label not in trained}
+    return layer_curves(curves, {label: curve[0] for label, curve in means.items() if label in trained})
+
+
+def draw_domains(table: Table, values: Values) -> Figure:
+    """Figure 4: STS-B and the average over the sets, a bar for each model and the sentences that it was trained on."""
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for i, (label, row) in enumerate(values.items()):
+        means = {column: float(np.mean(runs)) for column, runs in row.items()}
+        heights = [means["stsb-test"], float(np.mean([*means.values()]))]
+        axes.bar(np.arange(2) + 0.2 * i, heights, 0.2, color=COLOURS[i], label=label)
+    axes.set_xticks(np.arange(2) + 0.2 * (len(values) - 1) / 2, ["STS-B", "average"])
+    axes.set(ylabel="Spearman x 100")
+    legend(axes)
+    return figure
+
+
+def extremes(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Mean cosine x 100 of the pairs of STS-B's development part that are rated 5, and of those rated 0."""
+    task = _pairs("stsb-dev", data)
+    cosines = 100 * task.similarities(load_model(model))
+    return {"rated 5": float(cosines[task.gold == 5].mean()), "rated 0": float(cosines[task.gold == 0].mean())}
+
+
+def plane(model: str, data: Path) -> Figure:
+    """Figures 5 and 6: 20 pairs of STS-B's development part that are rated 5 and 20 rated 0, by t-SNE."""
+    task = _pairs("stsb-dev", data)
+    return extreme_pairs(encode_once([task], load_model(model)), task)
+
+
+def _pairs(name: str, data: Path) -> PairTask:
+    (task,) = make_tasks([name], data)
+    assert isinstance(task, PairTask)
+    return task
+
+
+# -------------------------------------------------------------------------------------------------------------- the tables
+
+LAYERS = tuple(map(str, range(13)))
+STS_OPEN = "whether subsets of STS12-16 are concatenated (here they are, as in SimCSE) or averaged"
+
 TABLES: dict[str, Table] = {
+    "T1": Table(
+        "STS, Spearman of the cosine",
+        SEVEN,
+        (
+            _quoted("GloVe Mean", (58.02, 53.76, 55.14, 70.66, 59.73, 68.25, 63.66, 61.32), "Reimers and Gurevych (2019)"),
+            _quoted("USE", (74.92, 76.69, 64.49, 67.80, 64.61, 76.83, 73.18, 71.22), "Reimers and Gurevych (2019)"),
+            *_rows(paper.STS),
+        ),
+        average=True,
+        seeds=SEEDS,
+        open=STS_OPEN,
+    ),
+    "T2": Table(
+        "SemEval 2014, task 10, Spanish: Pearson of the cosine, subsets weighted by their size",
+        (f"{SPANISH}#pearson_wmean",),
+        (
+            _quoted("UMCC-DLSI-run2 (rank 1)", (80.69,), "the contest"),
+            *(_row("mbert", name, numbers, "MBERT ") for name, numbers in paper.SPANISH_OF_2014.items()),
+        ),
+        names=("Spanish",),
+        seeds=SEEDS,
+        mini=("pairs:{data}/stsb_multi/stsb-es-test.tsv.gz#pearson",),
+        open="that the two subsets are weighted is the contest's rule, not a word of the paper",
+    ),
+    "T3": Table(
+        "SemEval 2017, task 1: Pearson of the cosine",
+        tuple(f"{track}#pearson" for track in TRACKS),
+        (
+            _quoted("Cosine baseline", (60.45, 71.17, 72.78), "the contest"),
+            _quoted("ENCU (rank 1)", (74.40, 85.59, 85.18), "the contest"),
+            *(_row("mbert", name, numbers, "MBERT ") for name, numbers in paper.TRACKS_OF_2017.items()),
+        ),
+        names=("Arabic", "Spanish", "English"),
+        seeds=SEEDS,
+        mini=tuple(f"pairs:{{data}}/stsb_multi/stsb-{language}-test.tsv.gz#pearson" for language in ("es", "en")),
+    ),
+    "T4": Table(
+        "Transfer tasks, accuracy of a classifier with 50 hidden units",
+        TRANSFER,
+        tuple(
+            _row(encoder.lower(), name, numbers, f"{encoder} ")
+            if name in UNTUNED
+            else Row(f"{encoder} {name}", f"sgbert/{encoder.lower()}-transfer", paper=numbers)
+            for encoder, rows in paper.ACCURACIES.items()
+            for name, numbers in rows.items()
+        ),
+        average=True,
+        seeds=SEEDS,
+        protocol="released",
+        hidden=50,
+        mini=("cr", "trec", "mrpc"),
+        open="the amount of NLI text (here as many steps as STS-B makes) and the first layers left out (here 0 to 3)",
+    ),
     "T5": Table(
         "The losses and settings of SG-OPT: average over the seven STS sets",
         SEVEN,
-        (
-            Row("SG-OPT (L_opt3)", "sgbert/bert-base", paper=_only_average(74.62)),
-            Row("L_opt2", "sgbert/ablation-opt2", paper=_only_average(73.14)),
-            Row("L_opt1", "sgbert/ablation-opt1", paper=_only_average(72.61)),
-            Row("SG (L_base)", "sgbert/bert-base-sg", paper=_only_average(72.17)),
-            Row("temperature 0.1", "sgbert/ablation-temperature-0.1", paper=_only_average(70.39)),
-            Row("temperature 0.001", "sgbert/ablation-temperature-0.001", paper=_only_average(74.16)),
-            Row("lambda 0", "sgbert/ablation-lambda-0", paper=_only_average(73.76)),
-            Row("lambda 1", "sgbert/ablation-lambda-1", paper=_only_average(73.18)),
-            Row("no projection head", "sgbert/ablation-no-head", paper=_only_average(72.78)),
-        ),
+        tuple(Row(label, f"sgbert/{name}", paper=_ablated(average)) for label, (name, average) in paper.ABLATION.items()),
         average=True,
         reference="SG-OPT (L_opt3)",
         seeds=SEEDS,
+        open=STS_OPEN,
+    ),
+    "T6": Table(
+        "Seconds of training and of encoding STS-B's test part, 16 sentences at a time",
+        ("training", "inference"),
+        (
+            Row("Mean pooling", model=f"{ENCODERS['bert-base']}@mean", paper=(None, 13.94)),
+            Row("WK pooling", model=f"{ENCODERS['bert-base']}@wk-released", paper=(None, 197.03)),
+            Row("Flow", model=f"{ENCODERS['bert-base']}{UNTUNED['Flow']}", paper=(155.37, 28.49)),
+            Row("SG-OPT", "sgbert/bert-base", paper=(455.02, 10.51)),
+        ),
+        measure=seconds,
+        open="what the clock holds; the paper's machine has a Titan Xp",
+    ),
+    "T7": Table(
+        "Back-translation and self-guidance together",
+        SEVEN,
+        (
+            _row("bert-base", "BT", paper.STS["BERT-base"]["BT"]),
+            _row("bert-base", "SG-OPT", paper.STS["BERT-base"]["SG-OPT"]),
+            Row("BT + SG-OPT", "sgbert/bt-sg-opt", paper=(77.99, 68.75, 68.49, 80.00, 71.34, 81.71, 77.43, 75.10)),
+        ),
+        average=True,
+        reference="SG-OPT",
+        seeds=SEEDS,
+        open=STS_OPEN,
+    ),
+    "T8": _settings("Settings of training", paper.SETTINGS, "`sgbert/bert-base` has"),
+    "T9": _settings("Settings of SentEval", paper.SENTEVAL_SETTINGS, "`--protocol released --hidden 50` have"),
+    "T10": Table(
+        "Fine-tuned on GLUE; of its validation part the first tenth is for choice, the rest for the score",
+        tuple(f"finetune:glue/{name}.tsv#{metric}" for name, metric in paper.GLUE.items()),
+        (
+            Row("BERT-base", model=f"{ENCODERS['bert-base']}@cls", paper=(90.97, 91.08, 56.63, 87.09, 62.50)),
+            Row("SG-OPT", "sgbert/bert-base", paper=(91.28, 91.68, 56.36, 86.96, 62.75)),
+        ),
+        names=("QNLI", "SST2", "COLA", "MRPC", "RTE"),
+        seeds=SEEDS,
+        mini=tuple(f"finetune:{{data}}/nli/cad_dev.tsv.gz#{metric}" for metric in ("accuracy", "matthews")),
+        open="the metrics (here GLUE's; of the two of MRPC the accuracy) and all settings (here 3 epochs of 32 at 2e-5)",
+    ),
+    "T11": Table("STS with RoBERTa", SEVEN, _rows(paper.STS_OF_ROBERTA), average=True, seeds=SEEDS, open=STS_OPEN),
+    "F1": Table(
+        "Layers and poolings of BERT-base on STS-B's test part; the text has four of the curves' values",
+        LAYERS,
+        (
+            Row("CLS", model=f"{ENCODERS['bert-base']}@cls", paper=(*[None] * 10, 16.71, None, 20.30)),
+            Row("Mean", model=f"{ENCODERS['bert-base']}@mean", paper=(*[None] * 12, 47.29)),
+            Row("Max", model=f"{ENCODERS['bert-base']}@max", paper=(None, None, 63.19, *[None] * 10)),
+            Row("SG", "sgbert/bert-base-sg", paper=(75.08,) * 13),
+            Row("SG-OPT", "sgbert/bert-base", paper=(77.23,) * 13),
+        ),
+        seeds=SEEDS,
+        measure=layers,
+        mini=LAYERS[:3],
+        draw=draw_layers,
+    ),
+    "F2": _drawing("The two copies of BERT"),
+    "F3": _drawing("The four factors of NT-Xent"),
+    "F4": Table(
+        "Trained on sentences of the domain (STS-B) or of another (NLI)",
+        SEVEN,
+        (
+            Row("Flow, STS-B", model=f"{ENCODERS['bert-base']}@last2+flow:{STSB}", paper=paper.STS["BERT-base"]["Flow"]),
+            Row("Flow, NLI", model=f"{ENCODERS['bert-base']}@last2+flow:{NLI}", paper=(59.19, *[None] * 6, 64.58)),
+            Row("SG-OPT, STS-B", "sgbert/bert-base", paper=paper.STS["BERT-base"]["SG-OPT"]),
+            Row("SG-OPT, NLI", "sgbert/nli", paper=(75.40, *[None] * 6, 72.99)),
+        ),
+        average=True,
+        seeds=SEEDS,
+        draw=draw_domains,
+        open="the amount of NLI text (here as many steps as STS-B makes); the paper gives those of NLI as differences",
+    ),
+    "F5": Table(
+        "STS-B's development pairs: mean cosine x 100, and 40 of them in a t-SNE plane, a picture for each model",
+        ("rated 5", "rated 0"),
+        (Row("BERT-base", model=f"{ENCODERS['bert-base']}@cls"), Row("SG-OPT", "sgbert/bert-base")),
+        measure=extremes,
+        picture=plane,
+        open="which pairs, t-SNE's settings, and the pooling of the untuned model (here [CLS])",
+    ),
+    "F6": Table(
+        "The same of SBERT-base",
+        ("rated 5", "rated 0"),
+        (Row("SBERT-base", model=f"{ENCODERS['sbert-base']}@mean"),),
+        measure=extremes,
+        picture=plane,
+        open="as in Figure 5 (here its own mean pooling)",
     ),
 }
 
 
+# ---------------------------------------------------------------------------------------------------------- the small scale
+
+
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row on the small encoder of 2 layers: 150 steps of 16 sentences, chosen on STS-B dev."""
+    """The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""
     method = recipe.method
     assert isinstance(method, SGBERTConfig)
     return parts.changed(
@@ -53,13 +321,29 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
             "streams.text.shards": _sentences(recipe.streams["text"].shards, offline),
             "optim.text.lr": 3e-4,
             "evaluation.data": str(offline.data / "senteval" / "downstream"),
-            "evaluation.final": (),
-            "run.max_steps": 150,
+            "run.max_steps": 100,
             "run.gpus_per_worker": 0,
+            "run.threads": 1,
             "run.checkpoint_every": None,
         },
     )
 
 
+def mini_model(spec: str, offline: Offline) -> str:
+    """The small encoder, with all its layers for WK and the sentences at hand for a flow."""
+    how, _, sentences = spec[len(next(path for path in ENCODERS.values() if spec.startswith(path))) :].partition(":")
+    fit = f":{_sentences(sentences, offline)}" if sentences else ""
+    return parts.SMALL_ENCODER + how.replace("@wk", "@wk0") + fit
+
+
 def _sentences(shards: str, offline: Offline) -> str:
-    return offline.stsb()
+    """What stands in for the paper's shards: of translations, STS-B's sentences with words swapped and left out."""
+    if shards == NLI:
+        with gzip.open(offline.data / "nli" / "nli_triples.csv.gz", "rt", encoding="utf-8") as lines:
+            return offline.lines([sentence for row in csv.reader(lines) for sentence in row][3:], "nli-sentences")
+    if shards == STSB:
+        return offline.stsb()
+    rng = np.random.default_rng(0)
+    sentences = fit_sentences(offline.stsb())
+    pairs = [(sentence, " ".join(eda(sentence.split(), rng, lambda word: ()))) for sentence in sentences]
+    return offline.table(("original", "translation"), pairs, "stsb-translated")

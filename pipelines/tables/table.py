@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 Values = dict[str, dict[str, list[float]]]
 """Label of a row -> column -> one value a seed."""
 Measure = Callable[[str, "Table", Path], dict[str, float]]
-"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column."""
+"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column, and what else the
+figure is drawn from."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,10 @@ class Row:
     """``@POOLING`` or ``+whitening`` for the model that was trained."""
     paper: tuple[float | None, ...] = ()
     """The paper's numbers, one a column; None where it has none."""
+    measure: Measure | None = None
+    """What gives this row's columns in place of the table's `measure`: of a model that must be made first."""
+    reference: str | None = None
+    """Label of the row against which p is computed, where it is not the table's."""
     lacks: str | None = None
     """What nobody outside can have, for a row that is neither trained nor measured: the authors' sentences, a model that is
     not published. Such a row shows the paper's numbers alone."""
@@ -57,8 +62,8 @@ class Table:
     """A last column with the mean of the others; `Row.paper` holds one more number then."""
     reference: str | None = None
     """Label of the row against which p is computed."""
-    seeds: int = 1
-    """Runs a row in the paper."""
+    seeds: int | tuple[int, ...] = 1
+    """Runs a row in the paper, or their seeds."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
     """Of classifiers, as `evaluate.py --protocol`."""
     hidden: int = 0
@@ -70,5 +75,7 @@ class Table:
     same, without those whose data is not there."""
     draw: Callable[[Table, Values], Figure] | None = None
     """The figure of a table that is one."""
+    picture: Callable[[str, Path], Figure] | None = None
+    """The figure of one model: (what `evaluate.py --model` takes, the folder of evaluation data) -> it."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""

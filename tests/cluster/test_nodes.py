@@ -118,7 +118,6 @@ def test_what_only_one_node_can_reach_is_refused(nodes: Nodes, tmp_path: Path) -
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_killed_worker_and_its_companion_go_on(nodes: Nodes, tracking: MLflowServer, tmp_path: Path) -> None:
     """Both start again from the checkpoint, every step is in MLflow once, and their parameters agree at the end (the engine
     compares them)."""
@@ -142,7 +141,6 @@ def test_a_killed_worker_and_its_companion_go_on(nodes: Nodes, tracking: MLflowS
         assert [step for step, _ in history(tracking.uri, run_id, key)] == list(steps), key
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
     """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
     import torch
@@ -225,7 +223,6 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
         one.kill()
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_cluster_that_begins_with_its_head_alone_grows(growing: RayHead, tracking: MLflowServer, tmp_path: Path) -> None:
     """The run waits for the node that the autoscaler makes; what it may not have, or not all could reach, is refused."""
     env = {**growing.env, "RAY_ADDRESS": growing.address}
@@ -269,7 +266,6 @@ def pack(s3: S3Server, folder: Path, *kinds: str) -> None:
         assert there == {file.name: file.stat().st_size for file in place.iterdir() if file.is_file()}
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_job_leaves_everything_in_the_store(head: RayHead, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
     """`ray job submit` with nothing but URLs: the store holds all that a later run, or a user, needs."""
     import torch

@@ -116,7 +116,6 @@ def status_of(server: Server, host: str) -> int:
     return connection.getresponse().status
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_eight_trials_at_once(
     server: Server, database: postgres.Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

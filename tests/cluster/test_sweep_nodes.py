@@ -138,7 +138,6 @@ def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
     assert client.get_model_version_by_alias(name, "champion").run_id == summary["mlflow_run_id"]
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_node_dies_and_its_trial_goes_on_on_another(
     whole: Sweep, knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
 ) -> None:
@@ -202,7 +201,6 @@ def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:
     return {key: client.head_object(Bucket=BUCKET, Key=key)["LastModified"] for key in keys}
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_cluster_dies_and_its_sweep_goes_on_on_another(
     whole: Sweep, knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
 ) -> None:

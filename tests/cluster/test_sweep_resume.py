@@ -104,7 +104,6 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Searcher], Path
     return made
 
 
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 @pytest.mark.parametrize(
     ("searcher", "stop"),
     [

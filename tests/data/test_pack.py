@@ -66,6 +66,15 @@ def test_labelled_texts_from_tsv(tmp_path: Path) -> None:
     assert sorted(s.fields["txt"] for s in samples(tmp_path / "nine")) == [b"c", b"left out"]
 
 
+def test_rows_with_an_empty_text(tmp_path: Path) -> None:
+    (tmp_path / "nli.csv").write_text("sent0,sent1,hard_neg\na,b,c\nd,e,\n,,\n")
+    command = ("table", tmp_path / "nli.csv", "--columns", "sent0", "sent1", "hard_neg", "--no-shuffle")
+    for options, kept in (((), ["c"]), (("--keep-empty",), ["c", ""])):
+        assert run(*command, *options, "--out", tmp_path / f"out{len(kept)}") == 0
+        found = [json.loads(s.fields["json"])["hard_neg"] for s in samples(tmp_path / f"out{len(kept)}")]
+        assert found == kept
+
+
 # --------------------------------------------------------------------------------------------------- pictures and sounds
 
 

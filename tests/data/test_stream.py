@@ -28,8 +28,7 @@ def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
 
 def reader(config: TextStream | ImageStream, rank: int = 0, world: int = 1, start: int = 0, **more: Any) -> Reader:
     settings = {"batches": 20, **more}
-    shards = ShardSet.open(config.shards)
-    return Reader(config, "x", shards, seed=5, rank=rank, world_size=world, tokenize=words, start=start, **settings)
+    return Reader(config, "x", config.open(), seed=5, rank=rank, world_size=world, tokenize=words, start=start, **settings)
 
 
 @pytest.fixture(scope="module")
@@ -102,6 +101,17 @@ def broken(folder: Path, bad: int, good: int = 40) -> str:
     return str(folder)
 
 
+def test_the_first_samples_only(text: TextStream) -> None:
+    """33 of the first shard and 8 of the second, each in every pass."""
+    got = keys(reader(text.model_copy(update={"first": 41}), inline=True), 10)
+    expected = {
+        f"text-train-00000{shard}/{shard}-{index:04d}" for shard, count in ((0, 33), (1, 8)) for index in range(count)
+    }
+    assert set(got[:41]) == expected and len(got[:41]) == 41
+    with pytest.raises(DataError, match="first=81"):
+        text.model_copy(update={"first": 81}).open()
+
+
 def test_a_bad_sample_stops_the_run_by_name(tmp_path: Path) -> None:
     config = ImageStream(shards=broken(tmp_path, 1), batch_size=41, size=8)
     with pytest.raises(DataError, match=r"stream 'x'.*bad0.*on_bad_sample"):
@@ -146,6 +156,20 @@ def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
     batch = next(reader(config, inline=True))
     assert batch["input_ids"].shape == (4, 3, 3)
     np.testing.assert_array_equal(batch["input_ids"][0], [[1, 1, 0], [1, 1, 6], [1, 0, 0]])
+    with tarfile.open(tmp_path / "nli-train-000000.tar", "w") as tar:  # with an empty contradiction
+        for i in range(4):
+            add(tar, f"{i}.json", json.dumps({"sent0": "a", "sent1": "b", "hard_neg": ""}).encode())
+    with pytest.raises(DataError, match="'hard_neg' is empty"):
+        next(reader(config, inline=True))
+    texts: list[str] = []
+
+    def heard(found: list[str]) -> dict[str, torch.Tensor]:
+        texts.extend(found)
+        return words(["a"] * len(found))
+
+    kept = config.model_copy(update={"keep_empty": True})
+    next(Reader(kept, "x", kept.open(), 5, 0, 1, heard, 0, 1, inline=True))
+    assert texts[:3] == ["a", "b", " "]  # released SimCSE: one blank
     wrong = config.model_copy(update={"columns": ("sent0", "sent2")})
     with pytest.raises(DataError, match="sent2"):
         next(reader(wrong, inline=True))

@@ -153,6 +153,16 @@ def test_attention_equals_algorithm_1() -> None:
     assert not torch.allclose(made.embed(words, mask, attention=False), torch.cat(banks, 1))
 
 
+def test_softmax_is_bert_s_attention_without_parameters() -> None:
+    made, words = model(softmax=True), torch.randn(4, 8, 6)
+    mask = torch.arange(8) < torch.tensor([0, 3, 5, 8])[:, None]
+    mixed = F.scaled_dot_product_attention(words, words, words, attn_mask=mask[:, None])
+    torch.testing.assert_close(made.attended(words, mask.long())[1:], mixed[1:])
+    padding = made.padding * 8e-9  # type: ignore[operator]  # a buffer
+    wanted = padded_definition(made.cnn, mixed, [0, 3, 5, 8], padding)
+    torch.testing.assert_close(made.embed(words, mask.long(), attention=True), wanted)
+
+
 # ---------------------------------------------------------------------------------------------------------------- exports
 
 
@@ -167,7 +177,7 @@ def encoder(tmp_path: Path, **settings: object) -> WordEncoder:
 @pytest.mark.parametrize(("settings", "attention"), [({}, False), ({"unknown": "redrawn", "letters": "any"}, True)])
 def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str], attention: bool) -> None:
     made = encoder(tmp_path, **settings)
-    made.attention = attention
+    made.attention = made.softmax = attention
     made.save(str(tmp_path / "export"))
     verify(made, tmp_path / "export")
     assert carries_code(tmp_path / "export")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from pipelines import clap, cyclip, pretrain, visualcse
-from pipelines.cli import parse, prepare
+from pipelines.cli import parse, prepare, report
 from tests.conftest import ROOT
 from trainers.recipe import Recipe, RecipeError
 
@@ -125,3 +125,13 @@ def test_a_script_starts_from_the_root_of_the_repository(tmp_path: Path) -> None
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: no recipe 'deemo'.")
     assert "Traceback" not in done.stderr
+
+
+def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
+    scores = {"sts12": {"spearman": 50.004}, "sickr": {"spearman": 60.0}, "mr": {"accuracy": 70.0}, "cr": {"accuracy": 81.0}}
+    after = {task: {name: value + 1 for name, value in metrics.items()} for task, metrics in scores.items()}
+    summary = {"before": scores, "after": after, "export": str(tmp_path), "steps": 2, "train_seconds": 1.0}
+    summary |= {"best_step": 2, "best_score": None, "mlflow_run_id": "x", "tracking_uri": "y", "skipped": {}}
+    lines = [line.split() for line in report(summary).splitlines()]
+    assert ["average", "of", "2", "spearman", "55.00", "56.00", "+1.00"] in lines
+    assert ["transfer", "average", "of", "2", "accuracy", "75.50", "76.50", "+1.00"] in lines

@@ -120,7 +120,6 @@ def test_run_in_this_process(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_export(run(["--run.workers", "2"], place, tmp_path, monkeypatch))
 

@@ -6,10 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from scipy import stats
 
-from pipelines.repeat import main, table
+from evaluation import statistics
+from pipelines.repeat import _values, main, table
 
 
 @pytest.fixture
@@ -83,3 +85,25 @@ def test_table_against_another() -> None:
     assert lines[4].split()[-3:] == ["+0.00", "-", "-"]  # nothing varies
     assert lines[5].split() == ["mr", "accuracy", "80.00", "80.00", "-", "-", "-", "-"]
     assert lines[0].startswith("x/b, 3 seeds") and lines[6].startswith("other: x/a, 3 seeds")
+
+
+def test_the_average_over_tasks_has_sd_and_p() -> None:
+    """NonLing-CSE's Table 3: 75.74 ± 0.90 against 76.96 ± 0.38 over five seeds of the average is p = .0235."""
+
+    def runs(mean: float, sd: float) -> list[dict[str, Any]]:
+        spread = np.array([-1.5, -0.5, 0.0, 0.5, 1.5])
+        return [
+            {"sts12": {"spearman": float(x) - 1}, "sickr": {"spearman": float(x) + 1}, "mr": {"accuracy": 80.0}}
+            for x in mean + spread * sd / spread.std(ddof=1)
+        ]
+
+    simcse, visualcse = (_values(runs(*numbers)) for numbers in ((75.74, 0.90), (76.96, 0.38)))
+    one, other = (
+        {"recipe": "x", "seeds": list(range(5)), "values": {"before": values, "after": values}}
+        for values in (visualcse, simcse)
+    )
+    line = next(line for line in table(one, other).splitlines() if line.startswith("average of 2"))
+    assert " ".join(line.split()).startswith("average of 2 spearman 76.96 ± 0.38 76.96 ± 0.38 75.74 ± 0.90 +1.22 0.02")
+    p = statistics.student_t(*(values["average of 2"]["spearman"] for values in (simcse, visualcse))).p
+    assert p == pytest.approx(0.0235, abs=5e-4)  # averages are of numbers rounded to 2 decimals
+    assert "transfer" not in table(one)  # one task has no average

@@ -17,6 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from evaluation.tasks.lee import lee
 from pipelines import repeat, reproduce
+from pipelines.datasets import maker
 from pipelines.parts import SMALL_ENCODER
 from pipelines.tables import runs
 from pipelines.tables.dry_run import dry_run
@@ -49,6 +50,14 @@ def smallest(recipe: Recipe, offline: Offline) -> Recipe:
     return recipe.replace("run.max_steps", 2).replace("evaluation.every", 2)
 
 
+def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
+    rows = (Row("BERT", "simcse/bert-base"), Row("untuned", model="google-bert/bert-base-uncased"))
+    table = Table("none", ("stsb-dev",), rows)
+    said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows, maker))  # type: ignore[arg-type]
+    for part in (str(tmp_path / "data"), "encoder.path", "pipelines/prepare.py wiki1m", "hf download"):
+        assert part in said
+
+
 def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paper: Any = SimpleNamespace(mini=smallest, mini_model=lambda spec, offline: SMALL_ENCODER)
     rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
@@ -56,13 +65,17 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     scale = runs.Scale(tmp_path, tmp_path, mini=True)
     fitted: list[int] = []
     fit = repeat.fit
-    monkeypatch.setattr(repeat, "fit", lambda recipe: (fitted.append(recipe.run.seed), fit(recipe))[1])
+
+    def counted(recipe: Recipe) -> dict[str, Any]:
+        fitted.append(recipe.run.seed)
+        return fit(recipe)
+
+    monkeypatch.setattr(repeat, "fit", counted)
 
     def stop(line: str) -> None:
         if "seed 2" in line:
             raise KeyboardInterrupt
 
-    assert runs.missing(table, paper, scale, rows, lambda name: None)[0].count("runs/offline/text") == 1
     with pytest.raises(KeyboardInterrupt):
         runs.run(table, paper, scale, rows, (1, 2), stop)
     values = runs.run(table, paper, scale, rows, (1, 2), lambda line: None)

@@ -218,7 +218,6 @@ def scores_of(uri: str, run_id: str) -> list[tuple[int, float]]:
 
 
 @pytest.mark.cluster
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     single = {
         seed: carried_out(made(small, trials=1, scheduler="none", seeds=(seed,)), tmp_path / f"s{seed}")[0]
@@ -242,7 +241,6 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
 
 
 @pytest.mark.cluster
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """A poor trial goes on with the weights of a good one and another loss weight, from the good one's step."""
     space = {"method.image.weight": tune.loguniform(1e-3, 1e3), "optim.text.lr": tune.loguniform(1e-5, 1e-2)}
@@ -273,7 +271,6 @@ def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, 
 
 
 @pytest.mark.cluster
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """A learning rate at which the loss is not finite; the other trials go on."""
     space = {"optim.text.lr": tune.grid_search([1e30, 1e-4])}
@@ -288,7 +285,6 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 
 
 @pytest.mark.cluster  # each trial starts Ray Train's own processes: minutes on two cores
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
     from trainers.tuning.best import checkpoints, held_out
@@ -310,7 +306,6 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
 
 
 @pytest.mark.cluster
-@pytest.mark.xfail(reason="not seen to pass since it was rewritten; it runs, and says XPASS where it does")
 def test_two_methods_at_once_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

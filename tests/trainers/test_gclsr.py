@@ -122,6 +122,10 @@ def test_disagree_5_1_attention_in_training_only_or_always(variant: Any, always:
     assert torch.equal(encoder(tokens), attended) is always
     assert method(attention="none", augmentation="none").encode("text", batch())["y"].shape == (32, 2, 20)
     assert method(variant="paper", attention="training").sentence_encoder.attention is False
+    encoder.softmax = True
+    mixed = encoder.embed(words, tokens["attention_mask"], attention=True)
+    bert = method(variant=variant, augmentation="none", weighting="softmax")
+    assert torch.equal(bert.encode("text", batch())["y"][:, 0], mixed) and not torch.allclose(mixed, attended)
 
 
 @pytest.mark.parametrize(("variant", "norms"), [("paper", 2), ("released", 3), ("fixed", 3)])
@@ -181,6 +185,8 @@ EDA = EDATextStream(shards="x", lexicon="small")
     [
         (recipes.full, {"method.group_size": 24}, "method.group_size=24"),
         (recipes.full, {"method.kinds": (0.0, 0.0, 0.0, 0.0)}, "method.kinds="),
+        (recipes.full, {"method.dropout": 0.2}, "method.dropout=0.2"),
+        (recipes.full, {"method.weighting": "softmax", "method.attention": "none"}, "method.weighting='softmax'"),
         (recipes.full, {"encoder.vectors": "missing.bin"}, "encoder.vectors='missing.bin'"),
         (recipes.full, {"encoder": {"path": "google-bert/bert-base-uncased"}}, "encoder"),
         (recipes.full, {"streams.text.max_length": 65}, "streams.text.max_length=65"),

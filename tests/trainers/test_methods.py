@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pytest
@@ -106,7 +107,7 @@ def test_loss_of_each_variant() -> None:
         method = nonling(VisualCSEConfig(image=IMAGE, variant=variant))
         z, y = method.encode("image", batch)["views"], batch["label"]
         expected = {
-            "paper": lambda z=z, y=y: losses.supcon_eq4(z[:, 0], z[:, 1], y, 0.07),
+            "paper": lambda z=z, y=y: 12 * losses.supcon_eq4(z[:, 0], z[:, 1], y, 0.07),  # a sum
             "released": lambda z=z, y=y: losses.supcon_released(z[:, 0], z[:, 1], y, 0.07),
             "fixed": lambda z=z, y=y: losses.supcon(z, z, y, 0.07),
         }[variant]()
@@ -117,7 +118,38 @@ def test_loss_of_each_variant() -> None:
         method = nonling(VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"}), variant=variant))
         unlabelled = Batch({"image": batch["image"]})
         z = method.encode("image", unlabelled)["views"]
-        close(method({"image": unlabelled}).losses["image"], losses.simclr(z[:, 0], z[:, 1], 0.07))
+        expected = losses.simclr(z[:, 0], z[:, 1], 0.07) * (12 if variant == "paper" else 1)
+        close(method({"image": unlabelled}).losses["image"], expected)
+
+
+def test_losses_of_the_paper_are_sums() -> None:
+    """Eq. 2, 3, 5 as printed, by loops; the code's are means. Under clipping the sum is another step."""
+
+    def cos(a: Tensor, b: Tensor) -> float:
+        return float(torch.dot(a, b) / (a.norm() * b.norm()))
+
+    def printed(views: Tensor, temperature: float) -> float:
+        total = 0.0
+        for i in range(len(views)):
+            below = sum(
+                math.exp(cos(views[i, 0], views[j, k]) / temperature)
+                for j in range(len(views))
+                for k in range(1, views.shape[1])
+            )
+            total -= math.log(math.exp(cos(views[i, 0], views[i, 1]) / temperature) / below)
+        return total
+
+    batches = {"image": tiny_encoder.image_batch(6), "text": tiny_encoder.text_batch(5)}
+    image = IMAGE.model_copy(update={"loss": "simclr"})
+    for supervised in (False, True):
+        batches["text"] = tiny_encoder.text_batch(5, views=3 if supervised else 1)
+        config = VisualCSEConfig(image=image, text=SimCSEConfig(supervised=supervised), variant="paper")
+        method = nonling(config)
+        with torch.no_grad():
+            found = {name: method({name: batch}).losses[name] for name, batch in batches.items()}
+            views = {name: method.encode(name, batch)["views"].double() for name, batch in batches.items()}
+        for name, temperature in (("image", 0.07), ("text", 0.05)):
+            assert found[name].item() == pytest.approx(printed(views[name], temperature), rel=1e-4)
 
 
 def test_turns() -> None:
@@ -174,22 +206,24 @@ def test_image_patches_are_vit_embeddings(tmp_path: Path) -> None:
 
 
 def test_audio_patches_of_each_variant() -> None:
-    """[DISAGREE 2.2] released: 24 x 24, no positions, no statistics (210 patches); else SSAST: 16 x 16 with both (512)."""
+    """[DISAGREE 2.2] paper (1 x 211 x h), released: 24 x 24, no positions or statistics; fixed: SSAST, 16 x 16 with both."""
     spectrogram = torch.randn(1, 1024, 128)
-    released = AudioConfig().patches(8, "released")
-    assert released(spectrogram).shape == (1, 211, 8)
-    assert isinstance(released, AudioPatches) and released.positions is None and released.statistics is None
-    tile = spectrogram[0, 48:72, 24:48].T  # mel bins are the rows: patch row 1, column 2 of 42
-    expected = (tile * released.projection.weight[3, 0]).sum() + released.projection.bias[3]  # type: ignore[index]
-    close(released(spectrogram)[0, 1 + 42 + 2, 3], expected)
-    for variant in ("paper", "fixed"):
+    for variant in ("paper", "released"):
         patches = AudioConfig().patches(8, variant)
-        assert isinstance(patches, AudioPatches) and patches.positions is not None
-        assert patches(spectrogram).shape == (1, 513, 8)
-        centred = (spectrogram - -4.2677393) / (2 * 4.5689974)
-        tile = (centred[0, 32:48, 16:32].T * patches.projection.weight[3, 0]).sum() + patches.projection.bias[3]  # type: ignore[index]
-        close(patches(spectrogram)[0, 1 + 64 + 2, 3], tile + patches.positions[0, 1 + 64 + 2, 3])
-        assert patches.cls_token.std().item() == pytest.approx(0.02, abs=0.02)
+        assert patches(spectrogram).shape == (1, 211, 8)
+        assert isinstance(patches, AudioPatches) and patches.positions is None and patches.statistics is None
+        tile = spectrogram[0, 48:72, 24:48].T  # mel bins are the rows: patch row 1, column 2 of 42
+        expected = (tile * patches.projection.weight[3, 0]).sum() + patches.projection.bias[3]  # type: ignore[index]
+        close(patches(spectrogram)[0, 1 + 42 + 2, 3], expected)
+        with pytest.raises(ValueError, match=r"method\.audio\.path='ast'"):
+            AudioConfig(path="ast").check(8, variant)
+    patches = AudioConfig().patches(8, "fixed")
+    assert isinstance(patches, AudioPatches) and patches.positions is not None
+    assert patches(spectrogram).shape == (1, 513, 8)
+    centred = (spectrogram - -4.2677393) / (2 * 4.5689974)
+    tile = (centred[0, 32:48, 16:32].T * patches.projection.weight[3, 0]).sum() + patches.projection.bias[3]  # type: ignore[index]
+    close(patches(spectrogram)[0, 1 + 64 + 2, 3], tile + patches.positions[0, 1 + 64 + 2, 3])
+    assert patches.cls_token.std().item() == pytest.approx(0.02, abs=0.02)
 
 
 def test_audio_patches_from_an_ast_folder(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
 import pytest
@@ -142,8 +141,8 @@ def test_token_losses_by_hand() -> None:
     for row in range(4):
         mse = [sum((x - y) ** 2 for x, y in zip(e[row], other[row], strict=True)) / 6 for other in (s, a)]
         assert losses.token_eq10(e, s, a)[row] == pytest.approx(float(mse[0] - mse[1]))
-        cosines = [float(F.cosine_similarity(e[row], other[row], dim=0)) for other in (s, a)]
-        assert losses.token_triplet(e, s, a, 0.7)[row] == pytest.approx(max(0.0, 0.7 + 2 * (cosines[1] - cosines[0])))
+        near, far = (sum((e[row] - other[row] / other[row].norm()) ** 2) for other in (s, a))
+        assert losses.token_triplet(e, s, a, 0.7)[row] == pytest.approx(max(0.0, 0.7 + float(near - far)))
 
 
 def test_gaussian_shell() -> None:
@@ -151,6 +150,26 @@ def test_gaussian_shell() -> None:
     e = torch.randn(500, 768) * 9
     moved = F.normalize(e, dim=1) - losses.gaussian_shell(e)
     assert moved.mean().item() == pytest.approx(0.005, rel=0.01) and moved.std().item() == pytest.approx(0.005 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize("variant", ["paper", "fixed"])
+def test_targets_are_of_unit_length_and_perturbed_or_as_they_are(variant: str) -> None:
+    """Table 3's factor: a dictionary that is three times as long is the same with it, and another one without."""
+    for perturbation in (True, False):
+        made = method(variant=variant, perturbation=perturbation, dictionary_views=False)
+        found = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            found.append(made({"text": triplets()}).losses["token"])
+            made.dictionary.mul_(3)
+        assert torch.allclose(found[0], found[1], atol=1e-6) == perturbation
+
+
+def test_the_triplet_loss_leaves_the_perturbed_target_off_the_sphere() -> None:
+    """A perturbation along the target itself counts: it is not brought back to unit length."""
+    e, s, a = F.normalize(torch.randn(3, 4, 6, dtype=torch.float64), dim=-1)
+    moved = losses.token_triplet(1.1 * e, s, a, 4.0) - losses.token_triplet(e, s, a, 4.0)
+    assert torch.allclose(moved, 0.2 * ((e * a).sum(1) - (e * s).sum(1)))
 
 
 def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:
@@ -198,21 +217,34 @@ def test_disagree_6_3_dictionary_views_and_perturbation_of_each_variant() -> Non
     assert torch.equal(plain[0], plain[1]) and not torch.equal(first, plain[0])
 
 
+def released_token_loss(made: MoCoUTRL, ids: Tensor, mask: Tensor) -> Tensor | None:
+    """The released code, place by place: in the first triplet, where any triplet's original and antonym differ."""
+    rest = PADDED - ids.shape[-1]
+    ids, mask = F.pad(ids, (0, rest)), F.pad(mask, (0, rest))
+    places = [place for one in ids for place in range(PADDED) if one[0, place] != one[2, place]]
+    if len(places) != len(ids):
+        return None
+    states = made.sentence_encoder.outputs(ids[0], mask[0]).tokens
+    outputs = [sign * states[view, place] for view, sign in ((0, 1), (1, 1), (2, -1)) for place in places]
+    return F.mse_loss(torch.stack(outputs), torch.stack([made.dictionary[ids[0, v, p]] for v in range(3) for p in places]))
+
+
 def test_disagree_6_3_released_token_loss_is_that_of_the_first_triplet() -> None:
-    """Each word to its own row, the antonym negated; with a word of two sub-tokens anywhere, the sentence loss once more."""
-    made, batch = method(variant="released"), triplets()
+    """At the places of all triplets, some in its padding; a second place anywhere, and it is the sentence loss once more."""
+    made, batch = method(variant="released"), triplets(samples=5)
     out = made({"text": batch})
+    assert torch.equal(out.losses["token"], out.losses["long"])  # two sub-tokens each
+    ids = batch["input_ids"][:, :1].repeat(1, 3, 1)
+    for sample, place in enumerate((2, 1, 7, 4, 4)):
+        ids[sample, :, place] = torch.tensor([5, 6, 7])
+    ids[3, 1] = ids[3, 1].flip(0)  # a synonym of other tokens changes nothing
+    one_each = batch.replace(input_ids=ids)
+    expected = released_token_loss(made, ids, batch["attention_mask"])
+    assert expected is not None and torch.allclose(made({"text": one_each}).losses["token"], expected)
+    ids[3, 2, 5] = 7
+    assert released_token_loss(made, ids, batch["attention_mask"]) is None
+    out = made({"text": batch.replace(input_ids=ids)})
     assert torch.equal(out.losses["token"], out.losses["long"])
-    marks = batch["word_mask"].clone()
-    marks[:, :, 3] = 0
-    whole = batch.replace(word_mask=marks)
-    found = made({"text": whole}).losses["token"]
-    w = made.encode("text", whole)["w"]
-    rows = made.dictionary[batch["input_ids"][0, :, 2]]
-    assert torch.allclose(found, F.mse_loss(torch.stack([w[0, 0], w[0, 1], -w[0, 2]]), rows))
-    others = copy.deepcopy(whole.tensors)
-    others["input_ids"][1:, :, 2] = 7
-    assert torch.allclose(made({"text": Batch(others)}).losses["token"], found)
 
 
 def test_disagree_6_3_released_mean_counts_padding() -> None:

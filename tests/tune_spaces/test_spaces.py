@@ -8,11 +8,10 @@ import re
 import pytest
 from ray import tune
 
-from pipelines import cyclip, gclsr, sgbert, visualcse
+from pipelines import cyclip, sgbert, visualcse
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning.space import SearchSpace, check, grid, holding, values_of, values_to_try, within_a_run
 from tune_spaces import every
-from tune_spaces.gclsr import BATCHES
 
 SPACES = every()
 
@@ -52,18 +51,14 @@ SIZES = {
     "mocoutrl": {"paper": 20},
     "cyclip": {"weights": 27, "nli-weights": 27, "nli-sentences-weights": 27},
     "clap": {"paper": 27, "paper-clap-s": 3, "paper-cyclap": 9},
-    "gclsr": {
-        **{"batch": 25, "weight-decay": 4, "predictor-rate": 10, "momentum": 9},
-        **{"warm-up": 5, "regions": 7, "partial": 3, "group-size": 6},
-    },
 }
 OWN = {"visualcse": "bert_base", "audiocse": "bert_base", "nonlingcse": "bert_base", "simcse": "bert_base"}
-OWN |= {"gclsr": "full", "mocoutrl": "paper"}
+OWN |= {"mocoutrl": "paper"}
 
 
 @pytest.mark.parametrize("pipeline", SIZES)
 def test_the_papers_grids(pipeline: str) -> None:
-    """As many points as the papers have (of GCLSR's pairs a square whose diagonal they are), the recipe's own among them."""
+    """As many points as the papers have, the recipe's own among them."""
     assert {name: len(grid(SPACES[pipeline][name])) for name in SIZES[pipeline]} == SIZES[pipeline]
     if pipeline in OWN:
         recipe = getattr(importlib.import_module(f"pipelines.{pipeline}"), OWN[pipeline])()
@@ -81,11 +76,6 @@ def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
         for row, changes in rows.items():
             for path, value in changes.items():
                 assert value in known.get(f"{prefix}{path}", [value]), row
-
-
-def test_gclsr_s_rate_follows_its_batch() -> None:
-    rates = values_to_try("optim.text.lr", SPACES["gclsr"]["batch"]["optim.text.lr"])
-    assert list(rates) == pytest.approx([gclsr.sgd(size).lr for size in BATCHES])
 
 
 @pytest.mark.parametrize(

@@ -49,16 +49,16 @@ def _over_training(recipe: Recipe, handle: RunHandle, output: Path) -> None:
     from evaluation.figures.basic import alignment_uniformity_figure
     from evaluation.figures.pairs import pair_geometry_over_training
 
-    histories = _histories(output / "journal.jsonl")
-    if found := histories.get(f"{recipe.evaluation.select}-geometry"):
+    over_training = histories(output / "journal.jsonl")
+    if found := over_training.get(f"{recipe.evaluation.select}-geometry"):
         points = [(step, values["alignment"], values["uniformity"]) for step, values in found]
         handle.log_figure("alignment_uniformity", alignment_uniformity_figure(points))
-    for task, found in histories.items():
+    for task, found in over_training.items():
         if found and "text_uniformity" in found[0][1]:
             handle.log_figure(f"{task.replace(':', '_')}_over_training", pair_geometry_over_training(found))
 
 
-def _histories(journal: Path) -> dict[str, History]:
+def histories(journal: Path) -> dict[str, History]:
     """Metrics of every task at every evaluation; of a step that was repeated after a restart the last ones."""
     steps: dict[str, dict[int, dict[str, float]]] = {}
     for _, entry in Journal(journal).lines():

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from data.order import seed_of
-from data.shards import ShardSet
 from data.stream import Reader
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
@@ -82,7 +81,7 @@ class Engine:
             if parallel
             else self.method
         )
-        self.shards = {name: ShardSet.open(stream.shards) for name, stream in recipe.streams.items()}
+        self.shards = {name: stream.open() for name, stream in recipe.streams.items()}
         self.steps = recipe.steps(self.shards[recipe.lead].samples)
         self.optimizers = {
             turn: TurnOptimizer(self.method, turn, recipe.optim[turn], self.steps, run.precision) for turn in self.turns
@@ -114,6 +113,8 @@ class Engine:
             self.before = evaluate(self.final, self.encoder)
             self._log_scores("before", self.before)
             self._evaluate()
+            if not self.recipe.evaluation.choose_untrained:
+                self.best_score, self.best = -math.inf, None
         readers = self._readers()
         try:
             self._loop(readers)

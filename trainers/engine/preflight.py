@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from urllib.parse import urlparse
 
 from data.errors import DataError
-from data.shards import ShardSet
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.engine.tracking import resolve_uri
@@ -34,7 +33,7 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
     _check_task_names(recipe)
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}.shards: "):
-            shards = ShardSet.open(stream.shards)
+            shards = stream.open()
         with _named(f"streams.{name}."):
             stream.check(shards)
         if shards.samples < stream.batch_size:
@@ -170,7 +169,7 @@ def _check_reachable(recipe: Recipe) -> None:
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, object]]:
     """Name, licence, source and size of what a recipe reads, for a model card."""
-    opened = {name: ShardSet.open(stream.shards) for name, stream in recipe.streams.items()}
+    opened = {name: stream.open() for name, stream in recipe.streams.items()}
     return [
         {"name": shards.name or name, "licence": shards.licence, "source": shards.source, "samples": shards.samples}
         for name, shards in opened.items()

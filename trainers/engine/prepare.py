@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from data.errors import DecodeError
-from data.shards import BadSample, ShardSet, read
+from data.shards import BadSample, read
 from trainers.recipe import Recipe
 
 CHUNK = 512  # samples of a shard read at once
@@ -26,9 +26,10 @@ def sentences(recipe: Recipe) -> Iterator[str]:
     for stream in recipe.streams.values():
         if not stream.texts:
             continue
-        for shard in ShardSet.open(stream.shards).shards:
-            for start in range(0, shard.samples, CHUNK):
-                for sample in read(shard, list(range(start, min(start + CHUNK, shard.samples)))):
+        shards = stream.open()
+        for shard, count in zip(shards.shards, shards.counts, strict=True):
+            for start in range(0, count, CHUNK):
+                for sample in read(shard, list(range(start, min(start + CHUNK, count)))):
                     if isinstance(sample, BadSample):
                         continue
                     try:

@@ -27,7 +27,6 @@ from ray.tune.integration.ray_train import TuneReportCallback
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from data.shards import ShardSet
 from trainers import registry
 from trainers.engine.checkpoint import weights_of
 from trainers.engine.journal import Journal
@@ -105,7 +104,7 @@ def in_process(recipe: Recipe) -> bool:
 
 def steps_of(recipe: Recipe) -> int:
     """Steps of one run of a recipe, from its shards."""
-    return recipe.steps(ShardSet.open(recipe.streams[recipe.lead].shards).samples)
+    return recipe.steps(recipe.streams[recipe.lead].open().samples)
 
 
 def changes(base: Recipe, recipe: Recipe) -> dict[str, Any]:

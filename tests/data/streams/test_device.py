@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import kornia.augmentation
 import kornia.enhance
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -103,59 +102,6 @@ def test_random_grayscale() -> None:
     torch.testing.assert_close(found[changed], gray[changed], atol=1e-6, rtol=0)
     torch.testing.assert_close(found[~changed], image[~changed], atol=0, rtol=0)
     torch.testing.assert_close(device.random_grayscale(image, seeded(), 1.0), gray, atol=1e-6, rtol=0)
-
-
-# ---- mix-up
-
-
-def test_mixup_against_a_loop() -> None:
-    """Every waveform lives in a dimension of its own, so that partner and lambda can be read off the result."""
-    count = 400
-    wave = torch.zeros(count, 1, 2 * count)
-    for i in range(count):
-        wave[i, 0, 2 * i], wave[i, 0, 2 * i + 1] = 0.5, -0.5  # no mean to remove
-    label = torch.arange(count) % 7
-    mixed, mixed_label = device.mixup(wave, label, seeded())
-    assert mixed_label is not None
-    amounts, was_mixed = [], 0
-    for i in range(count):
-        present = (mixed[i, 0, ::2] * 2).nonzero().flatten().tolist()
-        assert i in present and len(present) in (1, 2)
-        if len(present) == 1:
-            assert torch.equal(mixed[i], wave[i]) and mixed_label[i] == label[i]
-            continue
-        was_mixed += 1
-        (partner,) = set(present) - {i}
-        share = float(mixed[i, 0, 2 * i] * 2)
-        torch.testing.assert_close(mixed[i], share * wave[i] + (1 - share) * wave[partner], atol=1e-6, rtol=0)
-        assert mixed_label[i] == (label[i] if share > 0.5 else label[partner])
-        amounts.append(share)
-    assert was_mixed / count == pytest.approx(0.5, abs=0.08)
-    # Beta(10, 10): mean 1/2, variance 1 / (4 * 21)
-    assert np.mean(amounts) == pytest.approx(0.5, abs=0.02)
-    assert np.std(amounts) == pytest.approx((1 / 84) ** 0.5, rel=0.15)
-
-
-def test_mixup_removes_means_and_keeps_lengths() -> None:
-    lengths = torch.tensor([10, 4])
-    wave = torch.rand(2, 1, 10, generator=seeded())
-    wave[1, :, 4:] = 0
-    mixed, label = device.mixup(wave, None, seeded(), probability=1.0, alpha=1e6, lengths=lengths)
-    assert label is None
-    first, second = wave[0, 0] - wave[0, 0].mean(), wave[1, 0, :4] - wave[1, 0, :4].mean()
-    padded = torch.cat([second, torch.zeros(6)])
-    torch.testing.assert_close(mixed[0, 0], (first + padded) / 2, atol=2e-3, rtol=0)  # alpha 1e6: lambda = 0.5
-    torch.testing.assert_close(mixed[1, 0], torch.cat([(second + first[:4]) / 2, torch.zeros(6)]), atol=2e-3, rtol=0)
-
-
-def test_mixup_seed_single_and_16_bit() -> None:
-    wave = torch.randint(-9000, 9000, (5, 2, 50), dtype=torch.int16, generator=seeded())
-    label = torch.arange(5)
-    a, b, c = (device.mixup(wave, label, seeded(seed)) for seed in (1, 1, 2))
-    assert torch.equal(a[0], b[0]) and not torch.equal(a[0], c[0])
-    torch.testing.assert_close(device.mixup(wave, label, seeded(), probability=0.0)[0], wave / 32768)
-    torch.testing.assert_close(device.mixup(wave[:1], label[:1], seeded(), probability=1.0)[0], wave[:1] / 32768)
-    torch.testing.assert_close(device.mixup(wave, label, seeded(1))[0], device.mixup(wave / 32768, label, seeded(1))[0])
 
 
 # ---- SpecAugment

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tarfile
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,9 +14,11 @@ import torch
 
 from data.shards import ShardSet
 from data.stream import Reader
-from data.streams.eda import delete, eda, insert_synonyms, replace_synonyms, swap
-from data.streams.text import EDATextStream, TextStream
-from tests.small import write_text
+from data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
+from data.streams.text import EDATextStream, NoisyTextStream, TextStream
+from data.wordnet.lexicon import open_lexicon
+from tests.small import add, write_text
+from tests.small_wordnet import write_wordnet
 
 TABLE = {
     "dog": ["hound", "domestic_dog", "dog"],
@@ -159,6 +163,13 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
     return seen
 
 
+def test_the_stream_has_synonyms_of_several_words(tmp_path: Path) -> None:
+    """As the released code: underscores of WordNet's lemmas become blanks."""
+    lexicon = open_lexicon(str(write_wordnet(tmp_path / "wn")))
+    seen = {" ".join(replace_synonyms(["quick"], rng(seed), remembered(lexicon), 1)) for seed in range(40)}
+    assert seen == {"speedy", "in no time", "alive", "core"}
+
+
 def test_the_stream_has_two_views_of_one_sentence(tmp_path: Path) -> None:
     shards = write_text(tmp_path / "text", (24,))
     plain = views(TextStream(shards=shards, batch_size=8), 3)
@@ -176,3 +187,25 @@ def test_the_stream_has_two_views_of_one_sentence(tmp_path: Path) -> None:
     assert different >= 20 and passes >= 20
     assert any(set(view.split()) - set(plain[key][0][0].split()) for key, rows in seen.items() for view in rows[0])
     assert views(config, 6) == seen and views(config, 6, seed=6) != seen
+
+
+def test_noise_spoils_every_text_of_a_triple_once(tmp_path: Path) -> None:
+    """The same in every pass; deletion, insertion and swap each as they are asked for."""
+    triple = {"sent0": "dog runs home", "sent1": "a b c d e f g h", "hard_neg": "cat"}
+    with tarfile.open(tmp_path / "nli-000000.tar", "w") as tar:
+        add(tar, "0.json", json.dumps(triple).encode())
+        add(tar, "1.json", json.dumps(triple).encode())
+    settings = {"shards": str(tmp_path), "batch_size": 2, "columns": tuple(triple), "lexicon": "small"}
+
+    def rows(**noise: float) -> list[list[str]]:
+        seen = views(NoisyTextStream.model_validate(settings | noise), 3)
+        assert all(len(set(passes)) == 1 for passes in seen.values())
+        return [[text.split() for text in passes[0]] for passes in seen.values()]  # type: ignore[misc]
+
+    given = [text.split() for text in triple.values()]
+    assert rows() == [given, given]
+    assert rows(deletion=1) != given and all(len(words) == 1 for row in rows(deletion=1) for words in row)
+    first, second = rows(swaps=2)
+    assert first != second and [sorted(words) for words in first] == [sorted(words) for words in given]
+    inserted = rows(insertions=2)[0]
+    assert len(inserted[0]) >= 5 and inserted[1] == given[1]  # letters have no synonym

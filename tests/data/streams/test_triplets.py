@@ -14,19 +14,23 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from data.errors import DataError
+from data.errors import DataError, DecodeError
 from data.shards import RawSample, ShardSet
 from data.stream import Reader
 from data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
 from data.wordnet.lexicon import open_lexicon
 from tests.small import add, write_text
 
-TABLE = {"big": (("large", "great"), "small"), "Old": (("Aged",), "Young"), "walks": (("strolls",), "stands")}
+TABLE = {
+    "big": (("large", "great"), ("small",)),
+    "Old": (("Aged",), ("Young", "New")),
+    "walks": (("strolls",), ("stands",)),
+}
 PLAIN = "zzz xxx"  # without a candidate
 LINES = ["The big dog walks.", PLAIN, "a Old house", "qqq vvv", "big, big (big)"]
 
 
-def find(word: str) -> tuple[tuple[str, ...], str] | None:
+def find(word: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
     return TABLE.get(word)
 
 
@@ -109,7 +113,7 @@ def test_only_the_word_changes() -> None:
         found = triplet(text, rng(seed), find)
         assert found is not None and found.texts[0] == text
         word, synonym, antonym = (view[slice(*span)] for view, span in zip(found.texts, found.spans, strict=True))
-        assert synonym in TABLE[word][0] and antonym == TABLE[word][1]
+        assert synonym in TABLE[word][0] and antonym in TABLE[word][1]
         start, stop = found.spans[0]
         for view, new in zip(found.texts[1:], (synonym, antonym), strict=True):
             assert view == text[:start] + new + text[stop:]
@@ -222,6 +226,27 @@ def test_adjectives_only() -> None:
         chosen[choose] = {row["text0"][slice(*row["spans"][0])] for row in rows}
         assert all(row["spans"].shape == (3, 2) and row["spans"].dtype == np.int32 for row in rows)
     assert chosen == {"token": {"boys", "big"}, "adjective": {"big"}}
+
+
+def test_the_first_antonym_or_any() -> None:
+    sample = RawSample("s", "k", {"txt": b"a big house"})
+    antonyms = open_lexicon("small").replacements("big", None)[1]
+    for antonym, allowed in (("first", antonyms[:1]), ("any", antonyms)):
+        drawn = {stream("x", antonym=antonym).row(sample, rng(seed))["text2"] for seed in range(60)}
+        assert drawn == {f"a {word} house" for word in allowed} and len(antonyms) > 1
+
+
+@pytest.mark.parametrize(
+    ("words", "fits"), [(None, True), ((8, 9), True), ((1, 8), True), ((9, 99), False), ((1, 7), False)]
+)
+def test_sentences_of_so_many_words(words: tuple[int, int] | None, fits: bool) -> None:
+    """As NLTK counts them: It, did, n't, re-use, the, big, house and the stop."""
+    sample = RawSample("s", "k", {"txt": b"It didn't re-use the big house."})
+    if not fits:
+        with pytest.raises(DecodeError, match="words"):
+            stream("x", words=words).row(sample, rng())
+    kept = stream("x", words=words, without_candidate="keep").row(sample, rng())
+    assert (kept["text0"] != kept["text2"]) == fits
 
 
 def test_settings_that_contradict_each_other() -> None:

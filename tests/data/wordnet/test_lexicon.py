@@ -40,6 +40,7 @@ def written(tmp_path: Path) -> Lexicon:
 
 def test_files_in_wordnets_format(written: Lexicon) -> None:
     assert written.synonyms("quick", "a") == ["speedy", "alive"]  # sense order; no word of several parts, no "(p)"
+    assert written.synonyms("quick", "a", phrases=True) == ["speedy", "in_no_time", "alive"]
     assert written.antonyms("quick", "a") == ["dead", "slow"]  # the second sense's own before the first one's indirect
     assert written.antonyms("swift") == []  # the antonym of its synonym fast
     assert written.antonyms("walks") == ["run", "race"]  # a pointer between whole synsets

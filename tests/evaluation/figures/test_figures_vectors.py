@@ -69,11 +69,22 @@ def test_points_are_those_of_linear_kernel_pca() -> None:
     signs = np.sign((points * expected).sum(axis=0))
     np.testing.assert_allclose(points, expected * signs, atol=1e-6)
     counts, edges = histogram(distances)
-    np.testing.assert_array_equal(counts, np.histogram(pdist(points), 10, (0, 2))[0])
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)  # in all dimensions, not in the plane that is drawn
+    np.testing.assert_array_equal(counts, np.histogram(pdist(unit), 10, (0, 2))[0])
     np.testing.assert_allclose(edges, np.linspace(0, 2, 11))
     assert len(angles.lines) == 1 and angles.get_legend() is None
     assert [axes.get_xlabel().split()[0] for axes in (density, angles, distances)] == ["first", "angle", "distance"]
     assert bar.get_ylabel() == "density"
+
+
+def test_tokens_are_the_points_and_the_vectors_decide_the_distances() -> None:
+    x, names = vectors()
+    tokens = np.random.default_rng(2).normal(size=(len(x), 3, 8))
+    density, _, distances, _ = angle_kde(x, names, tokens).axes
+    drawn = [np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)]
+    assert [len(points) for points in drawn] == [3 * int((names == name).sum()) for name in "xyz"]
+    without = angle_kde(x, names).axes[2]
+    np.testing.assert_array_equal(histogram(distances)[0], histogram(without)[0])
 
 
 def test_collapsed_vectors_cannot_be_drawn() -> None:

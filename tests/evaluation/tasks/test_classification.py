@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from data.errors import DataError
 from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError, encode_once
 from evaluation.tasks.classification import ClassificationTask, score, three_layers
@@ -125,7 +126,7 @@ GOOD = examples(40)
     ids=["no label", "rare class", "three sentences", "half a pair", "named twice", "unknown part", "not in train"],
 )
 def test_bad_files(rows: list[Example], header: Example, message: str, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match=message):
+    with pytest.raises((EvaluationError, DataError), match=message):
         read_labelled(write(tmp_path / "bad.tsv", rows, header))
 
 

@@ -11,7 +11,7 @@ import torch
 from scipy.special import softmax
 from scipy.stats import spearmanr
 
-from evaluation.registry import make_tasks
+from evaluation.registry import Probing, make_tasks
 from evaluation.task import EvaluationError, evaluate
 from evaluation.tasks.relatedness import RelatednessTask, fit, rating_distribution
 from evaluation.tasks.sts import Pairs
@@ -73,10 +73,27 @@ def test_agrees_with_a_naive_implementation() -> None:
     fitted = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=3)
     weights, epochs = by_hand(train, rate[0], dev, rate[1], seed=3)
     assert fitted.epochs == epochs
-    np.testing.assert_allclose(fitted.weight.numpy(), weights[:, :-1], atol=1e-3)
-    np.testing.assert_allclose(fitted.bias.numpy(), weights[:, -1], atol=1e-3)
+    weight, bias = (layer.numpy() for layer in fitted.layers)
+    np.testing.assert_allclose(weight, weights[:, :-1], atol=1e-3)
+    np.testing.assert_allclose(bias, weights[:, -1], atol=1e-3)
     again = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=4)
-    assert not torch.allclose(again.weight, fitted.weight, atol=1e-3)  # the seed does something
+    assert not torch.allclose(again.layers[0], fitted.layers[0], atol=1e-3)  # the seed does something
+
+
+def test_a_hidden_layer_learns_what_no_linear_model_can() -> None:
+    """The rating is high where two features have the same sign."""
+    x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
+    ratings = np.where((x[:, 0] > 0) == (x[:, 1] > 0), 5.0, 1.0)
+    linear, deep = (fit(x[:300], ratings[:300], x[300:], ratings[300:], seed=0, hidden=hidden) for hidden in (0, 16))
+    assert [tuple(layer.shape) for layer in deep.layers] == [(16, 2), (16,), (5, 16), (5,)]
+    assert abs(linear.dev) < 40 < 75 < deep.dev
+
+
+def test_hidden_comes_from_the_command(tmp_path: Path) -> None:
+    for part in ("train", "dev", "test"):
+        write_raw(tmp_path / f"STSB.{part}.raw.tsv", rated(10))
+    (task,) = make_tasks(["stsb-regression"], tmp_path, Probing(hidden=7))
+    assert task.score(Bag()).details["hidden"] == 7
 
 
 def test_by_name_from_a_folder(tmp_path: Path) -> None:

@@ -127,6 +127,23 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     assert (made.best is None) == (keep == "last")
 
 
+@pytest.mark.parametrize(("allowed", "chosen"), [(True, 0), (False, 3)])
+def test_the_untrained_weights_may_not_be_chosen(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, allowed: bool, chosen: int
+) -> None:
+    """Released NonLing-CSE evaluates first after 125 steps."""
+    script = iter([70.0, 50.0, 60.0, 61.0, 50.0, 50.0, 50.0])
+    real = trainers.engine.loop.evaluate
+
+    def scripted(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
+        dev = [task.name for task in tasks] == ["lee-dev"]
+        return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
+
+    monkeypatch.setattr(trainers.engine.loop, "evaluate", scripted)
+    _, result, _ = run(recipe.replace("evaluation.every", 1).replace("evaluation.choose_untrained", allowed))
+    assert result["best_step"] == chosen
+
+
 def test_accumulation_averages_the_batches_that_it_draws(recipe: Recipe, tmp_path: Path) -> None:
     """Without dropout and at rate 0, an accumulated step is the mean of the two single steps on the same batches."""
     still = recipe.replace("encoder.hidden_dropout", 0.0).replace("encoder.attention_dropout", 0.0)

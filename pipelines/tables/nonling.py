@@ -1,0 +1,388 @@
+"""Every table and figure of NonLing-CSE (Jian et al., NeurIPS 2022).
+
+The paper's numbers were made by the released code, so its rows run the recipes `...-released`. Tables 1, 2 and 6 also have a
+row for the text as printed and one for what it means, repaired.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from fnmatch import fnmatch
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from data.shards import RawSample, ShardSet, read
+from data.streams import decode
+from evaluation.load import load_model
+from evaluation.registry import make_tasks
+from evaluation.tables import SEVEN, TRANSFER
+from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
+from pipelines import registry
+from pipelines.nonlingcse import whole
+from pipelines.tables.nonling_mini import mini as mini
+from pipelines.tables.nonling_numbers import (
+    BATCHES,
+    CIFAR,
+    LANGUAGES,
+    NEAREST,
+    REPEATED,
+    SIMCLR,
+    STS,
+    SUPERVISED,
+    TRANSFERRED,
+    Numbers,
+)
+from pipelines.tables.table import Row, Table, Values
+from trainers.recipe import Recipe
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+ENCODERS = {"bert-base": "BERT-base", "roberta-base": "RoBERTa-base", "roberta-large": "RoBERTa-large"}
+NAMES = {"simcse": "SimCSE", "visualcse": "VisualCSE", "audiocse": "AudioCSE"}
+SUBSETS = (3_000, 10_000, 30_000, 100_000)
+"""Triples of NLI in Figure 2, and all of them."""
+NOISE = (0.1, 0.2, 0.3, 0.4, 0.5)
+"""Shares of deleted words in Figure 3."""
+SEED = (42,)
+"""Of all tables but Table 3, whose five are not said."""
+
+
+# ------------------------------------------------------------------------------------------------------------------- rows
+
+
+def simcse(encoder: str, paper: Numbers, label: str | None = None) -> Row:
+    """The baseline with an encoder."""
+    return Row(label or f"SimCSE-{ENCODERS[encoder]}", f"simcse/{encoder}", paper=paper)
+
+
+def released(method: str, encoder: str, paper: Numbers, changes: Mapping[str, Any] | None = None, what: str = "") -> Row:
+    """A row as the authors ran it, against SimCSE with the same encoder."""
+    name = f"{method}/{encoder}-released"
+    return Row(
+        f"{NAMES[method]}-{ENCODERS[encoder]}{what}",
+        name,
+        changes or {},
+        paper=paper,
+        reference=f"SimCSE-{ENCODERS[encoder]}",
+    )
+
+
+def variants(method: str, recipe: str, label: str, paper: Numbers, reference: str) -> tuple[Row, ...]:
+    """As the authors ran it, as printed, repaired."""
+    how = {"-released": "", "-paper": ", as printed", "": ", repaired"}
+    return tuple(
+        Row(label + what, f"{method}/{recipe}{suffix}", paper=paper, reference=reference) for suffix, what in how.items()
+    )
+
+
+def main_table(method: str) -> Table:
+    """Table 1 or 2."""
+    rows: list[Row] = []
+    for encoder, name in ENCODERS.items():
+        rows.append(simcse(encoder, STS["simcse"][encoder]))
+        rows += variants(method, encoder, f"{NAMES[method]}-{name}", STS[method][encoder], rows[-1].label)
+    title = f"Unsupervised {NAMES[method]} and SimCSE on the seven STS sets"
+    left = "weights of the loss (here the released scripts'); the published numbers are the released code's"
+    return Table(title, SEVEN, tuple(rows), average=True, seeds=SEED, open=left)
+
+
+def supcon_and_simclr(method: str) -> Table:
+    """Table 4 or G.1."""
+    stream = {"visualcse": "image", "audiocse": "audio"}[method]
+    rows: list[Row] = []
+    for encoder, simclr in SIMCLR[method].items():
+        label = ENCODERS[encoder].removesuffix("-base")
+        recipe = f"{method}/{encoder}-released"
+        rows += [
+            Row(f"{label} (SimCLR)", recipe, {f"method.{stream}.loss": "simclr"}, paper=simclr),
+            Row(f"{label} (SupCon)", recipe, paper=STS[method][encoder], reference=f"{label} (SimCLR)"),
+        ]
+    title = f"{NAMES[method]} with SimCLR in place of SupCon"
+    left = "the released SupCon's targets are unrelated to the classes"
+    return Table(title, SEVEN, tuple(rows), average=True, seeds=SEED, open=left)
+
+
+def only_average(average: float | None) -> Numbers:
+    """Of the seven sets the paper prints their average alone."""
+    return (*(None for _ in SEVEN), average)
+
+
+def repeated() -> Table:
+    """Table 3."""
+    rows: list[Row] = []
+    for encoder, numbers in REPEATED.items():
+        rows += [
+            simcse(encoder, only_average(numbers["simcse"])),
+            released("visualcse", encoder, only_average(numbers["visualcse"])),
+        ]
+    return Table(
+        "The average over the STS sets with five seeds (paper: ± 0.90, 0.38, 0.18, 0.25; p 0.0235 and below 0.0001)",
+        SEVEN,
+        tuple(rows),
+        average=True,
+        seeds=5,
+        open="the five seeds",
+    )
+
+
+def languages() -> Table:
+    """Table 5."""
+    rows: list[Row] = []
+    for language, numbers in LANGUAGES.items():
+        name = language.title()
+        recipe = registry.load("visualcse").RECIPES[language]()
+        rows += [
+            Row(f"{name}, SimCSE", f"simcse/{language}", paper=(numbers["simcse"],)),
+            Row(
+                f"{name}, VisualCSE",
+                f"visualcse/{language}",
+                whole(recipe, "released"),
+                paper=(numbers["visualcse"],),
+                reference=f"{name}, SimCSE",
+            ),
+        ]
+    return Table(
+        "Other languages, on the validation pairs of stsb_multi_mt",
+        ("Spearman",),
+        tuple(rows),
+        seeds=SEED,
+        measure=chosen_on,
+        open="batches, rates and weights (here BERT-base's), and on what the checkpoint is chosen (here the same pairs)",
+    )
+
+
+def supervised() -> Table:
+    """Table 6."""
+    recipe, base = "supervised-bert-base", "SimCSE-BERT-base"
+    rows = [Row(base, f"simcse/{recipe}", paper=SUPERVISED["simcse"])]
+    for method in ("visualcse", "audiocse"):
+        rows += variants(method, recipe, f"{NAMES[method]}-BERT-base", SUPERVISED[method], base)
+    return Table(
+        "Supervised by NLI, on the seven STS sets",
+        SEVEN,
+        tuple(rows),
+        average=True,
+        seeds=SEED,
+        open="all settings (here the released script's, with its temperature 0.05 but in the row as printed, 0.07)",
+    )
+
+
+def transferred() -> Table:
+    """Table E.1."""
+    rows: list[Row] = []
+    for encoder, numbers in TRANSFERRED.items():
+        rows.append(simcse(encoder, numbers["simcse"]))
+        rows += [released(method, encoder, numbers[method]) for method in ("visualcse", "audiocse")]
+    return Table(
+        "Transfer: accuracy of SentEval's classifiers",
+        TRANSFER,
+        tuple(rows),
+        average=True,
+        seeds=SEED,
+        protocol="released",
+        mini=("cr", "trec", "mrpc"),
+        open="SentEval's default settings are not named (here 10 folds, Adam, no hidden layer)",
+    )
+
+
+def cifar() -> Table:
+    """Table H.1."""
+    rows: list[Row] = []
+    for encoder, number in CIFAR.items():
+        rows += [
+            simcse(encoder, only_average(STS["simcse"][encoder][-1])),
+            released("visualcse", encoder, only_average(number), {"streams.image.shards": "shards/cifar"}, " (CIFAR)"),
+            released("visualcse", encoder, only_average(STS["visualcse"][encoder][-1]), what=" (ImageNet)"),
+        ]
+    return Table(
+        "VisualCSE with CIFAR's pictures, enlarged",
+        SEVEN,
+        tuple(rows),
+        average=True,
+        seeds=SEED,
+        open="which CIFAR, and how many pictures (here what shards/cifar holds)",
+    )
+
+
+# ---------------------------------------------------------------------------------------------------------------- figures
+
+
+def subsets() -> Table:
+    """Figure 2."""
+    rows = [Row(f"{size:,}", "simcse/supervised-bert-base", {"streams.text.first": size}) for size in SUBSETS] + [
+        Row("all", "simcse/supervised-bert-base", paper=SUPERVISED["simcse"]),
+        Row("VisualCSE, without NLI", "visualcse/bert-base-released", paper=STS["visualcse"]["bert-base"]),
+    ]
+    return Table(
+        "Supervised SimCSE with parts of NLI, and unsupervised VisualCSE (text: equal at about 30,000 triples)",
+        SEVEN,
+        tuple(rows),
+        average=True,
+        seeds=SEED,
+        draw=against_supervision,
+        open="the sizes, and which triples (here the first)",
+    )
+
+
+def noise() -> Table:
+    """Figure 3."""
+    kind = {"streams.text.kind": "noisy_text"}
+    more = {"streams.text.insertions": 2, "streams.text.swaps": 2}
+    rows = [Row("none", "simcse/supervised-bert-base", paper=SUPERVISED["simcse"])]
+    rows += [
+        Row(f"[{share}, 2, 2]", "simcse/supervised-bert-base", {**kind, "streams.text.deletion": share, **more})
+        for share in NOISE
+    ]
+    rows.append(Row("VisualCSE, without NLI", "visualcse/bert-base-released", paper=STS["visualcse"]["bert-base"]))
+    return Table(
+        "Supervised SimCSE with noise [deletion, insertions, swaps] (text: below VisualCSE from 40 % deletions on)",
+        SEVEN,
+        tuple(rows),
+        average=True,
+        seeds=SEED,
+        draw=against_supervision,
+        open="the levels but [0.3, 2, 2], what is inserted (here synonyms), which sentences (here all three, spoiled once)",
+    )
+
+
+def geometry() -> Table:
+    """Figure 4."""
+    rows: list[Row] = []
+    for kind, recipe in (("", "bert-base"), ("sup-", "supervised-bert-base")):
+        rows.append(Row(f"{kind}SimCSE", f"simcse/{recipe}"))
+        rows += [Row(f"{kind}{NAMES[method]}", f"{method}/{recipe}-released") for method in ("visualcse", "audiocse")]
+    return Table(
+        "Alignment and uniformity with BERT-base",
+        ("stsb-test-geometry/alignment", "stsb-test-geometry/uniformity"),
+        tuple(rows),
+        names=("alignment", "uniformity"),
+        seeds=SEED,
+        draw=alignment_and_uniformity,
+        open="which part of STS-B (here the test pairs; pairs rated above 4 are positives)",
+    )
+
+
+def against_supervision(table: Table, values: Values) -> Figure:
+    """The average over the measured sets along the rows; the last row, which has no supervision, as a line."""
+    from evaluation.figures.basic import COLOURS, legend, new_figure
+
+    means = {label: float(np.mean(list(columns.values()))) for label, columns in values.items() if any(columns.values())}
+    *supervised, reference = (row.label for row in table.rows if row.label in means)
+    figure = new_figure()
+    axes = figure.add_subplot()
+    axes.plot(supervised, [means[label] for label in supervised], marker="o", color=COLOURS[0], label="supervised SimCSE")
+    axes.axhline(means[reference], color=COLOURS[3], linestyle="--", label=reference)
+    axes.set(ylabel="average Spearman x 100")
+    legend(axes)
+    return figure
+
+
+def alignment_and_uniformity(table: Table, values: Values) -> Figure:
+    """A point a model."""
+    from evaluation.figures.basic import alignment_uniformity_scatter
+
+    points = {label: [float(np.mean(runs)) for runs in columns.values()] for label, columns in values.items()}
+    return alignment_uniformity_scatter({label: (align, uniform) for label, (align, uniform) in points.items()})
+
+
+# --------------------------------------------------------------------------------------------------------------- measures
+
+
+def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Spearman on the pairs on which the run chose its checkpoint; `model` is the run's export."""
+    recipe = Recipe.from_json((Path(model).parent / "recipe.json").read_text(encoding="utf-8"))
+    assert recipe.evaluation.select is not None
+    (task,) = make_tasks([recipe.evaluation.select], data)
+    return {table.columns[0]: task.score(load_model(model)).metrics["spearman"]}
+
+
+def captions(data: Path) -> list[str]:
+    """Those of Flickr30K: 145,000 beside the folder of evaluation data, else of the shards."""
+    at_hand = data.resolve().parents[1] / "multi30k" / "captions5.train.en.tsv.gz"
+    if at_hand.is_file():
+        return read_captions(at_hand, ("c1", "c2", "c3", "c4", "c5"))
+    shards = ShardSet.open("shards/flickr30k-train").shards
+    samples = (sample for shard in shards for sample in read(shard, range(shard.samples)))
+    return [
+        caption
+        for sample in samples
+        if isinstance(sample, RawSample)
+        for caption in decode.captions(sample.fields, sample.key)
+    ]
+
+
+def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
+    """For each query, how many of a model's nearest three captions are the paper's SimCSE's, and its VisualCSE's."""
+    database = captions(data)
+    found = nearest_captions(load_model(model), list(NEAREST), database)
+    print(neighbour_table(list(NEAREST), found), file=sys.stderr)
+    counts = [
+        float(sum(any(fnmatch(neighbour.text, pattern) for pattern in theirs) for neighbour in near))
+        for near, both in zip(found, NEAREST.values(), strict=True)
+        for theirs in both
+    ]
+    return dict(zip(table.columns, counts, strict=True))
+
+
+def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
+    """What a list measures: it has no models."""
+    return {}
+
+
+def nearest_table() -> Table:
+    """Table D.1."""
+    pairs = list(NEAREST.values())
+    rows = tuple(
+        Row(
+            label,
+            recipe,
+            paper=tuple(float(len(set(both[which]) & set(theirs))) for both in pairs for theirs in both),
+        )
+        for which, (label, recipe) in enumerate(
+            [("SimCSE-BERT-base", "simcse/bert-base"), ("VisualCSE-BERT-base", "visualcse/bert-base-released")]
+        )
+    )
+    return Table(
+        "The nearest three of 150,000 captions: how many are those of the paper's SimCSE and VisualCSE",
+        tuple(f"query {number}, {name}" for number in (1, 2, 3) for name in ("SimCSE", "VisualCSE")),
+        rows,
+        seeds=SEED,
+        measure=nearest,
+        open="how the queries were drawn",
+    )
+
+
+def settings() -> Table:
+    """Table C.1."""
+    rows = tuple(
+        Row(
+            f"{NAMES[recipe.partition('/')[0]]}-{ENCODERS[recipe.partition('/')[2]]}",
+            paper=numbers,
+            lacks="a setting, nothing to measure; the recipes of Tables 1 and 2 have it",
+        )
+        for recipe, numbers in BATCHES.items()
+    )
+    columns = ("text batch", "text rate (1e-6)", "image, sound batch", "image, sound rate (1e-6)")
+    return Table("Batches and rates", columns, rows, measure=nothing)
+
+
+TABLES: dict[str, Table] = {
+    "T1": main_table("visualcse"),
+    "T2": main_table("audiocse"),
+    "T3": repeated(),
+    "T4": supcon_and_simclr("visualcse"),
+    "T5": languages(),
+    "T6": supervised(),
+    "F2": subsets(),
+    "F3": noise(),
+    "F4": geometry(),
+    "TC.1": settings(),
+    "TD.1": nearest_table(),
+    "TE.1": transferred(),
+    "TG.1": supcon_and_simclr("audiocse"),
+    "TH.1": cifar(),
+}

@@ -1,0 +1,82 @@
+"""The stream of sounds: the released mix-up of NonLing-CSE, read off waveforms that do not overlap."""
+
+from __future__ import annotations
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+import soundfile
+import torch
+
+from data.shards import RawSample
+from data.stream import Reader
+from data.streams.audio import AudioStream
+from tests.small import add
+
+COUNT, CLASSES = 300, 7
+
+
+def wav(samples: np.ndarray) -> bytes:
+    data = io.BytesIO()
+    soundfile.write(data, samples, 8000, format="WAV", subtype="PCM_16")
+    return data.getvalue()
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Sound i lives at samples 2i and 2i + 1 and has no mean; three shards."""
+    folder = tmp_path_factory.mktemp("sounds")
+    for shard in range(3):
+        with tarfile.open(folder / f"sounds-{shard:06d}.tar", "w") as tar:
+            for i in range(shard, COUNT, 3):
+                wave = np.zeros(2 * COUNT)
+                wave[2 * i : 2 * i + 2] = 0.5, -0.5
+                add(tar, f"{i:04d}.wav", wav(wave))
+                add(tar, f"{i:04d}.cls", str(i % CLASSES).encode())
+    return str(folder)
+
+
+def test_mixup_draws_its_partner_from_the_whole_set(shards: str) -> None:
+    """The released data set draws from all its clips, the clip itself among them; a batch holds 4 of 300 here."""
+    config = AudioStream(shards=shards, batch_size=4, window=4, rate=8000, frames=8, bins=8, mixup_probability=0.5)
+    found = Reader(config, "x", config.open(), 5, 0, 1, None, 0, 4 * COUNT // 4, inline=True)
+    shares, near, alone = [], 0, 0
+    for _ in range(4 * COUNT // 4):
+        batch = next(found)
+        own = [int(key.rpartition("/")[2]) for key in batch.keys]
+        for i, wave, label in zip(own, batch["waveform"][:, 0], batch["label"].tolist(), strict=True):
+            present = wave[::2].nonzero().flatten().tolist()
+            assert i in present and len(present) in (1, 2) and torch.equal(wave[::2], -wave[1::2])
+            if len(present) == 1:
+                alone += 1
+                assert int(wave[2 * i]) == 16384 and label == i % CLASSES
+                continue
+            (partner,) = set(present) - {i}
+            share = int(wave[2 * i]) / 16384
+            assert int(wave[2 * partner]) / 16384 == pytest.approx(1 - share, abs=2 / 16384)
+            assert label == (i if share >= 0.5 else partner) % CLASSES
+            shares.append(share)
+            near += partner in own
+    found.close()
+    assert len(shares) / (len(shares) + alone) == pytest.approx(0.5, abs=0.05)
+    assert near / len(shares) < 0.05  # of the same batch: 1 % by chance
+    # Beta(10, 10): mean 1/2, variance 1 / (4 * 21)
+    assert np.mean(shares) == pytest.approx(0.5, abs=0.02) and np.std(shares) == pytest.approx((1 / 84) ** 0.5, rel=0.15)
+
+
+def test_mixup_removes_means_and_keeps_the_length_of_the_clip() -> None:
+    rng = np.random.default_rng(3)
+    long, short = rng.uniform(-0.2, 0.6, 500), rng.uniform(-0.6, 0.2, 300)
+    config = AudioStream(shards="x", label=None, rate=8000, frames=8, bins=8)
+    samples = [RawSample(name, "x", {"wav": wav(wave)}) for name, wave in (("long", long), ("short", short))]
+    for (first, one), (second, other) in ((pair := list(zip((long, short), samples, strict=True))), pair[::-1]):
+        row = config.mixed(one, other, np.random.default_rng(1))
+        share = np.random.default_rng(1).beta(10, 10)
+        partner = np.zeros(len(first))
+        partner[: min(len(first), len(second))] = (second - second.mean())[: len(first)]
+        expected = np.zeros(config.samples)
+        expected[: len(first)] = share * (first - first.mean()) + (1 - share) * partner
+        assert row["length"] == len(first)
+        np.testing.assert_allclose(row["waveform"][0] / 32768, expected, atol=1e-4)

@@ -251,10 +251,14 @@ def _number(option: str, text: str) -> int | float:
 
 
 def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Task:
-    shared = options.pop("shared", "false")
-    if shared not in ("true", "false"):
-        raise EvaluationError(f"task {title}: option shared={shared}; it is true or false")
-    return RetrievalTask(title + "-shared" * (shared == "true"), place, shared=shared == "true", **options)
+    switches = {}
+    for switch in ("shared", "released"):
+        given = options.pop(switch, "false")
+        if given not in ("true", "false"):
+            raise EvaluationError(f"task {title}: option {switch}={given}; it is true or false")
+        switches[switch] = given == "true"
+        title += f"-{switch}" * switches[switch]
+    return RetrievalTask(title, place, **switches, **options)
 
 
 def _contrastive(title: str, place: str, options: Options, probing: Probing) -> Task:
@@ -310,7 +314,9 @@ KINDS = {
         ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length"),
         trains=True,
     ),
-    "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
+    "retrieval": Kind(
+        "shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared", "released")
+    ),
     "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
     "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "set", "templates")),
     "geometry": Kind("a labelled TSV, or shards with captions or classes", _geometry),

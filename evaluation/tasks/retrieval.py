@@ -21,7 +21,6 @@ logger = logging.getLogger(__name__)
 
 CHUNK = 1024  # rows of a block on either side: 8 MB of scores
 ENCODE = 8192  # captions of a database encoded at a time
-RELEASED = "map10_released"
 TIE = 1e-9  # cosines that differ by less are equal
 
 
@@ -157,8 +156,8 @@ class RetrievalTask(PairedTask):
     ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
     Chance is 100 / number of items for text to item.
 
-    ``<image|audio>_to_text_map10_released`` and ``mean_map10_released`` are mAP@10 by LAION-CLAP's code, not with `shared`:
-    to compare, and to choose checkpoints as it does. See `map_at_10_released`.
+    With `released` mAP@10 from item to text is what LAION-CLAP's code computes, see `map_at_10_released`: to compare, and
+    to choose checkpoints as it does.
 
     LAION-CLAP makes five passes from text to item, one with the first captions, one with the second and so on, and
     averages them. With five captions for every item that is the mean over all captions, as here, for R@k and mAP@10 alike;
@@ -172,25 +171,31 @@ class RetrievalTask(PairedTask):
     is at most 10, divided for an item by the number of its texts and for a text by min(10, number of its items). Where all
     texts differ, all numbers are those without `shared`.
 
-    Raises EvaluationError for an unknown `primary`.
+    Raises EvaluationError for an unknown `primary`, and for `shared` and `released` together.
     """
 
     primary = "mean_r1"
 
     def __init__(
-        self, name: str, shards: str | Path | Sequence[str], primary: str = "mean_r1", shared: bool = False
+        self,
+        name: str,
+        shards: str | Path | Sequence[str],
+        primary: str = "mean_r1",
+        shared: bool = False,
+        released: bool = False,
     ) -> None:
         super().__init__(name, shards)
         kinds = ("r1", "r5", "r10", "map10")
         known = [f"{way}_{kind}" for way in self._ways for kind in kinds] + ["mean_r1", "mean_map10"]
-        known += [] if shared else [f"{self._ways[0]}_{RELEASED}", f"mean_{RELEASED}"]
         if primary not in known:
             raise EvaluationError(
                 f"task {name}: primary={primary!r} is no number of this task.{did_you_mean(primary, known)} They are "
                 f"{', '.join(known)}"
             )
+        if shared and released:
+            raise EvaluationError(f"task {name}: released=true counts captions one by one; leave shared=true out")
         self.primary = primary
-        self.shared = shared
+        self.shared, self.released = shared, released
 
     @property
     def _ways(self) -> tuple[str, str]:
@@ -211,21 +216,15 @@ class RetrievalTask(PairedTask):
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
         counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
-        metrics = self._metrics(there, back)
-        if not self.shared:
-            metrics |= self._released(there, metrics)
-        return Score(metrics, counts)
-
-    def _released(self, there: Found, metrics: dict[str, float]) -> dict[str, float]:
-        forward, backward = self._ways
-        value = map_at_10_released(there.ranks, there.queries)
-        return {f"{forward}_{RELEASED}": value, f"mean_{RELEASED}": (value + metrics[f"{backward}_map10"]) / 2}
+        return Score(self._metrics(there, back), counts)
 
     def _metrics(self, there: Found, back: Found) -> dict[str, float]:
         metrics: dict[str, float] = {}
         for way, (queries, ranks), most in zip(self._ways, (there, back), (None, 10), strict=True):
             metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
             metrics[f"{way}_map10"] = map_at_10(ranks, queries, most)
+        if self.released:
+            metrics[f"{self._ways[0]}_map10"] = map_at_10_released(there.ranks, there.queries)
         for kind in ("r1", "map10"):
             metrics[f"mean_{kind}"] = float(np.mean([metrics[f"{way}_{kind}"] for way in self._ways]))
         return metrics

@@ -148,8 +148,9 @@ def retrieval(title: str, place: str, small: str, modality: str, rows: tuple[Row
 
 def chosen_by(title: str, place: str, small: str, rows: tuple[Row, ...]) -> Table:
     """Table 4: mAP@10 of the split that the checkpoint is chosen on."""
-    columns = (f"retrieval:{place}#audio_to_text_map10_released", f"retrieval:{place}#text_to_audio_map10")
-    own = (f"retrieval:{small}#audio_to_text_map10", f"retrieval:{small}#text_to_audio_map10")
+    metrics = ("audio_to_text_map10", "text_to_audio_map10")
+    columns = tuple(f"retrieval:{place}?released=true#{metric}" for metric in metrics)
+    own = tuple(f"retrieval:{small}#{metric}" for metric in metrics)
     counted = "how mAP@10 is counted; here as LAION's code does, which does not sort the ranks of a clip's captions"
     return Table(title, columns, rows, ("TR", "AR"), reference=rows[0].label, mini=own, open=counted)
 

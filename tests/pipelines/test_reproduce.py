@@ -93,7 +93,7 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_a_rendered_table() -> None:
     rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
-    values = {
+    values: Values = {
         "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
         "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
         "c": {"mr": [], "cr": []},

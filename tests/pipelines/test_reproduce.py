@@ -23,7 +23,7 @@ from pipelines.tables import runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
 from pipelines.tables.render import render
-from pipelines.tables.table import Row, Table
+from pipelines.tables.table import Row, Table, Values
 from trainers.recipe import Recipe
 
 

@@ -16,8 +16,6 @@ from pipelines.tables.clip_mini import mini as mini
 from pipelines.tables.table import Row, Table, Values
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
 
 PICTURES = {  # the paper's name -> recipe, in the order of its Tables 16 and 17
@@ -131,7 +129,8 @@ def pictures(numbers: Mapping[str, tuple[float, ...]]) -> tuple[Row, ...]:
 
 def sounds(numbers: Mapping[str, tuple[float, ...]], data: str, about: str = "") -> tuple[Row, ...]:
     """A row for each model of sounds, of the recipes with the prefix of a data set ("" is Clotho)."""
-    return tuple(Row(name + about, f"clap/{data}{SOUNDS[name]}", paper=paper) for name, paper in numbers.items())
+    against = f"CLAP{about}"
+    return tuple(Row(n + about, f"clap/{data}{SOUNDS[n]}", paper=paper, reference=against) for n, paper in numbers.items())
 
 
 def by_model(numbers: Mapping[str, tuple[float, ...]], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
@@ -202,12 +201,7 @@ def draw(number: int, table: Table, values: Values) -> Figure:
 def listed(title: str, columns: tuple[str, ...], where: str, numbers: Mapping[str, tuple[float | None, ...]]) -> Table:
     """A table without results, of settings or data."""
     rows = tuple(Row(label, paper=paper, lacks=where) for label, paper in numbers.items())
-    return Table(title, columns, rows, measure=nothing)
-
-
-def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What a list measures: it has no models."""
-    return {}
+    return Table(title, columns, rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------- tables
@@ -228,7 +222,7 @@ TABLES = {
     "T1": listed(
         "Losses of each model (1: it has it)",
         ("contrastive", "c-cyclic", "i-cyclic", "captions (s)", "nli (n)"),
-        "a list; pipelines/cyclip.py and pipelines/clap.py, MODELS",
+        "a list, nothing to measure; pipelines/cyclip.py and pipelines/clap.py, MODELS",
         {
             **{
                 "CLI(A)P": (1, None, None, None, None),
@@ -241,7 +235,7 @@ TABLES = {
     "T2": listed(
         "Data sets: pictures, or sounds",
         ("size",),
-        "a list; docs/papers/clip.md",
+        "a list, nothing to measure; docs/papers/clip.md",
         {
             **{"CC3M": (2_806_641,), "MSCOCO": (5000,), "Flickr30K": (1000,), "CIFAR10": (10_000,), "CIFAR100": (10_000,)},
             **{"ImageNet1K": (50_000,), "ImageNetV2": (10_000,), "ImageNetSketch": (50_889,), "ImageNet-O": (2000,)},
@@ -271,20 +265,23 @@ TABLES = {
     "T9": listed(
         "Settings of models of pictures",
         ("value",),
-        "a list; pipelines/cyclip.py",
-        SETTINGS | {"Epochs": (64,), "Learning rate": (5e-4,), "Warm-up steps": (10_000,)},
+        "a list, nothing to measure; pipelines/cyclip.py",
+        SETTINGS | {"Epochs": (64,), "Learning rate x 10,000": (5,), "Warm-up steps": (10_000,)},
     ),
     "T10": listed(
         "Settings of models of sounds",
         ("value",),
-        "a list; pipelines/clap.py",
-        SETTINGS | {"Epochs": (90,), "Learning rate": (9e-5,), "Warm-up steps": (9600,)},
+        "a list, nothing to measure; pipelines/clap.py",
+        SETTINGS | {"Epochs": (90,), "Learning rate x 10,000": (0.9,), "Warm-up steps": (9600,)},
     ),
     "T11": sound_classes(
         "Zero-shot classes of sounds by the prompts of Table 12", SOUND_CLASS_NUMBERS_29, "?templates=clap29"
     ),
     "T12": listed(
-        "Further prompts for sounds", ("prompts",), "a list; evaluation/tasks/zero_shot.py, CLAP_TEMPLATES", {"all": (29,)}
+        "Further prompts for sounds",
+        ("prompts",),
+        "a list, nothing to measure; evaluation/tasks/zero_shot.py, CLAP_TEMPLATES",
+        {"all": (29,)},
     ),
     "T13a": retrieval(
         "Retrieval on Clotho, both towers from scratch",
@@ -310,7 +307,7 @@ TABLES = {
     "F1": listed(
         "A matrix of similarities, drawn by hand",
         ("items",),
-        "an illustration; every run with pairs draws its own",
+        "a drawing, nothing to measure; every run with pairs draws its own",
         {"items": (None,)},
     ),
     "F2a": panel(2, "Alignment against text uniformity on COCO", *ON_COCO, ALL_PICTURES),

@@ -133,6 +133,7 @@ def reproduce(arguments: Arguments) -> int:
     columns = runs.columns_of(table, scale)
     text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"
     print(text)
+    out.mkdir(parents=True, exist_ok=True)
     name = out / f"{paper}-{arguments.table}"
     name.with_suffix(".md" if arguments.style == "markdown" else ".txt").write_text(text + "\n", encoding="utf-8")
     if table.draw is not None:

@@ -6,7 +6,7 @@ A table that is printed in two parts is two here, T3a and T3b. Models of picture
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,6 @@ from pipelines.tables.clip_mini import mini as mini
 from pipelines.tables.table import Row, Table, Values
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
 
 PICTURES = {  # the paper's name -> recipe, in the order of its Tables 16 and 17
@@ -124,17 +122,18 @@ SETTINGS = {
 # ------------------------------------------------------------------------------------------------------------------ parts
 
 
-def pictures(numbers: dict[str, tuple[float, ...]]) -> tuple[Row, ...]:
+def pictures(numbers: Mapping[str, tuple[float, ...]]) -> tuple[Row, ...]:
     """A row for each model of pictures that has numbers."""
     return tuple(Row(name, f"cyclip/{PICTURES[name]}", paper=paper) for name, paper in numbers.items())
 
 
-def sounds(numbers: dict[str, tuple[float, ...]], data: str, about: str = "") -> tuple[Row, ...]:
+def sounds(numbers: Mapping[str, tuple[float, ...]], data: str, about: str = "") -> tuple[Row, ...]:
     """A row for each model of sounds, of the recipes with the prefix of a data set ("" is Clotho)."""
-    return tuple(Row(name + about, f"clap/{data}{SOUNDS[name]}", paper=paper) for name, paper in numbers.items())
+    against = f"CLAP{about}"
+    return tuple(Row(n + about, f"clap/{data}{SOUNDS[n]}", paper=paper, reference=against) for n, paper in numbers.items())
 
 
-def by_model(numbers: dict[str, tuple[float, ...]], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
+def by_model(numbers: Mapping[str, tuple[float, ...]], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
     """The numbers of some models of pictures, from those that a column has of all."""
     models = dict(zip(PICTURES, zip(*numbers.values(), strict=True), strict=True))
     return {name: models[name] for name in names}
@@ -163,7 +162,7 @@ def picture_classes(title: str, names: Iterable[str]) -> Table:
     return Table(title, CLASSES, rows, tuple(PICTURE_CLASS_NUMBERS), reference="CLIP", mini=small, open=left)
 
 
-def sound_classes(title: str, numbers: dict[str, dict[str, tuple[float, ...]]], options: str) -> Table:
+def sound_classes(title: str, numbers: Mapping[str, Mapping[str, tuple[float, ...]]], options: str) -> Table:
     """Tables 7 and 11."""
     names = {"": " on Clotho", "audiocaps-": " on AudioCaps"}
     rows = tuple(row for data, own in numbers.items() for row in sounds(own, data, names[data]))
@@ -172,13 +171,12 @@ def sound_classes(title: str, numbers: dict[str, dict[str, tuple[float, ...]]], 
     return Table(title, columns, rows, ("ESC50", "US8K"), reference=rows[0].label, mini=small)
 
 
-def sentences(title: str, numbers: dict[str, tuple[float, ...]], names: Iterable[str]) -> Table:
+def sentences(title: str, numbers: Mapping[str, tuple[float, ...]], names: Iterable[str]) -> Table:
     """Tables 8 and 16: the language encoder alone."""
     columns, rows = tuple(numbers)[:-1], pictures(by_model(numbers, names))
     small = ("cr", "trec", "mrpc") if numbers is TRANSFER else None  # the others take longer than the training
     left = "what SentEval's default configurations are; here cosine over all pairs of a set, and the toolkit's classifiers"
-    shared = {"average": True, "reference": "CLIP", "protocol": "released"}
-    return Table(title, columns, rows, mini=small, open=left, **shared)
+    return Table(title, columns, rows, average=True, reference="CLIP", protocol="released", mini=small, open=left)
 
 
 def panel(number: int, title: str, place: str, small: str, modality: str, rows: tuple[Row, ...]) -> Table:
@@ -200,15 +198,10 @@ def draw(number: int, table: Table, values: Values) -> Figure:
     return (alignment_text_uniformity if number == 2 else text_item_uniformity)(models)
 
 
-def listed(title: str, columns: tuple[str, ...], where: str, numbers: dict[str, tuple[float | None, ...]]) -> Table:
+def listed(title: str, columns: tuple[str, ...], where: str, numbers: Mapping[str, tuple[float | None, ...]]) -> Table:
     """A table without results, of settings or data."""
     rows = tuple(Row(label, paper=paper, lacks=where) for label, paper in numbers.items())
-    return Table(title, columns, rows, measure=nothing)
-
-
-def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What a list measures: it has no models."""
-    return {}
+    return Table(title, columns, rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------- tables
@@ -229,7 +222,7 @@ TABLES = {
     "T1": listed(
         "Losses of each model (1: it has it)",
         ("contrastive", "c-cyclic", "i-cyclic", "captions (s)", "nli (n)"),
-        "a list; pipelines/cyclip.py and pipelines/clap.py, MODELS",
+        "a list, nothing to measure; pipelines/cyclip.py and pipelines/clap.py, MODELS",
         {
             **{
                 "CLI(A)P": (1, None, None, None, None),
@@ -242,7 +235,7 @@ TABLES = {
     "T2": listed(
         "Data sets: pictures, or sounds",
         ("size",),
-        "a list; docs/papers/clip.md",
+        "a list, nothing to measure; docs/papers/clip.md",
         {
             **{"CC3M": (2_806_641,), "MSCOCO": (5000,), "Flickr30K": (1000,), "CIFAR10": (10_000,), "CIFAR100": (10_000,)},
             **{"ImageNet1K": (50_000,), "ImageNetV2": (10_000,), "ImageNetSketch": (50_889,), "ImageNet-O": (2000,)},
@@ -272,20 +265,23 @@ TABLES = {
     "T9": listed(
         "Settings of models of pictures",
         ("value",),
-        "a list; pipelines/cyclip.py",
-        SETTINGS | {"Epochs": (64,), "Learning rate": (5e-4,), "Warm-up steps": (10_000,)},
+        "a list, nothing to measure; pipelines/cyclip.py",
+        SETTINGS | {"Epochs": (64,), "Learning rate x 10,000": (5,), "Warm-up steps": (10_000,)},
     ),
     "T10": listed(
         "Settings of models of sounds",
         ("value",),
-        "a list; pipelines/clap.py",
-        SETTINGS | {"Epochs": (90,), "Learning rate": (9e-5,), "Warm-up steps": (9600,)},
+        "a list, nothing to measure; pipelines/clap.py",
+        SETTINGS | {"Epochs": (90,), "Learning rate x 10,000": (0.9,), "Warm-up steps": (9600,)},
     ),
     "T11": sound_classes(
         "Zero-shot classes of sounds by the prompts of Table 12", SOUND_CLASS_NUMBERS_29, "?templates=clap29"
     ),
     "T12": listed(
-        "Further prompts for sounds", ("prompts",), "a list; evaluation/tasks/zero_shot.py, CLAP_TEMPLATES", {"all": (29,)}
+        "Further prompts for sounds",
+        ("prompts",),
+        "a list, nothing to measure; evaluation/tasks/zero_shot.py, CLAP_TEMPLATES",
+        {"all": (29,)},
     ),
     "T13a": retrieval(
         "Retrieval on Clotho, both towers from scratch",
@@ -311,7 +307,7 @@ TABLES = {
     "F1": listed(
         "A matrix of similarities, drawn by hand",
         ("items",),
-        "an illustration; every run with pairs draws its own",
+        "a drawing, nothing to measure; every run with pairs draws its own",
         {"items": (None,)},
     ),
     "F2a": panel(2, "Alignment against text uniformity on COCO", *ON_COCO, ALL_PICTURES),

@@ -93,7 +93,7 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
     """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
-    if not scale.mini:
+    if not scale.mini or is_list(table.rows):
         return table.columns
     if table.mini is not None:
         places = {"data": scale.data, "shards": scale.offline.shards}
@@ -102,6 +102,11 @@ def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
         return table.columns
     here = found(scale.evaluation) if scale.evaluation.is_dir() else []
     return tuple(name for name in table.columns if ":" in name or name.partition("/")[0].removesuffix("-geometry") in here)
+
+
+def is_list(rows: Sequence[Row]) -> bool:
+    """Whether rows are neither trained nor measured: settings, say."""
+    return all(row.lacks for row in rows)
 
 
 def missing(
@@ -117,7 +122,7 @@ def missing(
             makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
             lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
 
-    if not scale.mini and table.measure is None:
+    if not scale.mini and table.measure is None and not is_list(rows):
         for task in map(_task_name, columns_of(table, scale)):
             attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
     for row in rows:

@@ -23,7 +23,7 @@ from pipelines.tables import runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
 from pipelines.tables.render import render
-from pipelines.tables.table import Row, Table
+from pipelines.tables.table import Row, Table, Values
 from trainers.recipe import Recipe
 
 
@@ -91,9 +91,16 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert values["SimCSE"]["lee"][1] == pytest.approx(100 * stats.spearmanr((a * b).sum(1), pairs.gold)[0], abs=1e-3)
 
 
+@pytest.mark.parametrize("scale", ["paper", "mini"])
+def test_a_list_of_settings_shows_the_paper_s(scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["clip", "T9", "--scale", scale, "--out", str(tmp_path / "out"), "--data", str(tmp_path)]
+    assert reproduce.main(command) == 0
+    assert "Batch size paper 80.00" in " ".join(capsys.readouterr().out.split())
+
+
 def test_a_rendered_table() -> None:
     rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
-    values = {
+    values: Values = {
         "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
         "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
         "c": {"mr": [], "cr": []},

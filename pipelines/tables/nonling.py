@@ -271,11 +271,13 @@ def against_supervision(table: Table, values: Values) -> Figure:
     from evaluation.figures.basic import COLOURS, legend, new_figure
 
     means = {label: float(np.mean(list(columns.values()))) for label, columns in values.items() if any(columns.values())}
-    *supervised, reference = (row.label for row in table.rows if row.label in means)
+    reference = table.rows[-1].label
+    supervised = [row.label for row in table.rows[:-1] if row.label in means]
     figure = new_figure()
     axes = figure.add_subplot()
     axes.plot(supervised, [means[label] for label in supervised], marker="o", color=COLOURS[0], label="supervised SimCSE")
-    axes.axhline(means[reference], color=COLOURS[3], linestyle="--", label=reference)
+    if reference in means:
+        axes.axhline(means[reference], color=COLOURS[3], linestyle="--", label=reference)
     axes.set(ylabel="average Spearman x 100")
     legend(axes)
     return figure

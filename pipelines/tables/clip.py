@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 from pipelines.clap import ZERO_SHOT as SOUND_CLASSES
 from pipelines.cyclip import ZERO_SHOT as CLASSES
 from pipelines.tables.clip_mini import mini as mini
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.table import Row, Table, Values, nothing
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from matplotlib.figure import Figure
 
 PICTURES = {  # the paper's name -> recipe, in the order of its Tables 16 and 17
@@ -203,11 +201,6 @@ def listed(title: str, columns: tuple[str, ...], where: str, numbers: Mapping[st
     """A table without results, of settings or data."""
     rows = tuple(Row(label, paper=paper, lacks=where) for label, paper in numbers.items())
     return Table(title, columns, rows, measure=nothing)
-
-
-def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What a list measures: it has no models."""
-    return {}
 
 
 # ----------------------------------------------------------------------------------------------------------------- tables

@@ -35,7 +35,7 @@ from pipelines.tables.nonling_numbers import (
     TRANSFERRED,
     Numbers,
 )
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.table import Row, Table, Values, nothing
 from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -328,11 +328,6 @@ def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
         for theirs in both
     ]
     return dict(zip(table.columns, counts, strict=True))
-
-
-def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What a list measures: it has no models."""
-    return {}
 
 
 def nearest_table() -> Table:

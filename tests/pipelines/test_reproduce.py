@@ -148,3 +148,10 @@ def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> No
         cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in both]
         expected = 100 * stats.spearmanr(cosines, [float(score) for score, *_ in pairs])[0]
         assert values[name]["stsb-dev"][0] == pytest.approx(expected, abs=0.01), name
+
+
+@pytest.mark.parametrize(("paper", "key"), [("sgbert", "T8"), ("nonlingcse", "TC.1"), ("sgbert", "F2")])
+def test_what_needs_no_run_is_rendered(paper: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "folder"
+    assert reproduce.main([paper, key, "--out", str(out)]) == 0
+    assert (out / f"{paper}-{key}.txt").read_text() == capsys.readouterr().out

@@ -148,7 +148,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
                     check_settings(recipe)
                     recipe.encoder.read()
                     samples = ShardSet.open(recipe.streams["text"].shards).samples
-                    assert recipe.run.epochs == 20 and samples == tables.FEWER
+                    assert recipe.run.epochs == 10 and samples == tables.FEWER
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
                     holds(recipe, parts.changed(recipe, kept).flat())
         place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipelines.clap import ZERO_SHOT as SOUND_CLASSES
 from pipelines.cyclip import ZERO_SHOT as CLASSES
 from pipelines.tables.clip_mini import mini as mini
-from pipelines.tables.table import Row, Table, Values, nothing
+from pipelines.tables.table import Row, Table, Values
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

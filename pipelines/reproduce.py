@@ -133,9 +133,9 @@ def reproduce(arguments: Arguments) -> int:
     columns = runs.columns_of(table, scale)
     text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"
     print(text)
+    name = out / f"{paper}-{arguments.table}"  # a table may be called C.1
     out.mkdir(parents=True, exist_ok=True)
-    name = out / f"{paper}-{arguments.table}"
-    name.with_suffix(".md" if arguments.style == "markdown" else ".txt").write_text(text + "\n", encoding="utf-8")
+    Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
     if table.draw is not None:
         from evaluation.figures.basic import save
 

@@ -6,7 +6,7 @@ A table that is printed in two parts is two here, T3a and T3b. Models of picture
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -122,18 +122,18 @@ SETTINGS = {
 # ------------------------------------------------------------------------------------------------------------------ parts
 
 
-def pictures(numbers: dict[str, tuple[float, ...]]) -> tuple[Row, ...]:
+def pictures(numbers: Mapping[str, tuple[float, ...]]) -> tuple[Row, ...]:
     """A row for each model of pictures that has numbers."""
     return tuple(Row(name, f"cyclip/{PICTURES[name]}", paper=paper) for name, paper in numbers.items())
 
 
-def sounds(numbers: dict[str, tuple[float, ...]], data: str, about: str = "") -> tuple[Row, ...]:
+def sounds(numbers: Mapping[str, tuple[float, ...]], data: str, about: str = "") -> tuple[Row, ...]:
     """A row for each model of sounds, of the recipes with the prefix of a data set ("" is Clotho)."""
     against = f"CLAP{about}"
     return tuple(Row(n + about, f"clap/{data}{SOUNDS[n]}", paper=paper, reference=against) for n, paper in numbers.items())
 
 
-def by_model(numbers: dict[str, tuple[float, ...]], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
+def by_model(numbers: Mapping[str, tuple[float, ...]], names: Iterable[str]) -> dict[str, tuple[float, ...]]:
     """The numbers of some models of pictures, from those that a column has of all."""
     models = dict(zip(PICTURES, zip(*numbers.values(), strict=True), strict=True))
     return {name: models[name] for name in names}
@@ -163,7 +163,7 @@ def picture_classes(title: str, names: Iterable[str]) -> Table:
     return Table(title, CLASSES, rows, tuple(PICTURE_CLASS_NUMBERS), reference="CLIP", mini=small, open=left)
 
 
-def sound_classes(title: str, numbers: dict[str, dict[str, tuple[float, ...]]], options: str) -> Table:
+def sound_classes(title: str, numbers: Mapping[str, Mapping[str, tuple[float, ...]]], options: str) -> Table:
     """Tables 7 and 11."""
     names = {"": " on Clotho", "audiocaps-": " on AudioCaps"}
     rows = tuple(row for data, own in numbers.items() for row in sounds(own, data, names[data]))
@@ -172,7 +172,7 @@ def sound_classes(title: str, numbers: dict[str, dict[str, tuple[float, ...]]], 
     return Table(title, columns, rows, ("ESC50", "US8K"), reference=rows[0].label, mini=small)
 
 
-def sentences(title: str, numbers: dict[str, tuple[float, ...]], names: Iterable[str]) -> Table:
+def sentences(title: str, numbers: Mapping[str, tuple[float, ...]], names: Iterable[str]) -> Table:
     """Tables 8 and 16: the language encoder alone."""
     columns, rows = tuple(numbers)[:-1], pictures(by_model(numbers, names))
     small = ("trec",) if numbers is TRANSFER else None  # all seven take longer than the training
@@ -199,7 +199,7 @@ def draw(number: int, table: Table, values: Values) -> Figure:
     return (alignment_text_uniformity if number == 2 else text_item_uniformity)(models)
 
 
-def listed(title: str, columns: tuple[str, ...], where: str, numbers: dict[str, tuple[float | None, ...]]) -> Table:
+def listed(title: str, columns: tuple[str, ...], where: str, numbers: Mapping[str, tuple[float | None, ...]]) -> Table:
     """A table without results, of settings or data."""
     rows = tuple(Row(label, paper=paper, lacks=where) for label, paper in numbers.items())
     return Table(title, columns, rows)

@@ -46,7 +46,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row with its losses, variant and share of warm-up (of sounds also its rate), on small towers and sets."""
     pack_all(offline)
     changes = pictures(recipe, offline.shards) if recipe.paper == "cyclip" else sounds(recipe, offline.shards)
-    scratch = {"encoder.scratch": recipe.encoder.scratch} if recipe.paper == "clap" else {}  # Table 13
+    scratch = {"encoder.scratch": recipe.flat()["encoder.scratch"]} if recipe.paper == "clap" else {}  # Table 13
     run = {"run.epochs": 10_000, "run.max_steps": STEPS, "run.checkpoint_every": None, "run.threads": 1}
     return parts.changed(recipe, {"encoder": parts.SMALL, **scratch, "method.embed_dim": 128, **changes, **run})
 

@@ -35,7 +35,7 @@ from pipelines.tables.nonling_numbers import (
     TRANSFERRED,
     Numbers,
 )
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.table import Row, Table, Values, nothing
 from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -271,11 +271,13 @@ def against_supervision(table: Table, values: Values) -> Figure:
     from evaluation.figures.basic import COLOURS, legend, new_figure
 
     means = {label: float(np.mean(list(columns.values()))) for label, columns in values.items() if any(columns.values())}
-    *supervised, reference = (row.label for row in table.rows if row.label in means)
+    reference = table.rows[-1].label
+    supervised = [row.label for row in table.rows[:-1] if row.label in means]
     figure = new_figure()
     axes = figure.add_subplot()
     axes.plot(supervised, [means[label] for label in supervised], marker="o", color=COLOURS[0], label="supervised SimCSE")
-    axes.axhline(means[reference], color=COLOURS[3], linestyle="--", label=reference)
+    if reference in means:
+        axes.axhline(means[reference], color=COLOURS[3], linestyle="--", label=reference)
     axes.set(ylabel="average Spearman x 100")
     legend(axes)
     return figure
@@ -326,11 +328,6 @@ def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
         for theirs in both
     ]
     return dict(zip(table.columns, counts, strict=True))
-
-
-def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What a list measures: it has no models."""
-    return {}
 
 
 def nearest_table() -> Table:

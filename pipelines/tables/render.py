@@ -41,7 +41,8 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
         reference = means.get(against or "", {})
         if row.label != against and any(len(ours[column]) > 1 for column in shown) and reference:
             lines.append(["", "p", *(_p(reference.get(column, []), ours[column]) for column in shown)])
-    notes = [f"{row.label}: {row.lacks}" for row in rows if row.lacks]
+    reasons = dict.fromkeys(row.lacks for row in rows if row.lacks)
+    notes = [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
     if any(line[1] == "p" for line in lines):
         against = table.reference or "the baseline of the same encoder"
         notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")

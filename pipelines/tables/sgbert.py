@@ -26,7 +26,7 @@ from pipelines.sgbert import ENCODERS, SPANISH, TRACKS
 from pipelines.tables import sgbert_numbers as paper
 from pipelines.tables.offline import Offline
 from pipelines.tables.sgbert_numbers import Numbers
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.table import Row, Table, Values, nothing
 from trainers.recipe import Recipe
 from trainers.sgbert import SGBERTConfig
 
@@ -71,7 +71,8 @@ def _ablated(average: float) -> Numbers:
 
 def _settings(title: str, settings: Mapping[str, float], where: str) -> Table:
     lacks = f"a setting, nothing to measure; {where} it"
-    return Table(title, ("value",), tuple(Row(name, paper=(value,), lacks=lacks) for name, value in settings.items()))
+    rows = tuple(Row(name, paper=(value,), lacks=lacks) for name, value in settings.items())
+    return Table(title, ("value",), rows, measure=nothing)
 
 
 def _drawing(title: str) -> Table:

@@ -21,6 +21,11 @@ Measure = Callable[[str, "Table", Path], dict[str, float]]
 figure is drawn from."""
 
 
+def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
+    """The measure of a table of settings, none of whose rows is measured."""
+    return {}
+
+
 @dataclass(frozen=True)
 class Row:
     """A line of a table: a recipe that is trained, a model that is measured as it is, or neither, and why."""

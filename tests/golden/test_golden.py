@@ -76,7 +76,7 @@ def test_golden(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, pytestc
     if not exact:
         warnings.warn(f"recorded on {wanted['machine']}: only steps are compared, within {TOLERANCE}", stacklevel=1)
     for part in ("steps", "after", "vectors") if exact else ("steps",):
-        assert found[part].keys() == wanted[part].keys()
+        assert found[part].keys() >= wanted[part].keys()  # a task may measure more than it did
         for what, value in wanted[part].items():
             same = value if exact else pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE)
             assert found[part][what] == same, f"{name} goes another way, first at {what!r}"

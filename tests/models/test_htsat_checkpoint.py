@@ -26,8 +26,13 @@ class Callback:
 
 
 def block(dim: int, heads: int) -> dict[str, tuple[int, ...]]:
-    norms = {f"norm{i}.{kind}": (dim,) for i in (1, 2) for kind in ("weight", "bias")}
-    linear = {"attn.qkv": (3 * dim, dim), "attn.proj": (dim, dim), "mlp.fc1": (4 * dim, dim), "mlp.fc2": (dim, 4 * dim)}
+    norms: dict[str, tuple[int, ...]] = {f"norm{i}.{kind}": (dim,) for i in (1, 2) for kind in ("weight", "bias")}
+    linear: dict[str, tuple[int, ...]] = {
+        "attn.qkv": (3 * dim, dim),
+        "attn.proj": (dim, dim),
+        "mlp.fc1": (4 * dim, dim),
+        "mlp.fc2": (dim, 4 * dim),
+    }
     layers = {f"{name}.weight": shape for name, shape in linear.items()} | {f"{n}.bias": s[:1] for n, s in linear.items()}
     return norms | layers | {"attn.relative_position_bias_table": ((2 * WINDOW - 1) ** 2, heads)}
 

@@ -158,7 +158,8 @@ def test_softmax_is_bert_s_attention_without_parameters() -> None:
     mask = torch.arange(8) < torch.tensor([0, 3, 5, 8])[:, None]
     mixed = F.scaled_dot_product_attention(words, words, words, attn_mask=mask[:, None])
     torch.testing.assert_close(made.attended(words, mask.long())[1:], mixed[1:])
-    padding = made.padding * 8e-9  # type: ignore[operator]  # a buffer
+    assert isinstance(made.padding, torch.Tensor)
+    padding = made.padding * 8e-9
     wanted = padded_definition(made.cnn, mixed, [0, 3, 5, 8], padding)
     torch.testing.assert_close(made.embed(words, mask.long(), attention=True), wanted)
 

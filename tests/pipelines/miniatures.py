@@ -192,7 +192,9 @@ def cifar_record(labels: tuple[int, ...], seed: int) -> bytes:
 def cifar10(folder: Path) -> Expected:
     put(folder, {"batches.meta.txt": "airplane\nautomobile\nbird\n\n", "test_batch.bin": cifar_record((1,), 9)})
     put(folder, {f"data_batch_{i}.bin": cifar_record((2,), i) + cifar_record((0,), 10 + i) for i in range(1, 6)})
-    train = [(None, name, cifar_record((), k)) for i in range(1, 6) for name, k in (("bird", i), ("airplane", 10 + i))]
+    train: list[Seen] = [
+        (None, name, cifar_record((), k)) for i in range(1, 6) for name, k in (("bird", i), ("airplane", 10 + i))
+    ]
     return {"shards/cifar": train, "shards/cifar10": [(None, "automobile", cifar_record((), 9))]}
 
 

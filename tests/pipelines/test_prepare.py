@@ -15,6 +15,7 @@ from data.shards import RawSample, ShardSet
 from pipelines import prepare
 from pipelines.datasets import SOURCES, maker
 from pipelines.registry import pipelines
+from pipelines.reproduce import PAPERS, tables_of
 from tests.data.packing import samples
 from tests.pipelines.miniatures import DOWNLOADS, Seen, put
 
@@ -140,11 +141,14 @@ def test_another_form_is_told(
     assert said.startswith("error: ") and named in said, said
 
 
-def test_whatever_recipes_read_is_made_by_something() -> None:
+def test_whatever_recipes_and_tables_read_is_made_by_something() -> None:
     """But for the shards that stand for the user's own."""
     texts = [make().to_json() for module in pipelines().values() for make in module.RECIPES.values()]
+    texts += [str((table.columns, table.rows)) for paper in PAPERS for table in tables_of(paper).values()]
     places = {
-        place for text in texts for place in re.findall(r"(?:shards|wos|semeval|prompts|vectors|SentEval)/[\w./-]+", text)
+        place
+        for text in texts
+        for place in re.findall(r"(?:shards|wos|glue|semeval|prompts|vectors|SentEval)/[\w./-]+", text)
     }
     assert len(places) > 30
     assert {place for place in places if maker(place) is None} == {"shards/my-pairs", "shards/my-pairs-val"}

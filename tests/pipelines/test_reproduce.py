@@ -23,7 +23,7 @@ from pipelines.tables import runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
 from pipelines.tables.render import render
-from pipelines.tables.table import Row, Table
+from pipelines.tables.table import Row, Table, Values
 from trainers.recipe import Recipe
 
 
@@ -100,7 +100,7 @@ def test_a_list_of_settings_shows_the_paper_s(scale: str, tmp_path: Path, capsys
 
 def test_a_rendered_table() -> None:
     rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
-    values = {
+    values: Values = {
         "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
         "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
         "c": {"mr": [], "cr": []},
@@ -148,3 +148,10 @@ def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> No
         cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in both]
         expected = 100 * stats.spearmanr(cosines, [float(score) for score, *_ in pairs])[0]
         assert values[name]["stsb-dev"][0] == pytest.approx(expected, abs=0.01), name
+
+
+@pytest.mark.parametrize(("paper", "key"), [("sgbert", "T8"), ("nonlingcse", "TC.1"), ("sgbert", "F2")])
+def test_what_needs_no_run_is_rendered(paper: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "folder"
+    assert reproduce.main([paper, key, "--out", str(out)]) == 0
+    assert (out / f"{paper}-{key}.txt").read_text() == capsys.readouterr().out

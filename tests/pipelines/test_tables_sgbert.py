@@ -13,6 +13,7 @@ import pytest
 
 from evaluation.load import load_model
 from evaluation.registry import make_tasks
+from evaluation.tasks.sts import PairTask
 from pipelines.tables import runs, sgbert
 from pipelines.tables.offline import Offline
 from pipelines.tables.table import Row, Table
@@ -90,6 +91,7 @@ def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> Non
     paper: Any = SimpleNamespace()
     values = runs.run(sgbert.TABLES["F5"], paper, runs.Scale(tmp_path, model.parent), [row], (0,), lambda line: None)
     (task,) = make_tasks(["stsb-dev"], model.parent)
+    assert isinstance(task, PairTask)
     found = task.similarities(load_model(str(model), device="cpu"))
     assert values["untuned"]["rated 5"] == [pytest.approx(100 * np.mean(found[task.gold == 5]), abs=1e-3)]
     assert len(list((tmp_path / "pictures").glob("untuned-*.png"))) == 1

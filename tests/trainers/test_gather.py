@@ -46,11 +46,10 @@ METHODS = {
     "gclsr": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
     "mocoutrl": MoCoUTRLConfig(perturbation=False, momentum=0.9),
     "sg-opt": SGBERTConfig(head_width=24, temperature=0.1),
-    # one layer: the sampler draws from each rank's own generator
-    "sg": SGBERTConfig(loss="sg", layers=(1,), head_width=0, temperature=0.1, pooling="mean"),
-    "sg-opt1": SGBERTConfig(loss="opt1", layers=(1,), head_width=0, temperature=0.1),
-    "sg-opt2": SGBERTConfig(loss="opt2", layers=(1,), head_width=0, temperature=0.1),
-    "sg-opt2-released": SGBERTConfig(loss="opt2", layers=(0,), head_width=0, temperature=0.1, variant="released"),
+    # the last layer alone: the sampler draws from each rank's own generator
+    "sg": SGBERTConfig(loss="sg", first_layer=2, head_width=0, temperature=0.1, pooling="mean"),
+    "sg-opt1": SGBERTConfig(loss="opt1", first_layer=2, head_width=0, temperature=0.1),
+    "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
 

@@ -94,7 +94,7 @@ def test_matthews_correlation_of_glue() -> None:
 def test_a_second_sentence_counts(names: Example, tmp_path: Path) -> None:
     """The label is whether both sentences are the same, which neither shows alone."""
     rng = random.Random(0)
-    rows = []
+    rows: list[Example] = []
     for i in range(400):
         first = sentence(rng, 3)
         rows.append((first, "yes" if i % 2 else "no", first if i % 2 else sentence(rng, 3)))

@@ -198,7 +198,7 @@ TABLES = {
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """100 steps of 32 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
+    """100 steps of 16 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
     questions(offline)
     text = recipe.streams["text"]
     changes = {
@@ -206,7 +206,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         "encoder.path": SMALL_ENCODER,
         "encoder.pooling": "mean",
         "streams.text.shards": offline.nli() if "hard_neg" in getattr(text, "columns", ()) else offline.wikipedia(),
-        "streams.text.batch_size": min(32, text.batch_size),
+        "streams.text.batch_size": min(16, text.batch_size),
         "optim.text.lr": 5e-4,
         "optim.text.warmup": 0.1,
         "evaluation.data": str(offline.data / "senteval" / "downstream"),
@@ -220,9 +220,9 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         "run.checkpoint_every": None,
     }
     if recipe.paper == "mocoutrl":
-        changes |= {"streams.text.lexicon": "small", "streams.text.max_length": 64}
+        changes |= {"streams.text.lexicon": "small", "streams.text.max_length": 32}
     else:
-        changes |= {"streams.text.max_length": 64, "method.head": "none", "method.temperature": 0.07}
+        changes |= {"streams.text.max_length": 32, "method.head": "none", "method.temperature": 0.07}
     return changed(recipe, changes)
 
 

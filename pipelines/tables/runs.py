@@ -88,7 +88,7 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
         shared |= {"run.workers": workers}
     if workers == 0:
         shared |= {"run.gpus_per_worker": 0}
-    return resolve(changed(recipe, shared))
+    return changed(recipe, shared)
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
@@ -173,7 +173,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     trained: dict[str, Any] = {}
     if row.recipe is not None:
         recipe = scaled(row, paper, scale)
-        identity = recipe.replace("run.seed", 0).identity()
+        identity = resolve(recipe.replace("run.seed", 0)).identity()
         folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         prepare(recipe)

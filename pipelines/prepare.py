@@ -21,7 +21,7 @@ from data.errors import DataError, did_you_mean
 from data.shard_writer import Output, pack
 from data.shards import MANIFEST
 from data.sources.source import Content, Result, Source
-from pipelines.datasets import SOURCES
+from pipelines.downloads import SOURCES
 from pipelines.pack import report
 
 TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000

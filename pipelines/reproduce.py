@@ -18,7 +18,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError, did_you_mean
-from pipelines.datasets import maker
+from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import render

@@ -1,4 +1,4 @@
-"""Every download of `pipelines/datasets.py` in its original layout, with a handful of samples, and what is to come of it."""
+"""What data sets look like as they are distributed: tiny ones in their layouts, and what is to be made of each."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from PIL import Image
 
 from data.shards import RawSample, ShardSet
 from pipelines import prepare
-from pipelines.datasets import SOURCES, maker
+from pipelines.downloads import SOURCES, maker
 from pipelines.registry import pipelines
 from pipelines.reproduce import PAPERS, tables_of
 from tests.data.packing import samples

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer
 
 from evaluation.tasks.lee import lee
 from pipelines import repeat, reproduce
-from pipelines.datasets import maker
+from pipelines.downloads import maker
 from pipelines.parts import SMALL_ENCODER
 from pipelines.tables import runs
 from pipelines.tables.dry_run import dry_run

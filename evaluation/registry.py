@@ -258,7 +258,7 @@ def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Ta
             raise EvaluationError(f"task {title}: option {switch}={given}; it is true or false")
         switches[switch] = given == "true"
         title += f"-{switch}" * switches[switch]
-    return RetrievalTask(title, place, **switches, **options)
+    return RetrievalTask(title, place, options.get("primary", "mean_r1"), switches["shared"], switches["released"])
 
 
 def _contrastive(title: str, place: str, options: Options, probing: Probing) -> Task:

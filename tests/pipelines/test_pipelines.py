@@ -14,7 +14,9 @@ from trainers.engine.launch import fit
 
 
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("pipeline", [visualcse, clap, mocoutrl], ids=lambda module: module.__name__)
+@pytest.mark.parametrize(
+    "pipeline", [visualcse, *(pytest.param(module, marks=pytest.mark.cluster) for module in (clap, mocoutrl))]
+)
 def test_smoke_on_ray(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text, images, pairs with sounds, and triplets; tests/golden has every recipe in one process."""
     from sentence_transformers import SentenceTransformer

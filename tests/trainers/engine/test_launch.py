@@ -58,7 +58,8 @@ def test_a_worker_s_error_is_the_user_s_error(recipe: Recipe, place: Path, tmp_p
     broken = recipe.replace("run.workers", 1).replace("streams.image.shards", str(tmp_path / "image"))
     with pytest.raises(DataError, match=r"stream 'image'.*bad.*on_bad_sample"):
         fit(broken)
-    summary = fit(broken.replace("streams.image.on_bad_sample", "skip").replace("streams.image.max_skipped_share", 0.1))
+    skipping = broken.replace("streams.image.on_bad_sample", "skip").replace("streams.image.max_skipped_share", 0.1)
+    summary = fit(skipping.replace("run.workers", 0))
     assert summary["skipped"]["image"] >= 1
     report = json.loads((tmp_path / "run" / "skipped.json").read_text())
     assert all("bad" in key for key, _ in report["image"])

@@ -24,6 +24,8 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
     own = columns if len(columns) == len(table.columns) else table.columns
     published = [*own, *([AVERAGE] if table.average else [])]
     names = dict(zip(own, table.names, strict=True)) if table.names else {}
+    if len(columns) != len(table.columns):
+        names[AVERAGE] = f"{AVERAGE} of {len(columns)} (paper: of {len(table.columns)})"
     lines = [["", "", *(names.get(column, _short(column)) for column in shown)]]
     for row in rows:
         ours = {column: means.get(row.label, {}).get(column, []) for column in shown}

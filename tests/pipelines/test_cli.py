@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import packages_distributions
 from pathlib import Path
 
 import pytest
@@ -116,6 +117,11 @@ def test_help_lists_recipes_and_every_setting(capsys: pytest.CaptureFixture[str]
     unset = {f"optim.{turn}.groups" for turn in ("image", "text")}  # only in a file
     for path in visualcse.RECIPES["roberta-base"]().flat().keys() - unset:
         assert f"--{path}" in text, path
+
+
+def test_no_script_hides_a_library() -> None:
+    """A script's own folder comes first on its path, so `pipelines/datasets.py` would be taken for the library."""
+    assert not {place.stem for place in (ROOT / "pipelines").iterdir()} & set(packages_distributions())
 
 
 def test_a_script_starts_from_the_root_of_the_repository(tmp_path: Path) -> None:

@@ -183,7 +183,8 @@ def ended(uri: str) -> dict[str, tuple[str, str, str]]:
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("visualcse")
     runs = client.search_runs([experiment.experiment_id], "tags.`sweep.trial` LIKE '%'") if experiment else []
-    found = [(run.info.run_id, run.data.tags) for run in runs if "sweep.status" in run.data.tags]
+    statuses = ("finished", "stopped")  # a lost one has no step
+    found = [(run.info.run_id, run.data.tags) for run in runs if run.data.tags.get("sweep.status") in statuses]
     return {tags["sweep.trial"]: (run_id, tags["sweep.status"], tags["sweep.step"]) for run_id, tags in found}
 
 

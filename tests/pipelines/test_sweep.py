@@ -298,8 +298,8 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
     assert room(search.recipes.values(), 4, 0).at_once == 2
     trials, plan, results, parent = carried_out(search, tmp_path / "sweep")
     assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 3
-    # The last one begins when another has ended, most often one that was stopped while it still waited for Ray Train.
-    assert trials[0].status == "finished" and trials[2].status == "stopped" and trials[0].best is not None
+    # Whether ASHA stops one of the others depends on which of them is there first.
+    assert trials[0].status == "finished" and trials[0].best is not None
     with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
         assert held_out(plan.recipe({"trial": assignments(search)[0]}), folders)[0]["lee"]["spearman"] is not None
     assert all(run.info.status == "FINISHED" for run in nested(parent).values())

@@ -24,6 +24,8 @@ log = logging.getLogger(__name__)
 
 COLLAPSED = 0.1
 """A spread below this is reported: independent directions have 1, a single vector 0."""
+EVERY = 10
+"""Steps between two looks at it, each of which waits for a GPU."""
 
 
 class GCLSRConfig(MethodConfig):
@@ -110,25 +112,25 @@ class GCLSR(Method):
         self.warned = False
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Embeddings ``y``, projections ``z`` and predictions ``p`` (B, 2, ...) of two views."""
+        """Embeddings ``y`` (B, 2, d) of two views, or (B, 1, d) where these are the same."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
-        if ids.shape[1] == 1 and self.config.augmentation == "none":
-            views = [self._view(ids[:, 0], mask[:, 0])] * 2  # the same
-        else:
+        if self.config.augmentation != "none":
             ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)
-            views = [self._view(ids[:, view], mask[:, view]) for view in (0, 1)]
-        y, z, p = (torch.stack(part, 1) for part in zip(*views, strict=True))
-        return {"y": y, "z": z, "p": p}
+        return {"y": torch.stack([self._view(*view) for view in zip(ids.unbind(1), mask.unbind(1), strict=True)], 1)}
 
-    def _view(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One view through everything, so that BatchNorm sees the views apart, as SimSiam does."""
+    def _view(self, ids: Tensor, mask: Tensor) -> Tensor:
         words = self.sentence_encoder.look_up(ids)
         if self.config.augmentation == "pwva":
             there = mask.bool()
             words[there] = self._augmented(words[there])
-        y = self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
-        z = self.projector(y)
-        return y, z, self.predictor(z)
+        return self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
+
+    def projections(self, y: Tensor) -> tuple[Tensor, Tensor]:
+        """Projections z and predictions p (B, 2, width), each view alone, so that BatchNorm sees them apart, as SimSiam
+        does."""
+        z = torch.stack([self.projector(view) for view in y.unbind(1)], 1)
+        p = torch.stack([self.predictor(view) for view in z.unbind(1)], 1)
+        return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
 
     def _augmented(self, words: Tensor) -> Tensor:
         generator = torch.Generator(words.device).manual_seed(int(torch.randint(2**62, ())))
@@ -144,7 +146,8 @@ class GCLSR(Method):
         )
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        y, z, p = (features["text"][name] for name in ("y", "z", "p"))
+        y = features["text"]["y"]
+        z, p = self.projections(y)
         target = z.detach() if self.config.stop_gradient else z
         loss = losses.grouped_cosine(p, target.flip(1), self.config.group_size)  # D(p1, z2) and D(p2, z1)
         self.spread = losses.spread(z[:, 0].detach())
@@ -158,7 +161,7 @@ class GCLSR(Method):
         return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}
 
     def after_step(self, step: int) -> None:
-        if self.spread is not None and float(self.spread) < COLLAPSED and not self.warned:
+        if step % EVERY == 0 and self.spread is not None and float(self.spread) < COLLAPSED and not self.warned:
             self.warned = True
             log.warning(
                 "step %d: the projections have collapsed, projection_spread is %.3f (1: independent directions, 0: one "

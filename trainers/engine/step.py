@@ -148,7 +148,7 @@ class Watch:
 
 def _raise(seen: Seen, values: dict[str, float]) -> None:
     bad = {name: value for name, value in values.items() if not math.isfinite(value)}
-    what = "gradient" if "gradient" in bad else f"loss {bad}"
+    what = "gradient, though this worker's loss is finite," if "gradient" in bad else f"loss {bad}"
     keys = "; ".join(f"stream {name!r}: {', '.join(first)}" for name, first in seen.keys.items())
     raise NonFiniteLoss(
         f"step {seen.step}, turn {seen.turn!r}: {what} is not finite. Samples of the batch (first 8): {keys}. "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -112,11 +113,12 @@ class GCLSR(Method):
         self.warned = False
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Embeddings ``y`` (B, 2, d) of two views, or (B, 1, d) where these are the same."""
+        """Embeddings (B, d) of the ``first`` and the ``second`` view; of the first alone where they are the same."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
         if self.config.augmentation != "none":
             ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)
-        return {"y": torch.stack([self._view(*view) for view in zip(ids.unbind(1), mask.unbind(1), strict=True)], 1)}
+        names = ("first", "second")[: ids.shape[1]]
+        return {name: self._view(ids[:, view], mask[:, view]) for view, name in enumerate(names)}
 
     def _view(self, ids: Tensor, mask: Tensor) -> Tensor:
         words = self.sentence_encoder.look_up(ids)
@@ -125,11 +127,14 @@ class GCLSR(Method):
             words[there] = self._augmented(words[there])
         return self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
 
-    def projections(self, y: Tensor) -> tuple[Tensor, Tensor]:
-        """Projections z and predictions p (B, 2, width), each view alone, so that BatchNorm sees them apart, as SimSiam
-        does."""
-        z = torch.stack([self.projector(view) for view in y.unbind(1)], 1)
-        p = torch.stack([self.predictor(view) for view in z.unbind(1)], 1)
+    def projections(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Projections z and predictions p (B, 2, width) of one or two views (B, d), each alone, so that BatchNorm sees them
+        apart, as SimSiam does."""
+        found = []
+        for y in views:
+            z = self.projector(y)
+            found.append((z, self.predictor(z)))
+        z, p = (torch.stack(part, 1) for part in zip(*found, strict=True))
         return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
 
     def _augmented(self, words: Tensor) -> Tensor:
@@ -146,13 +151,13 @@ class GCLSR(Method):
         )
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        y = features["text"]["y"]
-        z, p = self.projections(y)
+        z, p = self.projections(features["text"].values())
         target = z.detach() if self.config.stop_gradient else z
         loss = losses.grouped_cosine(p, target.flip(1), self.config.group_size)  # D(p1, z2) and D(p2, z1)
         self.spread = losses.spread(z[:, 0].detach())
         return StepOutput(
-            {"text": loss}, {"embedding_spread": losses.spread(y[:, 0].detach()), "projection_spread": self.spread}
+            {"text": loss},
+            {"embedding_spread": losses.spread(features["text"]["first"].detach()), "projection_spread": self.spread},
         )
 
     def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:

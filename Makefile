@@ -41,12 +41,9 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What lacks its data says so and is skipped.
+# What lacks its data says so and has no row in the table.
 bench: $(STAMP)
-	@for file in benchmarks/speed/[a-z]*.py; do \
-		grep -q __main__ $$file || continue; name=$$(basename $$file .py); \
-		echo "\n== $$name"; $(BIN)/python -m benchmarks.speed.$$name || exit 1; \
-	done
+	$(BIN)/python -m benchmarks.targets
 
 clean:
 	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

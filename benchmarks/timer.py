@@ -119,6 +119,8 @@ class Target:
     """Of these two one is given."""
     measured: Sequence[float] = ()
     """The ratio in every round; empty: not measured here, `why` says what lacks."""
+    unit: str = ""
+    """``s`` where the target is no ratio but seconds that a user waits."""
     peak_mb: Mapping[str, float] = field(default_factory=dict)
     """Peak memory by side; `peaks` takes it from a race."""
     why: str = ""
@@ -126,8 +128,12 @@ class Target:
 
     @property
     def wanted(self) -> str:
-        """``≥ 1.3``."""
-        return f"≤ {self.at_most:g}" if self.at_least is None else f"≥ {self.at_least:g}"
+        """``≥ 1.3``, ``≤ 10 s``."""
+        return (f"≤ {self.at_most:g}" if self.at_least is None else f"≥ {self.at_least:g}") + self._unit
+
+    @property
+    def _unit(self) -> str:
+        return f" {self.unit}" if self.unit else ""
 
     @property
     def reached(self) -> bool | None:
@@ -146,7 +152,9 @@ class Target:
 
     def row(self) -> str:
         """A line of the table of targets."""
-        measured = f"{statistics.median(self.measured):.2f} ± {spread(self.measured):.0f} %" if self.measured else "-"
+        measured = "-"
+        if self.measured:
+            measured = f"{statistics.median(self.measured):.2f}{self._unit} ± {spread(self.measured):.0f} %"
         said = {True: "yes", False: "**no**", None: "not here"}[self.reached]
         peaks = ", ".join(f"{side} {megabytes:,.0f}" for side, megabytes in self.peak_mb.items())
         return f"| {self.area} | {self.what} | {self.wanted} | {measured} | {said} | {peaks} | {self.why} |"

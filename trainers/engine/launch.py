@@ -8,7 +8,8 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from data import upload
 from data.shard_urls import absolute
 from evaluation import registry as tasks
 from trainers import registry
-from trainers.engine.checkpoint import load_method
+from trainers.engine.checkpoint import build_method, load_method
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost
 from trainers.engine.loop import Engine
@@ -24,7 +25,7 @@ from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, open_run
+from trainers.engine.tracking import RunHandle, import_mlflow, open_experiment, open_run
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -56,23 +57,82 @@ def quiet() -> None:
         transformers.utils.logging.disable_progress_bar()
 
 
-def start_ray(recipe: Recipe) -> None:
-    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
+WORKER = {"env_vars": {"MULTICSE_WORKER": "1"}}
+"""Ray's runtime environment of training workers. It tells their processes from those of Ray's own actors, so that a worker
+gets one that `warm` has prepared."""
+TRAIN = {
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
+}
+"""Ray Train's settings, unless the environment has its own."""
+ONE_MACHINE = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
+"""More of them where Ray is started here: no node is taken away that had to be watched, and asking often costs nothing."""
+
+
+def start_ray(recipe: Recipe) -> bool:
+    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine.
+
+    Returns whether it was started here.
+    """
     import ray
 
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
+    verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
+    settings = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **TRAIN, **(ONE_MACHINE if here else {})}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
     if ray.is_initialized():
-        return
-    verbose = recipe.run.verbose
+        return False
     ray.init(
-        address=None if os.environ.get("RAY_ADDRESS") else "local",
+        address="local" if here else None,
         include_dashboard=None,
         log_to_driver=verbose,
         logging_level=logging.INFO if verbose else logging.ERROR,
     )
+    return here
+
+
+@contextlib.contextmanager
+def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
+    """MLflow's database and an experiment are opened in a thread while the body starts Ray, since each takes seconds.
+
+    Raises TrackingError at the end.
+    """
+    import ray  # noqa: F401  # here: of two threads that import the same, one can meet half of it
+
+    import_mlflow()
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(open_experiment, recipe.run.tracking_uri, experiment)
+        yield
+        opened.result()
+
+
+def warm(recipe: Recipe) -> None:
+    """Let processes import what training workers will, while the driver checks and opens the run. Ray keeps them for
+    workers, since these have the same environment.
+
+    Without GPUs only: a process is given its own when it becomes a worker.
+    """
+    import ray
+
+    if recipe.run.gpus_per_worker:
+        return
+    own = {name: os.environ[name] for name in (*TRAIN, *ONE_MACHINE)}
+    own |= {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0", **WORKER["env_vars"]}  # the first is what Train adds
+    task = ray.remote(num_cpus=0, max_retries=0, runtime_env={"env_vars": own})(_imports)
+    for _ in range(recipe.run.workers):
+        task.remote(recipe.to_json(), registry.loaded())
+
+
+def _imports(recipe: str, methods: dict[str, str]) -> None:
+    import ray.data
+    import ray.train.torch  # noqa: F401
+
+    import_mlflow()
+    for name, source in methods.items():
+        registry.load_source(name, source)
+    with contextlib.suppress(Exception):  # the run itself says what is wrong
+        build_method(Recipe.from_json(recipe))
 
 
 AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
@@ -149,14 +209,16 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     check(recipe)
     output = Path(recipe.run.output)
     if recipe.run.workers:
-        start_ray(recipe)
+        with opening(recipe, _experiment(recipe)):
+            if start_ray(recipe):
+                warm(recipe)
         check(recipe, *capacity())
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.json").write_text(recipe.to_json())
     prepare(recipe)
     handle = open_run(
         recipe.run.tracking_uri or "",
-        recipe.run.experiment or recipe.paper,
+        _experiment(recipe),
         f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}",
         params=recipe.flat(),
         tags={"identity": recipe.identity()},
@@ -176,6 +238,10 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         raise
     finally:
         handle.finish(status)
+
+
+def _experiment(recipe: Recipe) -> str:
+    return recipe.run.experiment or recipe.paper
 
 
 def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[Any] = ()) -> tuple[dict[str, Any], Path]:
@@ -218,6 +284,7 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
             failure_config=FailureConfig(max_failures=run.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[*callbacks],
+            worker_runtime_env=WORKER,
         ),
     )
     try:

@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-data test-cluster check format bench clean
+.PHONY: setup demo test test-data test-cluster check format bench guard clean
 
 setup: $(STAMP)
 
@@ -44,6 +44,10 @@ format: $(STAMP)
 # What lacks its data says so and has no row in the table.
 bench: $(STAMP)
 	$(BIN)/python -m benchmarks.targets
+
+# Ratios that are clearly worse than recorded end it with an error.
+guard: $(STAMP)
+	$(BIN)/python -m benchmarks.guard
 
 clean:
 	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

@@ -17,7 +17,7 @@ from data import upload
 from data.shard_urls import absolute
 from evaluation import registry as tasks
 from trainers import registry
-from trainers.engine.checkpoint import build_method, load_method
+from trainers.engine.checkpoint import load_method
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost
 from trainers.engine.loop import Engine
@@ -57,9 +57,6 @@ def quiet() -> None:
         transformers.utils.logging.disable_progress_bar()
 
 
-WORKER = {"env_vars": {"MULTICSE_WORKER": "1"}}
-"""Ray's runtime environment of training workers. It tells their processes from those of Ray's own actors, so that a worker
-gets one that `warm` has prepared."""
 TRAIN = {
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
@@ -70,11 +67,8 @@ ONE_MACHINE = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHE
 """More of them where Ray is started here: no node is taken away that had to be watched, and asking often costs nothing."""
 
 
-def start_ray(recipe: Recipe) -> bool:
-    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine.
-
-    Returns whether it was started here.
-    """
+def start_ray(recipe: Recipe) -> None:
+    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
     import ray
 
     verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
@@ -82,14 +76,13 @@ def start_ray(recipe: Recipe) -> bool:
     for name, value in settings.items():
         os.environ.setdefault(name, value)
     if ray.is_initialized():
-        return False
+        return
     ray.init(
         address="local" if here else None,
         include_dashboard=None,
         log_to_driver=verbose,
         logging_level=logging.INFO if verbose else logging.ERROR,
     )
-    return here
 
 
 @contextlib.contextmanager
@@ -105,34 +98,6 @@ def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
         opened = pool.submit(open_experiment, recipe.run.tracking_uri, experiment)
         yield
         opened.result()
-
-
-def warm(recipe: Recipe) -> None:
-    """Let processes import what training workers will, while the driver checks and opens the run. Ray keeps them for
-    workers, since these have the same environment.
-
-    Without GPUs only: a process is given its own when it becomes a worker.
-    """
-    import ray
-
-    if recipe.run.gpus_per_worker:
-        return
-    own = {name: os.environ[name] for name in (*TRAIN, *ONE_MACHINE)}
-    own |= {"RAY_WARN_BLOCKING_GET_INSIDE_ASYNC": "0", **WORKER["env_vars"]}  # the first is what Train adds
-    task = ray.remote(num_cpus=0, max_retries=0, runtime_env={"env_vars": own})(_imports)
-    for _ in range(recipe.run.workers):
-        task.remote(recipe.to_json(), registry.loaded())
-
-
-def _imports(recipe: str, methods: dict[str, str]) -> None:
-    import ray.data
-    import ray.train.torch  # noqa: F401
-
-    import_mlflow()
-    for name, source in methods.items():
-        registry.load_source(name, source)
-    with contextlib.suppress(Exception):  # the run itself says what is wrong
-        build_method(Recipe.from_json(recipe))
 
 
 AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
@@ -210,8 +175,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     output = Path(recipe.run.output)
     if recipe.run.workers:
         with opening(recipe, _experiment(recipe)):
-            if start_ray(recipe):
-                warm(recipe)
+            start_ray(recipe)
         check(recipe, *capacity())
     output.mkdir(parents=True, exist_ok=True)
     (output / "recipe.json").write_text(recipe.to_json())
@@ -284,7 +248,6 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
             failure_config=FailureConfig(max_failures=run.max_failures),
             checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[*callbacks],
-            worker_runtime_env=WORKER,
         ),
     )
     try:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from scipy import stats
 
 from evaluation.task import EvaluationError
 
@@ -61,8 +62,6 @@ def welch_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) ->
 
 
 def _t_test(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, pooled: bool) -> TTest:
-    from scipy import stats  # what only reads a table does not wait for it
-
     x, y = _values("a", a), _values("b", b)
     # rounding leaves a spread of 1e-16 in equal values
     if max(np.ptp(x), np.ptp(y)) <= 1e-12 * max(abs(x).max(), abs(y).max()):

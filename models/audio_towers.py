@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
+from transformers import ASTConfig, ClapAudioConfig
 
 from data.streams.device import spec_augment
 from data.streams.inputs import AudioInput
 from models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
-
-if TYPE_CHECKING:
-    from transformers import ClapAudioConfig
 
 # Mean and standard deviation of spectrograms, for AST: its own of AudioSet (natural log); of decibels, those of
 # environmental sounds (ESC-50's and Clotho's clips have means of -40 and -42 and deviations of 34 and 26).
@@ -80,8 +78,6 @@ class HTSATTower(AudioTower):
         return config
 
     def _new_config(self) -> ClapAudioConfig:
-        from transformers import ClapAudioConfig
-
         stages = len(self.depths)
         if len(self.heads) != stages:
             raise ValueError(f"method.tower.heads: {self.heads} for depths {self.depths}; give one number for each stage")
@@ -161,8 +157,6 @@ class ASTTower(AudioTower):
         if self.path is None:
             if self.width % self.heads:
                 raise ValueError(f"method.tower.heads: {self.heads} heads do not divide a width of {self.width}")
-            from transformers import ASTConfig
-
             config: Any = ASTConfig(
                 patch_size=self.patch_size,
                 frequency_stride=self.stride,

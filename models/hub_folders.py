@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+from huggingface_hub import snapshot_download
+from huggingface_hub.errors import HFValidationError
+from transformers import PretrainedConfig
 
 
 @dataclass(frozen=True)
@@ -29,9 +29,6 @@ class Source:
         """
         if Path(path).is_dir():
             return Path(path)
-        from huggingface_hub import snapshot_download
-        from huggingface_hub.errors import HFValidationError
-
         tokenizer, tensors = (
             (["*.txt", "*.model", "*.spm"] if self.tokenizer else []),
             (["*.safetensors"] if weights else []),

@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
+from transformers import CLIPVisionConfig
 
 from data.streams.inputs import ImageInput
 from models.clip_layers import init_clip_vision, last_clip_layer
@@ -41,8 +42,6 @@ class ViTTower(TowerConfig):
                 raise ValueError(
                     f"method.tower.patch_size: {self.patch_size} does not divide method.tower.input.size {self.input.size}"
                 )
-            from transformers import CLIPVisionConfig
-
             return CLIPVisionConfig(
                 image_size=self.input.size,
                 patch_size=self.patch_size,

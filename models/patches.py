@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 from torch import Tensor, nn
+from transformers import ASTModel, AutoConfig, ViTConfig, ViTModel
 
 # Weights the VisualCSE authors use, by hidden size. Their RobertaForCL loads ViT-large whatever the encoder
 # ([DISAGREE 2.1]), which cannot run for roberta-base; picking by size is the repair.
@@ -19,8 +20,6 @@ class ImagePatches(nn.Module):
     """
 
     def __init__(self, hidden_size: int, image_size: int = 224, patch_size: int = 16, path: str | None = None) -> None:
-        from transformers import ViTConfig, ViTModel
-
         super().__init__()
         # A ViT without layers is its embedding module, with Hugging Face's initialisation and loading.
         if path is None:
@@ -62,8 +61,6 @@ class AudioPatches(nn.Module):
         statistics: tuple[float, float] | None = None,
         path: str | None = None,
     ) -> None:
-        from transformers import ASTModel
-
         super().__init__()
         ast = None if path is None else ASTModel.from_pretrained(
             path, num_hidden_layers=0, use_safetensors=True, dtype=torch.float32
@@ -129,8 +126,6 @@ def _vit_path(path: str, hidden_size: int) -> str:
 
 def _check_folder(setting: str, path: str, hidden_size: int, sizes: dict[str, tuple[str, int]], what: str) -> None:
     """sizes: setting of the method -> what the folder's config.json calls it, and its value here."""
-    from transformers import AutoConfig
-
     try:
         config = AutoConfig.from_pretrained(path)
     except OSError as error:

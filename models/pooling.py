@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
 import torch
+from sentence_transformers.sentence_transformer import modules as st
 from torch import Tensor, nn
 
 Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
@@ -28,42 +28,15 @@ GROUPS = 4  # of similar length in a batch on a CPU
 
 
 def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
-    """Token states (B, L, d), or those of all layers, to one vector per row (B, d), as sentence-transformers' Pooling does.
+    """Token states (B, L, d), or those of all layers, to one vector per row (B, d), by sentence-transformers' Pooling.
 
     mask (B, L) is 1 where a token counts, on whichever side the padding is.
     """
     if pooling in AVERAGED:
         first, last = AVERAGED[pooling]
         tokens = (layers[first] + layers[last]) / 2
-    return POOLED[MODES[pooling]](tokens, mask)
-
-
-def _first(tokens: Tensor, mask: Tensor) -> Tensor:
-    return _at(tokens, mask.int().argmax(1))
-
-
-def _last(tokens: Tensor, mask: Tensor) -> Tensor:
-    return _at(tokens, mask.shape[1] - 1 - mask.int().flip(1).argmax(1))
-
-
-def _at(tokens: Tensor, places: Tensor) -> Tensor:
-    return tokens.gather(1, places[:, None, None].expand(-1, 1, tokens.shape[-1])).squeeze(1)
-
-
-def _mean(tokens: Tensor, mask: Tensor) -> Tensor:
-    """Sums are float32 whatever the precision."""
-    half = tokens.dtype in (torch.float16, torch.bfloat16)
-    weights, kind = mask[..., None].to(tokens.dtype), torch.float32 if half else tokens.dtype
-    total = (tokens * weights).sum(1, dtype=kind)
-    return (total / weights.sum(1, dtype=kind).clamp(min=1e-9)).to(tokens.dtype)
-
-
-def _max(tokens: Tensor, mask: Tensor) -> Tensor:
-    return tokens.masked_fill(mask[..., None] == 0, -math.inf).max(1).values
-
-
-# The library itself takes seconds to import, which every worker would wait for.
-POOLED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"cls": _first, "lasttoken": _last, "mean": _mean, "max": _max}
+    features = {"token_embeddings": tokens, "attention_mask": mask}
+    return st.Pooling(tokens.shape[-1], MODES[pooling])(features)["sentence_embedding"]
 
 
 def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
+from sentence_transformers import SentenceTransformer
+from sentence_transformers.sentence_transformer import modules as st
 from torch import Tensor, nn
 from transformers import AutoTokenizer, CLIPTextModel, PretrainedConfig
 
@@ -18,7 +20,6 @@ from models.hub_folders import ENCODER
 from models.pooling import AVERAGED, Pooling, by_length, pool
 from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
 from models.text_folders import (
-    STACKS,
     has_pooler,
     load_model,
     make_modules,
@@ -29,6 +30,9 @@ from models.text_folders import (
     text_config,
     text_half,
 )
+
+# Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
+STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
 
 TOKENIZING = threading.RLock()
 """Held while a tokenizer is called: it keeps the length of its last call as state, and every stream has a thread of its own.
@@ -287,9 +291,6 @@ class TextEncoder(SentenceEncoder):
         self.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
-        from sentence_transformers import SentenceTransformer
-        from sentence_transformers.sentence_transformer import modules as st
-
         parts = [st.Transformer(folder), *make_modules(self.config, self.pooling, head, self.normalise)]
         SentenceTransformer(modules=parts, device="cpu").save(folder, create_model_card=False)
         # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.

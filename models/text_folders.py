@@ -5,26 +5,27 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from sentence_transformers.sentence_transformer import modules as st
 from torch import nn
+from transformers import (
+    MODEL_MAPPING,
+    AutoConfig,
+    AutoModel,
+    ClapTextModel,
+    CLIPTextModel,
+    PretrainedConfig,
+)
 
 from models.clip_layers import init_clip_text
 from models.heads import Head
 from models.hub_folders import ENCODER
 from models.pooling import AVERAGED, MODES, Pooling
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-# A driver asks for configurations only, and the models of transformers take seconds to import.
-
 # Models of texts and something else, of which a text encoder is one half.
-TEXT_HALVES = {"clip": "CLIPTextModel", "clap": "ClapTextModel"}
-
-# Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
-STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
+TEXT_HALVES: dict[str, Any] = {"clip": CLIPTextModel, "clap": ClapTextModel}
 
 # What the same dropout is called in different configurations.
 HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
@@ -41,8 +42,6 @@ def text_half(folder: Path) -> Path:
 
 def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
-    from transformers import AutoConfig
-
     config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
     return config.text_config if config.model_type in TEXT_HALVES else config
 
@@ -99,16 +98,11 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
 
 
 def _half(config: PretrainedConfig) -> Any:
-    import transformers
-
-    name = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
-    return name and getattr(transformers, name)
+    return TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
 
 
 def _model_class(config: PretrainedConfig) -> Any:
     """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
-    from transformers import MODEL_MAPPING
-
     return _half(config) or MODEL_MAPPING.get(type(config), None)
 
 
@@ -117,8 +111,6 @@ def _model_class(config: PretrainedConfig) -> Any:
 
 def new_model(config: PretrainedConfig) -> Any:
     """A model without pooler, its weights drawn from torch's random numbers; CLIP's as OpenAI draws them."""
-    from transformers import AutoModel, CLIPTextModel
-
     options = {"add_pooling_layer": False} if has_pooler(config) else {}
     half = _half(config)
     model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
@@ -132,8 +124,6 @@ def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) 
 
     Raises ValueError, about `path`, when weights are missing.
     """
-    from transformers import AutoModel
-
     pooler = pooler and has_pooler(config)
     options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
     half = _half(config)
@@ -174,19 +164,15 @@ def read_modules(folder: Path) -> Saved:
     for entry in json.loads((folder / "modules.json").read_text()):
         kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
         if kind == "Transformer":
-            saved = saved._replace(folder=place, limit=_most_tokens(place))
+            saved = saved._replace(folder=place, limit=st.Transformer.load_config(str(place)).get("max_seq_length"))
         elif kind == "WeightedLayerPooling":
-            from sentence_transformers.sentence_transformer import modules as st
-
             layers = st.WeightedLayerPooling.load(str(place)).layer_weights.nonzero().flatten().tolist()
             averaged = "avg_first_last" if layers[0] == 0 else "avg_top2"
         elif kind == "Pooling":
-            saved = saved._replace(pooling=averaged or _pooling(place, folder))
+            saved = saved._replace(pooling=averaged or _pooling(st.Pooling.load(str(place)).pooling_mode, folder))
         elif kind == "Dense" and entry["name"].startswith("projection"):
             saved = saved._replace(projected=True)
         elif kind == "Dense" and saved.head is None:
-            from sentence_transformers.sentence_transformer import modules as st
-
             dense = st.Dense.load(str(place))
             head = Head(dense.in_features, dense.out_features, dense.activation_function)
             head.linear.load_state_dict(dense.linear.state_dict())
@@ -201,19 +187,7 @@ def read_modules(folder: Path) -> Saved:
     return saved
 
 
-def _most_tokens(place: Path) -> int | None:
-    """What a Transformer module's file says, whose name has the model's type in it in old folders."""
-    found = sorted(place.glob("sentence_*_config.json"))
-    return json.loads(found[0].read_text()).get("max_seq_length") if found else None
-
-
-def _pooling(place: Path, folder: Path) -> Pooling:
-    """Of a Pooling module in `place`; old folders have a flag for every mode, as a mode could be added to another."""
-    config = json.loads((place / "config.json").read_text())
-    flags = [name for name in config if name.startswith("pooling_mode_") and config[name]]
-    modes = [name.removeprefix("pooling_mode_").removesuffix("_token").removesuffix("_tokens") for name in flags]
-    given = config.get("pooling_mode", modes or "mean")
-    mode = given if isinstance(given, str) else given[0] if len(given) == 1 else tuple(given)
+def _pooling(mode: Any, folder: Path) -> Pooling:
     names: dict[Any, Pooling] = {theirs: ours for ours, theirs in MODES.items() if ours != "cls" and ours not in AVERAGED}
     if mode not in names:
         raise ValueError(f"encoder.path: {str(folder)!r} pools by {mode!r}; supported: {', '.join(names)}")
@@ -222,8 +196,6 @@ def _pooling(place: Path, folder: Path) -> Pooling:
 
 def make_modules(config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool) -> list[nn.Module]:
     """What stands behind the transformer in a sentence-transformers folder; the reverse of `read_modules`."""
-    from sentence_transformers.sentence_transformer import modules as st
-
     made: list[nn.Module] = []
     if pooling in AVERAGED:
         depth = config.num_hidden_layers

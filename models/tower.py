@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
+from transformers import AutoConfig, PretrainedConfig
 
+from models.dual_module import MODELS
 from models.hub_folders import TOWER
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig
 
 Modality = Literal["image", "audio"]
 
@@ -80,8 +79,6 @@ class TowerConfig(BaseModel):
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
-        from models.dual_module import MODELS
-
         kind, options = MODELS[config.model_type]
         parts = {r"^(vision_model|audio_model)\.": ""}  # a whole CLIP or CLAP, or a half with its projection
         model, _ = TOWER.load(kind, path, TOWER.folder(path), config, key_mapping=parts, **options)
@@ -93,8 +90,6 @@ class TowerConfig(BaseModel):
 
     def new(self, config: Any, embed_dim: int) -> Any:
         """A model of the configuration, as transformers draws its weights."""
-        from models.dual_module import MODELS
-
         kind, options = MODELS[config.model_type]
         return kind(config, **options)
 
@@ -112,8 +107,6 @@ def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
 
     Raises ValueError where there is none, of another kind of model, or with no weights but pickled ones.
     """
-    from transformers import AutoConfig
-
     folder = TOWER.folder(path, weights=False)
     try:
         config = AutoConfig.from_pretrained(folder)

@@ -1,8 +1,8 @@
-"""The towers beside the text encoder, by their kinds: images or spectrograms to vectors; and what follows them."""
+"""The towers beside the text encoder, by their kinds: images or spectrograms to vectors."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field
 
@@ -12,6 +12,3 @@ from models.image_towers import ResNetTower as ResNetTower
 from models.image_towers import ViTTower as ViTTower
 
 AnyTower = Annotated[ViTTower | ResNetTower | HTSATTower | ASTTower, Field(discriminator="kind")]
-
-Projection = Literal["linear", "mlp"]
-"""Into the space that both encoders share: a matrix (CLIP), or two layers (CLAP)."""

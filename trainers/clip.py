@@ -10,14 +10,15 @@ from pydantic import Field
 from torch import Tensor
 
 from data.batch import Batch
-from models.towers import AnyTower, Projection, ViTTower
+from models.dual_encoder import DualEncoder, Projection, check_projection
+from models.text_encoder import TextEncoder
+from models.text_folders import has_dropout
+from models.towers import AnyTower, ViTTower
 from trainers import losses
 from trainers.gather import gather, offset, world_size
 from trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
-    from models.dual_encoder import DualEncoder
-    from models.text_encoder import TextEncoder
     from trainers.recipe import Recipe
 
 
@@ -67,9 +68,6 @@ class CLIPConfig(MethodConfig):
         self._check_streams(recipe)
         if encoder is None:
             return
-        from models.dual_encoder import check_projection
-        from models.text_folders import has_dropout
-
         self.tower.check()
         if self.variant == "released" and encoder.model_type != "clip_text_model":
             raise ValueError(
@@ -122,8 +120,6 @@ class CLIP(Method):
     sentence_encoder: DualEncoder
 
     def __init__(self, encoder: TextEncoder, config: CLIPConfig) -> None:
-        from models.dual_encoder import DualEncoder
-
         super().__init__()
         config.check_settings()
         self.config, self.turns = config, config.streams()

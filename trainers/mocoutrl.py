@@ -14,12 +14,13 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.heads import Head
 from models.pooling import by_length
+from models.text_encoder import TextEncoder
+from models.text_folders import positions
 from trainers import losses
 from trainers.gather import gather, offset, world_size
 from trainers.method import Method, MethodConfig, StepOutput
 
 if TYPE_CHECKING:
-    from models.text_encoder import TextEncoder
     from trainers.recipe import Recipe
 
 
@@ -93,11 +94,7 @@ class MoCoUTRLConfig(MethodConfig):
                 f"streams.text.max_length={stream.max_length} is more than the {PADDED} positions that "
                 "method.mean_with_padding takes the mean over; give at most that"
             )
-        if encoder is None:
-            return
-        from models.text_folders import positions
-
-        if positions(encoder) < PADDED:
+        if encoder is not None and positions(encoder) < PADDED:
             raise ValueError(
                 f"encoder.path has {positions(encoder)} positions, and method.mean_with_padding takes the mean over "
                 f"{PADDED}; set method.mean_with_padding False, or choose an encoder with as many"

@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.heads import Head
 from models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
+from models.text_encoder import STACKS, TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset, world_size
 from trainers.method import MethodConfig, StepOutput, Variant
 from trainers.simcse import SimCSE, SimCSEConfig
 
 if TYPE_CHECKING:
-    from models.text_encoder import TextEncoder
     from trainers.recipe import Recipe
 
 
@@ -143,8 +143,6 @@ class NonLingSettings(MethodConfig):
             config.check_stream(name, recipe)
         if encoder is None:
             return
-        from models.text_folders import STACKS
-
         if encoder.model_type not in STACKS:
             raise ValueError(
                 f"encoder.path: a {encoder.model_type!r} model cannot take image or audio patches; choose a model of type "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -11,10 +11,8 @@ from torch import Tensor, nn
 
 from data.batch import Batch
 from models.fresh_bert import FreshEncoder
+from models.text_encoder import TextEncoder
 from trainers.method import Method, MethodConfig, StepOutput
-
-if TYPE_CHECKING:
-    from models.text_encoder import TextEncoder
 
 
 class MaskedLMConfig(MethodConfig):

@@ -16,12 +16,12 @@ from data.batch import Batch
 from models.frozen import frozen
 from models.heads import Head
 from models.pooling import by_length, layer_stack, pooled_layers
+from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset
 from trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
-    from models.text_encoder import TextEncoder
     from trainers.recipe import Recipe
 
 

@@ -11,12 +11,12 @@ from pydantic import Field
 from torch import Tensor
 
 from data.batch import Batch
+from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset
 from trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
-    from models.text_encoder import TextEncoder
     from trainers.recipe import Recipe
 
 

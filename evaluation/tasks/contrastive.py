@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from scipy.special import logsumexp
 
 from evaluation.task import Encoder, EvaluationError, Score, logit_scale_of, look_up, unit
 from evaluation.tasks.paired_items import PairedTask, encode_pairs
@@ -19,8 +20,6 @@ def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) 
     """
     if items.shape != texts.shape:
         raise EvaluationError(f"the loss is of pairs, in one space; {items.shape} and {texts.shape} vectors were given")
-    from scipy.special import logsumexp
-
     logits = scale * unit(items) @ unit(texts).T
     both = logsumexp(logits, axis=1) + logsumexp(logits, axis=0)
     return float((both / 2 - logits.diagonal()).mean())

@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy import stats
 
 from data.text_files import read_lines, read_rows
 from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
@@ -143,15 +144,11 @@ class PairTask:
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Rank correlation of x, y (N,) in points; NaN where it is undefined (fewer than 2 values, or all equal)."""
-    from scipy import stats  # takes as long as all the rest of a task
-
     return 100 * float(stats.spearmanr(x, y).statistic) if _vary(x, y) else math.nan
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Linear correlation of x, y (N,) in points; NaN where it is undefined."""
-    from scipy import stats
-
     return 100 * float(stats.pearsonr(x, y).statistic) if _vary(x, y) else math.nan
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -96,28 +95,32 @@ def test_a_text_without_tokens_and_one_with_holes() -> None:
     assert not out.tokens[3].any() and not out.pooled[3].any()
 
 
+def row_of(packed: Packing) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, len(packed.places), 8, dtype=torch.float64, requires_grad=True)
+    return query, key, value
+
+
 @pytest.mark.parametrize("causal", [False, True])
-def test_the_two_attentions_within_texts_are_the_same(causal: bool) -> None:
-    """The one for CPUs, and the one for CUDA, which torch also carries out, slowly, on a CPU; with gradients."""
+def test_attention_within_texts_is_that_of_each_text_alone(causal: bool) -> None:
     mask = text(7, length=9)["attention_mask"][:, 0]
-    packed = Packing(mask)
-    options: dict[str, Any] = {"dropout_p": 0.0, "scale": 0.3, "is_causal": causal}
+    row, options = row_of(packed := Packing(mask)), {"scale": 0.3, "is_causal": causal}
+    whole, first = within_lengths(packed, row, options), 0
+    for length in sorted(mask.sum(1).tolist()):
+        query, key, value = (states[:, :, first : first + length] for states in row)
+        alone = F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2)
+        torch.testing.assert_close(whole[:, first : first + length], alone, rtol=0, atol=1e-10)
+        first += length
+
+
+def test_the_attention_for_cuda_is_the_same() -> None:
+    """torch also carries it out on a CPU, slowly and not for causal models; with gradients."""
+    row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))
     found = []
     for within in (within_lengths, within_jagged):
-        torch.manual_seed(0)
-        row = torch.randn(3, 1, 2, int(mask.sum()), 8, dtype=torch.float64, requires_grad=True)
-        out = within(packed, (row[0], row[1], row[2]), options)
-        (gradient,) = torch.autograd.grad(out.square().sum(), row)
-        found.append((out, gradient))
+        out = within(packed, row, {"scale": 0.3})
+        found.append((out, *torch.autograd.grad(out.square().sum(), row)))
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
-    # The same, text by text.
-    first, row = 0, torch.randn(3, 1, 2, int(mask.sum()), 8)
-    whole = within_lengths(packed, (row[0], row[1], row[2]), options)
-    for length in sorted(mask.sum(1).tolist()):
-        query, key, value = row[..., first : first + length, :]
-        alone = F.scaled_dot_product_attention(query, key, value, **options)
-        torch.testing.assert_close(whole[:, first : first + length], alone.transpose(1, 2))
-        first += length
 
 
 def test_groups_of_similar_length_give_what_one_call_gives() -> None:

@@ -120,7 +120,8 @@ def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
 
 def within_jagged(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
     """One call for all texts, for which torch has kernels of variable length on CUDA, with dropout in every precision."""
-    shape = {"offsets": packing.starts, "min_seqlen": packing.texts[0][1], "max_seqlen": packing.texts[-1][1]}
+    fewest, most = packing.texts[0][1], packing.texts[-1][1]
+    shape: dict[str, Any] = {"offsets": packing.starts, "min_seqlen": fewest, "max_seqlen": most}
     tokens = (states[0].transpose(0, 1).contiguous() for states in row)
     query, key, value = (torch.nested.nested_tensor_from_jagged(states, **shape).transpose(1, 2) for states in tokens)
     return F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2).values()[None]

@@ -12,6 +12,7 @@ matrix product in the same rounds.
 from __future__ import annotations
 
 import statistics
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -200,6 +201,7 @@ def main(shape: str | None = None, steps: int = 4, rounds: int = 5, threads: int
             for name in list(sides)[:: -1 if turn % 2 else 1]:
                 rates.append(product_rate())
                 took[name].append(sides[name](steps) / steps)
+                print(f"{name}: {BATCH / took[name][-1]:.1f} sentences/s", file=sys.stderr)
         masks = [batch["attention_mask"] for batch in batches]
         model = TextEncoder.from_pretrained(folder).model
         limit = operations(model, masks) / statistics.median(rates)

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 import tyro
@@ -59,7 +60,7 @@ def step(folder: Path) -> dict[str, Call]:
             Engine(recipe, LocalHost(Path(place)), None).run()
 
     def bare() -> None:
-        encoder = build_method(recipe).sentence_encoder
+        encoder: Any = build_method(recipe).sentence_encoder
         encoder.train()
         optimizer = torch.optim.AdamW(encoder.parameters(), lr=1e-4)
         for batch in batches:
@@ -98,9 +99,14 @@ def stream(folder: Path) -> dict[str, Call]:
         reader.close()
 
     def theirs() -> None:
-        for _ in DataLoader(
-            found, batch_size=64, shuffle=True, drop_last=True, collate_fn=lambda b: torch.stack([*map(row, b)])
-        ):  # type: ignore[arg-type]
+        loader: Any = DataLoader(
+            found,  # type: ignore[arg-type]  # a list is one, as far as it matters
+            batch_size=64,
+            shuffle=True,
+            drop_last=True,
+            collate_fn=lambda samples: torch.stack([*map(row, samples)]),
+        )
+        for _ in loader:
             pass
 
     return {"ours": ours, "theirs": theirs}

@@ -79,8 +79,7 @@ def draw(targets: list[Target]) -> None:
             colour = "tab:blue" if target.reached else "tab:orange"
             axes.barh(place, statistics.median(target.measured), color=colour, height=0.6)
             axes.plot(target.measured, [place] * len(target.measured), "k.", markersize=3)
-            wanted = target.at_least if target.at_least is not None else target.at_most
-            axes.plot([wanted] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
+            axes.plot([target.limit] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
         axes.set_yticks(range(len(rows)), [f"{target.what} ({target.wanted})" for target in rows], fontsize=7)
         axes.invert_yaxis()
         axes.set_title(f"{area}: measured, and what was wanted (line)", fontsize=9)
@@ -95,9 +94,8 @@ def update(targets: list[Target]) -> None:
         of_area = [target for target in targets if target.area == area]
         begin, end = f"<!-- {area}: measured -->", "<!-- end -->"
         part = f"{begin}\n{machine()}\n\n{table(of_area)}\n\n![{area}](figures/performance_{area}.png)\n{end}"
-        text, found = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, part=part: part, text, flags=re.DOTALL)
-        if not found:
-            text += f"\n## {area}\n\n{part}\n"
+        before, found, rest = text.partition(begin)
+        text = f"{before}{part}{rest.partition(end)[2]}" if found else f"{text}\n## {area}\n\n{part}\n"
     PAGE.write_text(text)
     draw(targets)
 

@@ -129,7 +129,14 @@ class Target:
     @property
     def wanted(self) -> str:
         """``≥ 1.3``, ``≤ 10 s``."""
-        return (f"≤ {self.at_most:g}" if self.at_least is None else f"≥ {self.at_least:g}") + self._unit
+        return f"{'≤' if self.at_least is None else '≥'} {self.limit:g}{self._unit}"
+
+    @property
+    def limit(self) -> float:
+        """What was wanted, as a number."""
+        found = self.at_most if self.at_least is None else self.at_least
+        assert found is not None
+        return found
 
     @property
     def _unit(self) -> str:
@@ -141,7 +148,7 @@ class Target:
         if not self.measured:
             return None
         median = statistics.median(self.measured)
-        return median <= self.at_most if self.at_least is None and self.at_most is not None else median >= self.at_least
+        return median <= self.limit if self.at_least is None else median >= self.limit
 
     def report(self) -> None:
         """Print the row, and keep it for `make bench`."""

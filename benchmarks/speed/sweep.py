@@ -75,7 +75,7 @@ def main(
     out: Path | None = None,
 ) -> None:
     """Print a row a sweep. Sixteen demos with and without ASHA take about half an hour."""
-    how = ("--searcher", searcher)
+    how: tuple[str, ...] = ("--searcher", searcher)
     if out is not None:
         print("| scheduler | s | until the last trial's end, s | steps | stopped | best |\n|---|---:|---:|---:|---:|---:|")
         how += ("--evaluation.every", str(every)) if every else ()

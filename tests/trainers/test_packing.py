@@ -104,7 +104,8 @@ def row_of(packed: Packing) -> tuple[Tensor, Tensor, Tensor]:
 @pytest.mark.parametrize("causal", [False, True])
 def test_attention_within_texts_is_that_of_each_text_alone(causal: bool) -> None:
     mask = text(7, length=9)["attention_mask"][:, 0]
-    row, options = row_of(packed := Packing(mask)), {"scale": 0.3, "is_causal": causal}
+    row = row_of(packed := Packing(mask))
+    options: dict[str, Any] = {"scale": 0.3, "is_causal": causal}
     whole, first = within_lengths(packed, row, options), 0
     for length in sorted(mask.sum(1).tolist()):
         query, key, value = (states[:, :, first : first + length] for states in row)

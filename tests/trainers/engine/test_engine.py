@@ -200,7 +200,8 @@ def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path) -> N
     text = Recipe.model_validate(content).replace("run.max_steps", 2)
     plain, _, _ = run(text)
     compiled, _, made = run(text.replace("run.compile", True).replace("run.output", str(tmp_path / "compiled")))
-    assert made.method.sentence_encoder.model._compiled_call_impl is not None
+    encoder: Any = made.method.sentence_encoder
+    assert encoder.model._compiled_call_impl is not None
     for step in (1, 2):
         assert compiled.losses()[step] == pytest.approx(plain.losses()[step], rel=1e-4)
 

@@ -15,7 +15,7 @@ from data.order import Window, seed_of
 from data.shards import BadSample, RawSample, ShardSet, read
 from data.streams.base import Row, StreamConfig
 
-BLOCK_ROWS = 128  # rows that travel together: small enough to stream, large enough that Ray's cost per block does not show
+BLOCK_BYTES = 2**24  # that travel together: small enough to stream, large enough that Ray's cost per block does not show
 
 
 class Skipped(NamedTuple):
@@ -101,8 +101,8 @@ class WindowReader(NamedTuple):
 
     def chunks(self, window: Window) -> Iterator[Chunk]:
         """The samples of a window. Where none is skipped a chunk is made of whole batches, but at the window's ends."""
-        most = self.size * max(1, BLOCK_ROWS // self.size)
-        room = most - (window.start - self.start) % most
+        before = (window.start - self.start) % self.size  # of the batch in which the window begins
+        room = most = 0
         rows: list[Row] = []
         skipped: list[Skipped] = []
         for item in self.decoded(window):
@@ -110,6 +110,10 @@ class WindowReader(NamedTuple):
                 skipped.append(item)
                 continue
             rows.append(item)
+            if not room:
+                batch = self.size * sum(np.asarray(value).nbytes for value in item.values())
+                most = self.size * max(1, BLOCK_BYTES // batch)
+                room = most - before
             if len(rows) == room:
                 yield Chunk(columns_of(rows), skipped)
                 rows, skipped, room = [], [], most

@@ -80,9 +80,9 @@ def config_of(kind: Kind, folder: Path) -> StreamConfig:
             for number in range(count // 4):
                 tar.write({"__key__": f"{shard}{number:06d}", **fields_of(kind, rng)})
     if kind == "sounds":
-        return AudioStream(shards=str(folder), batch_size=32, window=128)
+        return AudioStream(shards=str(folder), batch_size=32)
     small = kind == "small"
-    return ImageStream(shards=str(folder), batch_size=128 if small else 32, size=64 if small else 224, window=512)
+    return ImageStream(shards=str(folder), batch_size=128 if small else 32, size=64 if small else 224)
 
 
 class InShards(Dataset[dict[str, Any]]):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import queue
 import sys
@@ -10,6 +9,8 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
 from typing import Any
 
 import torch
@@ -19,34 +20,27 @@ from data.errors import DataError
 from data.order import Window, seed_of, windows
 from data.shards import ShardSet
 from data.streams.base import StreamConfig, Tokenize
-from data.window import BLOCK_ROWS, Skipped, column_chunks, decoded, window_rows
+from data.window import Chunk, WindowReader, batches, read_blocks
 
 SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many
 ROUND = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
 
 
-def _ray_batches(
-    plan: Iterator[Window], shards: ShardSet, config: StreamConfig, name: str, seed: int, size: int
-) -> Iterator[dict[str, Any]]:
-    """Ray Data executes the plan: one reading task per window, their blocks in the plan's order."""
+def _ray_chunks(plan: list[Window], reader: WindowReader, cpus: float, world_size: int) -> Iterator[Chunk]:
+    """Ray Data executes the plan: one reading task per window, their blocks in the plan's order.
+
+    As many tasks at a time as there are CPUs for a rank: Ray would start a process for every `cpus` of one, seconds of a
+    CPU each, and end those beyond the number of CPUs whenever they are idle.
+    """
     import ray
-    from ray.data.block import BlockAccessor, BlockMetadata
+    from ray.data.block import BlockMetadata
     from ray.data.datasource import Datasource, ReadTask
 
-    reference = ray.put(shards)
-
-    def task(window: Window) -> ReadTask:
-        def blocks() -> Iterator[Any]:
-            for columns in column_chunks(window_rows(window, ray.get(reference), config, name, seed), BLOCK_ROWS):
-                yield BlockAccessor.batch_to_block(columns)
-
-        return ReadTask(
-            blocks, BlockMetadata(num_rows=len(window.picks), size_bytes=None, exec_stats=None, input_files=None)
-        )
+    reference = ray.put(reader)
 
     class Windows(Datasource):
         def get_name(self) -> str:
-            return f"Stream({name})"
+            return f"Stream({reader.name})"
 
         def estimate_inmemory_data_size(self) -> int | None:
             return None
@@ -54,12 +48,15 @@ def _ray_batches(
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
             return tasks
 
-    tasks = [task(window) for window in plan]
+    readers = max(1, int(ray.cluster_resources().get("CPU", 1)) // world_size)
+    about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
+    tasks = [ReadTask(partial(read_blocks, reference, window), about) for window in plan]
     context = ray.data.DataContext.get_current()
     context.execution_options.preserve_order = True
     context.enable_progress_bars = False
-    dataset = ray.data.read_datasource(Windows(), override_num_blocks=len(tasks), num_cpus=config.cpus)
-    yield from dataset.iter_batches(batch_size=size, batch_format="numpy", prefetch_batches=2, drop_last=True)
+    context.target_max_block_size = 1  # byte: a block is handed on as soon as it has a row, which is a whole chunk
+    dataset = ray.data.read_datasource(Windows(), override_num_blocks=len(tasks), num_cpus=cpus, concurrency=readers)
+    yield from map(Chunk.from_block, dataset.iter_batches(batch_size=None, batch_format=None, prefetch_batches=2))
 
 
 @dataclass
@@ -91,7 +88,7 @@ class Reader:
     position: int = 0
     """Ordinal after the last sample that was handed out: where a resumed reader starts."""
     wait_seconds: float = 0.0
-    skipped: list[Skipped] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
     """Key and reason of every sample that was left out; may be emptied, as `lost` counts them all."""
     lost: int = 0
 
@@ -100,37 +97,31 @@ class Reader:
         self._size = self.config.batch_size // self.world_size
         self._source = self._prefetched(self._batches())
 
-    def _batches(self) -> Iterator[tuple[Batch, int, list[Skipped]]]:
-        """Planned in rounds, since Ray wants all tasks of a plan before the first batch (`ROUND`). Where more samples were
-        skipped than a round allows for, the next goes on behind the last batch, with as many as so far were needed for a
-        good one. All rounds together end where the allowed share was lost.
-        """
-        share, window, size = self.config.max_skipped_share, self.config.window, self._size
-        start, given, more = self.start, 0, 1 + min(share, SPARE)
-        end = start + math.ceil(self.batches * size / (1 - share)) + window
-        while True:
-            wanted = min(int((self.batches - given) * size * more) + window, int(ROUND * window * more), end - start)
-            last, before = start + wanted >= end, start
-            for columns in self._read(self._plan(start, wanted)):
-                if len(columns["_key"]) < self._size:
-                    break  # what is left of a round: read again in the next
-                # There may be millions, and few reasons.
-                items = (item for text in columns["_skipped"] if text for item in json.loads(text))
-                skipped = [(key, sys.intern(reason)) for key, reason in items]
-                batch = Batch(self.config.collate(columns, self.tokenize), [str(key) for key in columns["_key"]])
-                given, position = given + 1, int(columns["_next"][-1])
-                yield batch, position, skipped
-                start = position
-            if given >= self.batches or last:
-                return
-            more = (1 + SPARE) * (start - self.start) / (given * size) if start > before else 2 * more
+    def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
+        """Batches, each with the ordinal after it and what was skipped before that."""
+        for chunk in islice(batches(self._chunks(), self._size), self.batches):
+            # There may be millions, and few reasons.
+            skipped = [(item.key, sys.intern(item.reason)) for item in chunk.skipped]
+            batch = Batch(self.config.collate(chunk.columns, self.tokenize), chunk.columns["_key"].tolist())
+            yield batch, int(chunk.columns["_next"][-1]), skipped
 
-    def _read(self, plan: Iterator[Window]) -> Iterator[dict[str, Any]]:
-        """Columns of the plan's good rows, a batch at a time."""
-        if not self.inline:
-            return _ray_batches(plan, self.shards, self.config, self.name, self.seed, self._size)
-        rows = (row for window in plan for row in window_rows(window, self.shards, self.config, self.name, self.seed))
-        return column_chunks(rows, self._size)
+    def _chunks(self) -> Iterator[Chunk]:
+        """Planned in rounds, since Ray wants all tasks of a plan before the first batch (`ROUND`). Where more samples were
+        skipped than a round allows for, the next one has as many as so far were needed for a good one. All rounds together
+        end where the allowed share was lost.
+        """
+        reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
+        share, window, needed = self.config.max_skipped_share, self.config.window, self.batches * self._size
+        start, good, more = self.start, 0, 1 + min(share, SPARE)
+        end = start + math.ceil(needed / (1 - share)) + window
+        while good < needed and start < end:
+            plan = list(self._plan(start, min(int((needed - good) * more) + window, ROUND * window, end - start)))
+            inline = (chunk for part in plan for chunk in reader.chunks(part))
+            for chunk in inline if self.inline else _ray_chunks(plan, reader, self.config.cpus, self.world_size):
+                good += len(chunk)
+                yield chunk
+            start = plan[-1].start + len(plan[-1])
+            more = (1 + SPARE) * (start - self.start) / good if good else 2 * more
 
     def _plan(self, start: int, samples: int) -> Iterator[Window]:
         return windows(
@@ -189,23 +180,12 @@ class Reader:
                 f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows"
             ) from None
         self.wait_seconds += time.perf_counter() - began
-        if position - self.position > len(batch) + len(skipped):
-            skipped += self._lost_windows(self.position, position)
         self.position = position
         if skipped:
             self.skipped += skipped
             self.lost += len(skipped)
             self._check_share()
         return batch
-
-    def _lost_windows(self, start: int, end: int) -> list[Skipped]:
-        """What was skipped in windows without one good row, which brought no row to say so: read once more."""
-        lost: list[Skipped] = []
-        for window in self._plan(start, end - start):
-            items = list(decoded(window, self.shards, self.config, self.name, self.seed))
-            bad = [item for item in items if isinstance(item, tuple)]
-            lost += bad if len(bad) == len(items) else []
-        return lost
 
     def _check_share(self) -> None:
         # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.

@@ -1,103 +1,175 @@
-"""From a window of the order to decoded rows. Runs in Ray's reading tasks, so it imports no torch (seconds per process)."""
+"""From a window of the order to columns of decoded samples, in Ray's reading tasks: no torch here (seconds per process)."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
+import pyarrow as pa
 
 from data.errors import DataError
 from data.order import Window, seed_of
 from data.shards import BadSample, RawSample, ShardSet, read
 from data.streams.base import Row, StreamConfig
 
-Skipped = tuple[str, str]  # key and reason
-
-BLOCK_ROWS = 128  # rows that travel together: small enough to stream, large enough that Ray's cost per block does not show
+BLOCK_BYTES = 2**24  # that travel together: small enough to stream, large enough that Ray's cost per block does not show
 
 
-def decoded(window: Window, shards: ShardSet, config: StreamConfig, name: str, seed: int) -> Iterator[Row | Skipped]:
-    """Every pick of a window in its order: a decoded row, or (key, reason) of a bad sample under ``on_bad_sample="skip"``.
+class Skipped(NamedTuple):
+    """A sample that was left out."""
 
-    Raises DataError for a bad sample under "raise".
-    """
-    by_shard: dict[int, list[tuple[int, int]]] = {}
-    for place, (shard, index) in enumerate(window.picks):
-        by_shard.setdefault(int(shard), []).append((int(index), place))
-    raw: list[Any] = [None] * len(window)
-    for shard, wanted in by_shard.items():
-        wanted.sort()
-        found = read(shards.shards[shard], [index for index, _ in wanted])
-        for (_, place), sample in zip(wanted, found, strict=True):
-            raw[place] = sample
-    for place, sample in enumerate(raw):
-        raw[place] = None  # decoded pictures are large, and so is what is still encoded
-        label = f"{sample.shard}/{sample.key}"
-        try:
-            if isinstance(sample, BadSample):
-                raise DataError(sample.reason)
-            rng = np.random.default_rng(seed_of(seed, name, window.pass_, sample.shard, sample.key))
-            row = _row(config, sample, shards, rng) | {"_key": label, "_next": window.start + place + 1}
-        except DataError as error:
-            if config.on_bad_sample == "raise":
-                raise DataError(
-                    f"stream {name!r}, sample {label}: {error}. Repair or remove the sample, or set "
-                    f"streams.{name}.on_bad_sample to 'skip' to leave out and count such samples."
-                ) from error
-            yield label, str(error)
-            continue
-        yield row
+    ordinal: int
+    """Its place in the rank's endless stream."""
+    key: str
+    reason: str
 
 
-def _row(config: StreamConfig, sample: RawSample, shards: ShardSet, rng: np.random.Generator) -> Row:
-    """One row, of the sample alone or mixed with another of the whole set."""
-    number = config.partner(shards.samples, rng)
-    if number is None:
-        return config.row(sample, rng)
-    other = shards.sample(number)
-    if isinstance(other, BadSample):
-        raise DataError(f"its partner {other.shard}/{other.key}: {other.reason}")
-    return config.mixed(sample, other, rng)
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive samples of a stream: the good ones as columns, and which were skipped before, between and behind them."""
+
+    columns: dict[str, np.ndarray]
+    """Axis 0 is the sample; ``_key`` is its name, ``_next`` the ordinal after it. Empty where no sample was good."""
+    skipped: list[Skipped]
+
+    def __len__(self) -> int:
+        return len(self.columns["_key"]) if self.columns else 0
+
+    def split(self, size: int) -> tuple[Chunk, Chunk]:
+        """The first `size` good samples with what was skipped before the last of them, and the rest; arrays are views."""
+        end = self.columns["_next"][size - 1]
+        return (
+            Chunk({n: c[:size] for n, c in self.columns.items()}, [item for item in self.skipped if item.ordinal < end]),
+            Chunk({n: c[size:] for n, c in self.columns.items()}, [item for item in self.skipped if item.ordinal >= end]),
+        )
+
+    def to_block(self) -> pa.Table:
+        """One row, so that Ray neither cuts nor joins it: the bytes of every column, not copied, and what they are."""
+        about = {name: (column.dtype.str, column.shape) for name, column in self.columns.items()}
+        cells = {name: _cell(column) for name, column in self.columns.items()}
+        return pa.table({"": [json.dumps([about, self.skipped])], **cells})
+
+    @classmethod
+    def from_block(cls, block: pa.Table) -> Chunk:
+        """The reverse of `to_block`; arrays are copies, as blocks cannot be written to and should go soon."""
+        about, skipped = json.loads(block[""][0].as_py())
+        columns = {
+            name: np.frombuffer(block[name][0].as_buffer(), dtype).reshape(shape).copy()
+            for name, (dtype, shape) in about.items()
+        }
+        return cls(columns, [Skipped(*item) for item in skipped])
 
 
-def window_rows(window: Window, shards: ShardSet, config: StreamConfig, name: str, seed: int) -> Iterator[Row]:
-    """The good rows of a window. What was skipped is written into ``_skipped`` of the next good row (of the last one at
-    the end), so that it travels with the data and is counted once; ``_next`` is the ordinal after it.
-    """
-    skipped: list[Skipped] = []
-    pending: Row | None = None
-    for item in decoded(window, shards, config, name, seed):
-        if isinstance(item, tuple):
-            skipped.append(item)
-            continue
-        if pending is not None:
-            yield pending
-        pending, skipped = item | {"_skipped": json.dumps(skipped) if skipped else ""}, []
-    if pending is None:
-        return  # the reader sees the gap
-    if skipped:
-        earlier = json.loads(pending["_skipped"]) if pending["_skipped"] else []
-        pending |= {"_skipped": json.dumps([*earlier, *skipped]), "_next": window.start + len(window)}
-    yield pending
+def _cell(column: np.ndarray) -> pa.Array:
+    ends = np.array([0, column.nbytes])
+    return pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(column)])
 
 
-def _columns(rows: list[Row]) -> dict[str, Any]:
-    return {
-        name: np.stack([row[name] for row in rows])
-        if isinstance(rows[0][name], np.ndarray)
-        else np.array([row[name] for row in rows])
-        for name in rows[0]
-    }
+def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
+    """The same samples, `size` good ones at a time. Copied only where a batch does not lie within one chunk."""
+    held: list[Chunk] = []
+    missing = size
+    for chunk in chunks:
+        while len(chunk) >= missing:
+            last, chunk = chunk.split(missing)
+            yield _joined([*held, last])
+            held, missing = [], size
+        held.append(chunk)
+        missing -= len(chunk)
 
 
-def column_chunks(rows: Iterable[Row], size: int) -> Iterator[dict[str, Any]]:
-    chunk: list[Row] = []
-    for row in rows:
-        chunk.append(row)
-        if len(chunk) == size:
-            yield _columns(chunk)
-            chunk = []
-    if chunk:
-        yield _columns(chunk)
+def _joined(chunks: list[Chunk]) -> Chunk:
+    parts = [chunk.columns for chunk in chunks if len(chunk)]
+    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]
+    return Chunk(whole, [item for chunk in chunks for item in chunk.skipped])
+
+
+class WindowReader(NamedTuple):
+    """What a reading task needs beside its window."""
+
+    shards: ShardSet
+    config: StreamConfig
+    name: str
+    seed: int
+    size: int
+    """Samples of a batch."""
+    start: int
+    """Ordinal where the first batch begins."""
+
+    def chunks(self, window: Window) -> Iterator[Chunk]:
+        """The samples of a window. Where none is skipped a chunk is made of whole batches, but at the window's ends."""
+        before = (window.start - self.start) % self.size  # of the batch in which the window begins
+        room = most = 0
+        rows: list[Row] = []
+        skipped: list[Skipped] = []
+        for item in self.decoded(window):
+            if isinstance(item, Skipped):
+                skipped.append(item)
+                continue
+            rows.append(item)
+            if not room:
+                batch = self.size * sum(np.asarray(value).nbytes for value in item.values())
+                most = self.size * max(1, BLOCK_BYTES // batch)
+                room = most - before
+            if len(rows) == room:
+                yield Chunk(columns_of(rows), skipped)
+                rows, skipped, room = [], [], most
+        if rows or skipped:
+            yield Chunk(columns_of(rows), skipped)
+
+    def decoded(self, window: Window) -> Iterator[Row | Skipped]:
+        """Every pick of a window in its order: a decoded row, or what is wrong with it under ``on_bad_sample="skip"``.
+
+        Raises DataError for a bad sample under "raise".
+        """
+        by_shard: dict[int, list[tuple[int, int]]] = {}
+        for place, (shard, index) in enumerate(window.picks):
+            by_shard.setdefault(shard, []).append((index, place))
+        raw: list[Any] = [None] * len(window)
+        for shard, wanted in by_shard.items():
+            wanted.sort()
+            found = read(self.shards.shards[shard], [index for index, _ in wanted])
+            for (_, place), sample in zip(wanted, found, strict=True):
+                raw[place] = sample
+        for place, sample in enumerate(raw):
+            raw[place] = None  # decoded pictures are large, and so is what is still encoded
+            ordinal, label = window.start + place, f"{sample.shard}/{sample.key}"
+            try:
+                if isinstance(sample, BadSample):
+                    raise DataError(sample.reason)
+                rng = np.random.default_rng(seed_of(self.seed, self.name, window.pass_, sample.shard, sample.key))
+                row = self._row(sample, rng) | {"_key": label, "_next": ordinal + 1}
+            except DataError as error:
+                if self.config.on_bad_sample == "raise":
+                    raise DataError(
+                        f"stream {self.name!r}, sample {label}: {error}. Repair or remove the sample, or set "
+                        f"streams.{self.name}.on_bad_sample to 'skip' to leave out and count such samples."
+                    ) from error
+                yield Skipped(ordinal, label, str(error))
+                continue
+            yield row
+
+    def _row(self, sample: RawSample, rng: np.random.Generator) -> Row:
+        """One row, of the sample alone or mixed with another of the whole set."""
+        number = self.config.partner(self.shards.samples, rng)
+        if number is None:
+            return self.config.row(sample, rng)
+        other = self.shards.sample(number)
+        if isinstance(other, BadSample):
+            raise DataError(f"its partner {other.shard}/{other.key}: {other.reason}")
+        return self.config.mixed(sample, other, rng)
+
+
+def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
+    """A reading task; `reader` is Ray's reference to a WindowReader."""
+    import ray
+
+    return (chunk.to_block() for chunk in ray.get(reader).chunks(window))
+
+
+def columns_of(rows: list[Row]) -> dict[str, np.ndarray]:
+    """Rows as columns: axis 0 is the row."""
+    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}

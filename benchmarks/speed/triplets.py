@@ -21,7 +21,7 @@ from data.errors import DecodeError
 from data.order import seed_of
 from data.shards import RawSample
 from data.streams.triplets import TripletTextStream
-from data.window import column_chunks
+from data.window import columns_of
 from models.text_encoder import TextEncoder
 from pipelines.parts import SMALL_ENCODER
 
@@ -53,7 +53,8 @@ def main(lines: int = 3000, lexicon: str = "small", encoder: str = SMALL_ENCODER
         seconds[name], counts[name] = clock() - began, len(rows)
     model = TextEncoder.from_pretrained(encoder).train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6)
-    for columns in column_chunks(rows[: 10 * batch], batch):
+    for first in range(0, min(len(rows), 10 * batch), batch):
+        columns = columns_of(rows[first : first + batch])
         parts = ("tokenising", "training step")
         began = clock()
         tensors = config.collate(columns, partial(model.tokenize, max_length=32))

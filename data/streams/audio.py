@@ -84,8 +84,8 @@ class AudioStream(LabelledStream):
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
 
-        wave = torch.from_numpy(np.stack(list(rows["waveform"])))
-        return {"waveform": wave, "length": torch.from_numpy(np.array(rows["length"])), **self.labels(rows)}
+        wave = torch.from_numpy(rows["waveform"])
+        return {"waveform": wave, "length": torch.from_numpy(rows["length"]), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         from data.batch import Batch

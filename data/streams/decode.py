@@ -58,7 +58,8 @@ def image(data: bytes, key: str, max_pixels: int = MAX_PIXELS) -> Image.Image:
         if picture.width * picture.height > max_pixels:
             raise Image.DecompressionBombError
         picture.load()
-        return _rgb(ImageOps.exif_transpose(picture))
+        ImageOps.exif_transpose(picture, in_place=True)
+        return _rgb(picture)
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         raise DecodeError(
             f"sample {key!r}: the picture has more than the allowed {max_pixels:,} pixels (a decompression bomb?)"
@@ -78,7 +79,7 @@ def _rgb(picture: Image.Image) -> Image.Image:
     if picture.has_transparency_data:
         picture = picture.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture).convert("RGB")
-    return picture.convert("RGB")
+    return picture if picture.mode == "RGB" else picture.convert("RGB")  # which copies in any case
 
 
 def audio(data: bytes, extension: str, rate: int, key: str, max_values: int = MAX_SOUND_VALUES) -> np.ndarray:

@@ -53,7 +53,7 @@ class ImageStream(LabelledStream):
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
 
-        return {"image": torch.from_numpy(np.stack(list(rows["image"]))), **self.labels(rows)}
+        return {"image": torch.from_numpy(rows["image"]), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         from data.streams import device, preprocess

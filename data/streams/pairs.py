@@ -164,7 +164,7 @@ class ImageTextStream(CaptionedStream):
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
 
-        return {"image": torch.from_numpy(np.stack(list(rows["image"]))), **self.tokens(rows, tokenize)}
+        return {"image": torch.from_numpy(rows["image"]), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         return batch.replace(image=preprocess.normalise(batch["image"], self.input.mean, self.input.std))
@@ -201,7 +201,7 @@ class AudioTextStream(CaptionedStream):
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
 
-        return {"waveform": torch.from_numpy(np.stack(list(rows["waveform"]))), **self.tokens(rows, tokenize)}
+        return {"waveform": torch.from_numpy(rows["waveform"]), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
         from data.batch import Batch

@@ -17,6 +17,7 @@ from data.shards import ShardSet
 from data.stream import Reader
 from data.streams.image import ImageStream
 from data.streams.text import TextStream
+from data.window import Chunk, Skipped, WindowReader, batches
 from tests.small import add, write_images, write_text
 
 
@@ -90,6 +91,39 @@ def test_ranks_share_a_pass_without_overlap(text: TextStream) -> None:
     config = text.model_copy(update={"batch_size": 16})
     parts = [keys(reader(config, rank=rank, world=4, inline=True), 5) for rank in range(4)]  # 5 x 4 = 20 each
     assert len({key for part in parts for key in part}) == 80
+
+
+def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:
+    """Samples `low` to `high` of a stream."""
+    good = np.array([i for i in range(low, high) if i not in skipped])
+    columns = {"_key": good.astype(str), "_next": good + 1, "image": np.repeat(good[:, None], 3, 1)} if len(good) else {}
+    return Chunk(columns, [Skipped(i, str(i), "why") for i in skipped if low <= i < high])
+
+
+def test_batches_of_any_chunks() -> None:
+    skipped = (2, 5, 6, 7, 8, 15)
+    chunks = [numbered(low, high, skipped) for low, high in ((0, 3), (3, 5), (5, 8), (8, 13), (13, 17), (17, 30))]
+    got = list(batches((Chunk.from_block(chunk.to_block()) for chunk in chunks), 4))
+    assert [batch.columns["image"][:, 2].tolist() for batch in got] == [
+        [0, 1, 3, 4],
+        [9, 10, 11, 12],
+        [13, 14, 16, 17],
+        *([i, i + 1, i + 2, i + 3] for i in (18, 22, 26)),
+    ]
+    assert [[item.ordinal for item in batch.skipped] for batch in got] == [[2], [5, 6, 7, 8], [15], [], [], []]
+    assert all(batch.columns["_key"].tolist() == (batch.columns["_next"] - 1).astype(str).tolist() for batch in got)
+
+
+def test_a_batch_within_a_window_is_not_copied(text: TextStream) -> None:
+    """Windows of 16 and a start at 4: batches of 8 begin at 4, 12, 20, ...; those at 12, 28, ... lie in two windows."""
+    found = reader(text, start=4, inline=True)
+    task = WindowReader(found.shards, text, "x", 5, 8, 4)
+    parts = [chunk for window in found._plan(4, 60) for chunk in task.chunks(window)]
+    whole = [
+        any(np.shares_memory(batch.columns["_next"], part.columns["_next"]) for part in parts) for batch in batches(parts, 8)
+    ]
+    assert whole == [True, False, True, False, True, False, True]
+    found.close()
 
 
 def broken(folder: Path, bad: int, good: int = 40) -> str:

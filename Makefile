@@ -8,7 +8,7 @@ TORCH ?= torch==2.13.0
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-data test-cluster check format bench clean
+.PHONY: setup demo test test-data test-cluster test-interop check format bench clean
 
 setup: $(STAMP)
 
@@ -31,6 +31,18 @@ test-data: $(STAMP)
 test-cluster: $(STAMP)
 	$(BIN)/python -m pytest tests -m cluster
 
+# sentence-transformers' ONNX backend is optimum, which ends at transformers 4.57: an environment of its own.
+INTEROP := $(VENV)-interop
+INTEROP_STAMP := $(INTEROP)/.installed
+
+$(INTEROP_STAMP): requirements-interop.txt
+	@test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/pip install -q --disable-pip-version-check "$(TORCH)" -r requirements-interop.txt
+	@touch $(INTEROP_STAMP)
+
+test-interop: $(STAMP) $(INTEROP_STAMP)
+	MULTICSE_INTEROP=$(abspath $(INTEROP)) $(BIN)/python -m pytest tests/interop
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -49,4 +61,4 @@ bench: $(STAMP)
 	done
 
 clean:
-	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db
+	rm -rf $(VENV) $(INTEROP) runs mlruns mlartifacts mlflow.db

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from models.carried_code import ExportError
+from models.text_folders import positions_of
 
 FLOAT, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 """Where sentence-transformers, optimum and transformers.js look for them in a folder."""
@@ -47,7 +48,7 @@ def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
     (folder / FLOAT).parent.mkdir(exist_ok=True)
     model = AutoModel.from_pretrained(folder, dtype=torch.float32).eval()
     tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
-    sizes = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens", max=model.config.max_position_embeddings)}
+    sizes = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens", max=positions_of(model))}
     torch.onnx.export(
         _States(model),
         tuple(tokens[name] for name in INPUTS),
@@ -57,6 +58,7 @@ def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
         dynamic_shapes=tuple(sizes for _ in INPUTS),
         external_data=False,
         dynamo=True,
+        verbose=False,
     )
     if not int8:
         return [FLOAT]

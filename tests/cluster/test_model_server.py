@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import urllib.request
 from pathlib import Path
@@ -28,7 +29,9 @@ def test_a_served_version_gives_our_vectors(place: Path, tmp_path: Path) -> None
     run.register(tmp_path / "export", "mine")
     run.finish()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/mine/1", "--env-manager", "local"]
-    server = Server(tmp_path, [*command, "--port", "{port}"], health="/ping", env={"MLFLOW_TRACKING_URI": uri})
+    active = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls uvicorn by name
+    env = {"MLFLOW_TRACKING_URI": uri, "PATH": active}
+    server = Server(tmp_path, [*command, "--port", "{port}"], health="/ping", env=env)
     server.start()
     try:
         asked = urllib.request.Request(

@@ -10,7 +10,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-data test-cluster check format bench guard clean
+.PHONY: setup demo test test-data test-cluster test-interop check format bench guard clean
 
 setup: $(STAMP)
 
@@ -33,6 +33,18 @@ test-data: $(STAMP)
 test-cluster: $(STAMP)
 	$(BIN)/python -m pytest tests -m cluster
 
+# sentence-transformers' ONNX backend is optimum, which ends at transformers 4.57: an environment of its own.
+INTEROP := $(VENV)-interop
+INTEROP_STAMP := $(INTEROP)/.installed
+
+$(INTEROP_STAMP): requirements-interop.txt
+	@test -x $(INTEROP)/bin/python || $(PYTHON) -m venv $(INTEROP)
+	$(INTEROP)/bin/pip install -q --disable-pip-version-check "$(TORCH)" -r requirements-interop.txt
+	@touch $(INTEROP_STAMP)
+
+test-interop: $(STAMP) $(INTEROP_STAMP)
+	MULTICSE_INTEROP=$(abspath $(INTEROP)) $(BIN)/python -m pytest tests/interop
+
 check: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -52,4 +64,4 @@ guard: $(STAMP)
 	$(BIN)/python -m benchmarks.guard
 
 clean:
-	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db
+	rm -rf $(VENV) $(INTEROP) runs mlruns mlartifacts mlflow.db

@@ -69,6 +69,7 @@ class Output:
     licence: str = "unknown"
     source: str = "unknown"
     overwrite: bool = False
+    language: str = ""
 
 
 @dataclass(frozen=True)
@@ -239,6 +240,7 @@ def _write(
             "split": output.split,
             "licence": output.licence,
             "source": output.source,
+            "language": output.language,
             "nsamples": len(spool),
             "filesize": total,
             "fields": sorted({name for entry in entries for name in entry["fields"]}),

@@ -71,6 +71,8 @@ class ShardSet:
     name: str = ""
     licence: str = ""
     source: str = ""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages of its texts, as far as `dataset.json` names them."""
     classes: tuple[str, ...] = ()
     """Names of the classes that the integers of the field `cls` stand for; empty: unknown."""
     first: int | None = None
@@ -131,6 +133,7 @@ class ShardSet:
             name="+".join(dict.fromkeys(manifest.name for manifest in used if manifest.name)),
             licence="; ".join(dict.fromkeys(manifest.licence for manifest in used if manifest.licence)),
             source="; ".join(dict.fromkeys(manifest.source for manifest in used if manifest.source)),
+            languages=tuple(dict.fromkeys(str(one.record["language"]) for one in used if one.record.get("language"))),
             classes=_same_classes(used),
         )
         if not shard_set.samples:

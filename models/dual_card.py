@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from data.streams.inputs import AudioInput
 from models.carried_code import CARRIED, DUAL, carries_code
+from models.hub_folders import languages_of
 from models.sentence_encoder import CardText, shown
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ def card_of_dual(dual: DualEncoder, folder: Path) -> CardText:
         notes=_with_code() if code else _native(dual),
         pipeline_tag="feature-extraction",
         bases=(dual.text.origin if dual.text.path else None, dual.tower_path),
+        languages=languages_of(dual.text.path),
     )
 
 

@@ -36,6 +36,7 @@ from models.audio_towers import AST, HTSAT
 from models.carried_code import DUAL, save_with_code
 from models.image_towers import CLIPVision, ResNet
 from models.text_encoder import TextEncoder, is_bert_pooler
+from models.text_folders import write_for_older
 
 if TYPE_CHECKING:
     from models.dual_encoder import DualEncoder
@@ -226,7 +227,7 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
             settings,
         )
         save_with_code(module, folder, DUAL)
-        # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
+        # Once more: sentence-transformers has just written it in the form that its older versions do not read.
         shutil.copytree(text, folder / "text", dirs_exist_ok=True)
 
 
@@ -250,3 +251,4 @@ def _save_text(dual: DualEncoder, folder: Path) -> None:
         name = f"projection{number}" if isinstance(module, Dense) else str(number)
         entries.append({"idx": number, "name": name, "path": path, "type": kind})
     (folder / "modules.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
+    write_for_older(folder)

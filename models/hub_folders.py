@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import snapshot_download
+from huggingface_hub import metadata_load, snapshot_download
 from huggingface_hub.errors import HFValidationError
 from transformers import PretrainedConfig
 
@@ -34,7 +34,7 @@ class Source:
             (["*.safetensors"] if weights else []),
         )
         try:
-            return Path(snapshot_download(path, allow_patterns=["*.json", *tokenizer, *tensors]))
+            return Path(snapshot_download(path, allow_patterns=["*.json", "README.md", *tokenizer, *tensors]))
         except (OSError, HFValidationError) as error:
             raise self.cannot_load(path, error) from error
 
@@ -81,3 +81,10 @@ class Source:
 
 ENCODER = Source("encoder.path", tokenizer=True)
 TOWER = Source("method.tower.path", tokenizer=False)
+
+
+def languages_of(folder: str | None) -> tuple[str, ...]:
+    """Codes of the languages that the card of a model's folder names; none without a card."""
+    card = Path(folder or "") / "README.md"
+    found = (metadata_load(card) or {}).get("language") if card.is_file() else None
+    return (found,) if isinstance(found, str) else tuple(found or ())

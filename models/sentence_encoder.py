@@ -28,6 +28,10 @@ class CardText(NamedTuple):
     """Where the weights came from; the card lists those that are names on the Hugging Face hub."""
     pipeline_tag: str = "sentence-similarity"
     """What the hub lists it under."""
+    languages: tuple[str, ...] = ()
+    """Codes of the languages that the text encoder it began with is for, as that one's card says."""
+    form: str = ""
+    """What the saved model is made of; `write_export` reads it off the folder."""
 
 
 class SentenceEncoder(nn.Module):

@@ -16,7 +16,7 @@ from transformers import AutoTokenizer, CLIPTextModel, PretrainedConfig
 
 from models.clip_layers import add_dropout, last_clip_layer
 from models.heads import Head
-from models.hub_folders import ENCODER
+from models.hub_folders import ENCODER, languages_of
 from models.packing import Packing, layers_can_pack, named, prepare, token_states
 from models.pooling import AVERAGED, Pooling, pool
 from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
@@ -25,11 +25,13 @@ from models.text_folders import (
     load_model,
     make_modules,
     new_model,
+    no_pooler,
     positions_of,
     read_modules,
     set_dropouts,
     text_config,
     text_half,
+    write_for_older,
 )
 
 # Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
@@ -278,22 +280,22 @@ class TextEncoder(SentenceEncoder):
         return getattr(self.model, STACKS[kind]).layer
 
     def save(self, folder: str) -> None:
-        """Write a folder that ``SentenceTransformer(folder)`` and ``AutoModel.from_pretrained(folder)`` load.
+        """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.
 
         With pooling ``cls`` and a head, the head is saved as the model's pooler too, where its type has one, so that
-        ``pooler_output`` is the sentence vector (the released SimCSE's convention).
+        ``pooler_output`` is the sentence vector (the released SimCSE's convention). Any other pooler is of zeros.
         """
         head = None if self.head_only_trains else self.head
-        weights = {name: t.detach().cpu().contiguous() for name, t in self.model.state_dict().items()}
+        pooler = no_pooler(self.config)
         if head is not None and self.pooling == "cls" and has_pooler(self.config) and is_bert_pooler(head):
-            weights |= {f"pooler.dense.{name}": t.detach().cpu() for name, t in head.linear.state_dict().items()}
+            pooler = {f"pooler.dense.{name}": weight for name, weight in head.linear.state_dict().items()}
+        weights = {name: t.detach().cpu().contiguous() for name, t in {**self.model.state_dict(), **pooler}.items()}
         self.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
         self.model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         parts = [st.Transformer(folder), *make_modules(self.config, self.pooling, head, self.normalise)]
         SentenceTransformer(modules=parts, device="cpu").save(folder, create_model_card=False)
-        # Once more: sentence-transformers has just written the pooler that AutoModel made up where we have none.
-        self.model.save_pretrained(folder, state_dict=weights)
+        write_for_older(Path(folder))
 
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
@@ -308,6 +310,7 @@ class TextEncoder(SentenceEncoder):
             notes="`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in "
             "`modules.json`. A further run starts from it with `--encoder.path`.",
             bases=() if self.path is None else (self.origin,),
+            languages=languages_of(self.path),
         )
 
 

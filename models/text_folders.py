@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import torch
 from sentence_transformers.sentence_transformer import modules as st
-from torch import nn
+from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
     AutoConfig,
@@ -120,7 +120,8 @@ def new_model(config: PretrainedConfig) -> Any:
 
 
 def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) -> tuple[Any, Head | None]:
-    """The model of a folder in float32, from safetensors, and with `pooler` its pooler as a head, if there is one.
+    """The model of a folder in float32, from safetensors, and with `pooler` its pooler as a head, if there is one; one of
+    zeros (`no_pooler`) is none.
 
     Raises ValueError, about `path`, when weights are missing.
     """
@@ -131,11 +132,24 @@ def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) 
     model, absent = ENCODER.load(half or AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options)
     head = None
     if pooler:
-        if not absent:
+        if not absent and model.pooler.dense.weight.any():
             head = Head(config.hidden_size)
             head.linear.load_state_dict(model.pooler.dense.state_dict())
         model.pooler = None
     return model, head
+
+
+def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
+    """Zeros by name, for the pooler that AutoModel gives a model of this configuration; empty where it gives none.
+
+    Without them in the file it draws a pooler at random, and says so at every loading.
+    """
+    kind = _model_class(config)
+    if kind is None:
+        return {}
+    with torch.device("meta"):  # nothing but shapes
+        whole = kind(config).state_dict()
+    return {name: torch.zeros(weight.shape) for name, weight in whole.items() if name.startswith("pooler.")}
 
 
 # ---- sentence-transformers' modules ----------------------------------------------------------------------------------
@@ -209,3 +223,47 @@ def make_modules(config: PretrainedConfig, pooling: Pooling, head: Head | None, 
     if normalise:
         made.append(st.Normalize())
     return made
+
+
+OLDER = {
+    "cls": "pooling_mode_cls_token",
+    "mean": "pooling_mode_mean_tokens",
+    "max": "pooling_mode_max_tokens",
+    "lasttoken": "pooling_mode_lasttoken",
+}
+"""sentence-transformers 5 has a setting for each way of pooling."""
+
+
+def write_for_older(folder: Path) -> None:
+    """Put the settings of a folder that sentence-transformers 6 has saved into the form of version 5 and transformers 4.
+
+    The new versions read that form as well; the old ones, and so optimum, no other. The weights stay.
+    """
+    entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    for entry in entries:
+        kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
+        entry["type"] = f"sentence_transformers.models.{kind}"
+        if kind == "Transformer":
+            tokens = json.loads((place / "tokenizer_config.json").read_text(encoding="utf-8"))
+            if tokens["tokenizer_class"] == "TokenizersBackend":
+                tokens["tokenizer_class"] = "PreTrainedTokenizerFast"
+            _write(place / "tokenizer_config.json", tokens)
+            limit = {"max_seq_length": tokens["model_max_length"], "do_lower_case": False}
+            _write(place / "sentence_bert_config.json", limit)
+        elif kind == "Pooling":
+            pooling = st.Pooling.load(str(place))
+            modes = {theirs: mode == pooling.pooling_mode for mode, theirs in OLDER.items()}
+            _write(place / "config.json", {"word_embedding_dimension": pooling.embedding_dimension, **modes})
+        elif kind == "WeightedLayerPooling":
+            layers = st.WeightedLayerPooling.load(str(place))
+            settings = {name: getattr(layers, name) for name in ("layer_start", "num_hidden_layers")}
+            _write(place / "config.json", {"word_embedding_dimension": layers.embedding_dimension, **settings})
+        elif kind == "Dense":
+            settings = json.loads((place / "config.json").read_text(encoding="utf-8"))
+            known = ("in_features", "out_features", "bias", "activation_function")
+            _write(place / "config.json", {name: settings[name] for name in known})
+    _write(folder / "modules.json", entries)
+
+
+def _write(file: Path, content: Any) -> None:
+    file.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")

@@ -29,7 +29,7 @@ class Arguments:
     whose architecture transformers does not have (neither CLIP nor CLAP) brings its Python along:
     SentenceTransformer(OUT, trust_remote_code=True). Its halves, for a further run, are OUT/text and OUT/tower.
 
-    Example: python pipelines/export.py runs/demo/checkpoint models/mine
+    Example: python pipelines/export.py runs/demo/checkpoint models/mine --onnx --int8
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
@@ -38,9 +38,13 @@ class Arguments:
     """Folder that is made."""
     overwrite: bool = False
     """Replace an earlier export."""
+    onnx: bool = False
+    """Also write OUT/onnx/model.onnx, which SentenceTransformer(OUT, backend="onnx") loads."""
+    int8: bool = False
+    """Also write OUT/onnx/model_int8.onnx, with weights of 8 bits: a quarter of the size, and faster on a CPU."""
 
 
-def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
+def export(checkpoint: Path, out: Path, overwrite: bool = False, onnx: bool = False, int8: bool = False) -> Path:
     """Write the model of `checkpoint` to `out`; returns `out`. Nothing is there under that name until all is well.
 
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
@@ -50,7 +54,7 @@ def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     from trainers.engine.export import write_export
 
     _check_target(out, overwrite)
-    write_export(load_method(checkpoint).sentence_encoder, out, partial(card_of, checkpoint))
+    write_export(load_method(checkpoint).sentence_encoder, out, partial(card_of, checkpoint), onnx, int8)
     return out
 
 
@@ -105,7 +109,7 @@ def main(argv: list[str] | None = None) -> int:
 
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
-        export(arguments.checkpoint, arguments.out, arguments.overwrite)
+        export(arguments.checkpoint, arguments.out, arguments.overwrite, arguments.onnx, arguments.int8)
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

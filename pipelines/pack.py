@@ -39,13 +39,16 @@ class Common:
     """Licence of the data, e.g. CC-BY-SA-4.0; it goes into the model cards of what is trained on it."""
     source: str = "unknown"
     """Where the data comes from, e.g. a web address."""
+    language: str = ""
+    """Code of the language of the texts, e.g. de; it goes into the model cards as well."""
     overwrite: bool = False
     """Replace the shards that are in the folder."""
 
     def output(self, shard_size: int) -> Output:
         name = self.out.resolve().name if self.name is None else self.name
         size = shard_size if self.shard_size is None else self.shard_size
-        return Output(self.out, name, self.split, size, self.shuffle, self.seed, self.licence, self.source, self.overwrite)
+        facts = (self.licence, self.source, self.overwrite, self.language)
+        return Output(self.out, name, self.split, size, self.shuffle, self.seed, *facts)
 
 
 @dataclass(frozen=True, kw_only=True)

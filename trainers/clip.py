@@ -4,7 +4,7 @@ Zhao et al. 2023): pairs of a picture or a sound with a caption, cyclic consiste
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -28,6 +28,8 @@ class CLIPConfig(MethodConfig):
     CLIP and CLAP have `contrastive` alone; Cy... adds `i_cyclic` and `c_cyclic`; ...s `captions`; ...n `nli`; ...e
     `nli_sentences`.
     """
+
+    citation: ClassVar[str] = "Zhao et al. On the Language Encoder of Contrastive Cross-modal Models. Findings of ACL 2024."
 
     name: Literal["clip"] = "clip"
     tower: AnyTower = ViTTower()

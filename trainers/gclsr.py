@@ -32,6 +32,9 @@ EVERY = 10
 class GCLSRConfig(MethodConfig):
     """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
 
+    citation: ClassVar[str] = (
+        "Wang et al. Grouped Contrastive Learning of Self-Supervised Sentence Representation. Applied Sciences 2023."
+    )
     encoder_kind: ClassVar[str] = "word vectors"
 
     name: Literal["gclsr"] = "gclsr"

@@ -30,6 +30,8 @@ class MethodConfig(BaseModel):
     """The kind of encoder that the method trains (`models.config`)."""
     smallest_batch: ClassVar[int] = 2
     """Samples without which there is nothing to compare a sample with."""
+    citation: ClassVar[str] = ""
+    """The paper, for the cards of models: authors, title, where and when."""
 
     name: str
     variant: Variant = "fixed"

@@ -4,7 +4,7 @@ embeddings embeds these views, and its row of the word is what the replacements 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,10 @@ VARIANTS = {
 
 class MoCoUTRLConfig(MethodConfig):
     """Settings of MoCoUTRL. None: what the variant says."""
+
+    citation: ClassVar[str] = (
+        "MoCoUTRL: a momentum contrastive framework for unsupervised text representation learning. Connection Science 2023."
+    )
 
     name: Literal["mocoutrl"] = "mocoutrl"
     balance: float = Field(0.5, ge=0, le=1)

@@ -118,6 +118,10 @@ class AudioConfig(NonLingStreamConfig):
 class NonLingSettings(MethodConfig):
     """What VisualCSE, AudioCSE and both together have in common."""
 
+    citation: ClassVar[str] = (
+        "Jian, Gao and Vosoughi. Non-Linguistic Supervision for Contrastive Learning of Sentence Embeddings. NeurIPS 2022."
+    )
+
     text: SimCSEConfig = SimCSEConfig()
     image: ImageConfig | None = None
     audio: AudioConfig | None = None

@@ -18,6 +18,9 @@ from trainers.method import Method, MethodConfig, StepOutput
 class MaskedLMConfig(MethodConfig):
     """Settings of masked-language-model pretraining."""
 
+    citation: ClassVar[str] = (
+        "Devlin et al. BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding. NAACL 2019."
+    )
     smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"

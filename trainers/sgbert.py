@@ -5,7 +5,7 @@ frozen copy; nothing is augmented.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -26,6 +26,10 @@ if TYPE_CHECKING:
 
 class SGBERTConfig(MethodConfig):
     """Settings of SG-BERT, and of the back-translation baselines of its tables."""
+
+    citation: ClassVar[str] = (
+        "Kim, Yoo and Lee. Self-Guided Contrastive Learning for BERT Sentence Representations. ACL 2021."
+    )
 
     name: Literal["sgbert"] = "sgbert"
     loss: Literal["sg", "opt1", "opt2", "opt3"] = "opt3"

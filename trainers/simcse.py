@@ -5,7 +5,7 @@ The optional masked-language-model term of the released code (off by default the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text turn of everything built on it."""
+
+    citation: ClassVar[str] = "Gao, Yao and Chen. SimCSE: Simple Contrastive Learning of Sentence Embeddings. EMNLP 2021."
 
     name: Literal["simcse"] = "simcse"
     supervised: bool = False

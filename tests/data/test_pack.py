@@ -30,7 +30,7 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     if zipped:
         text = tmp_path / "wiki.txt.gz"
         text.write_bytes(gzip.compress((tmp_path / "wiki.txt").read_bytes()))
-    more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me"]
+    more = ["--name", "wiki", "--shard-size", 10, "--licence", "CC0-1.0", "--source", "me", "--language", "de"]
     assert run("text", text, "--out", tmp_path / "out", *more) == 0
     printed = capsys.readouterr().out
     assert "26 samples in 3 shards" in printed and "27 empty or missing samples dropped" in printed
@@ -41,6 +41,7 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     shards = ShardSet.open(str(tmp_path / "out"))
     assert [shard.samples for shard in shards.shards] == [8, 9, 9]  # filled evenly
     assert (shards.name, shards.licence, shards.source, shards.fields) == ("wiki-train", "CC0-1.0", "me", ("txt",))
+    assert shards.languages == ("de",)
 
 
 def test_triples_from_csv(tmp_path: Path) -> None:

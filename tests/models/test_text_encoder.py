@@ -139,6 +139,35 @@ def test_saved_folder_gives_the_same_vectors(kind: str, pooling: Pooling, tmp_pa
         close(out.pooler_output, expected)
 
 
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_folder_without_a_pooler_draws_none(kind: str, tmp_path: Path) -> None:
+    """AutoModel finds all weights that it builds, and a further run takes the zeros for no head."""
+    tiny_encoder.encoder("mean", CONFIGS[kind]).save(str(tmp_path))
+    report = AutoModel.from_pretrained(tmp_path, output_loading_info=True)[1]
+    assert not report["missing_keys"] and not report["unexpected_keys"]
+    assert TextEncoder.from_pretrained(str(tmp_path), pooling="cls").head is None
+
+
+def test_a_folder_has_the_form_that_version_5_reads(tmp_path: Path) -> None:
+    """What tests/interop tries in that version, to the letter."""
+    encoder = tiny_encoder.encoder("avg_first_last")
+    encoder.add_head(only_trains=False)
+    encoder.save(str(tmp_path))
+    entries = json.loads((tmp_path / "modules.json").read_text())
+    assert [entry["type"] for entry in entries] == [
+        f"sentence_transformers.models.{name}" for name in ("Transformer", "WeightedLayerPooling", "Pooling", "Dense")
+    ]
+    layers, pooling, dense = (json.loads((tmp_path / entry["path"] / "config.json").read_text()) for entry in entries[1:])
+    assert layers == {"word_embedding_dimension": 16, "layer_start": 0, "num_hidden_layers": 2}
+    assert pooling["word_embedding_dimension"] == 16 and [name for name, on in pooling.items() if on is True] == [
+        "pooling_mode_mean_tokens"
+    ]
+    assert set(dense) == {"in_features", "out_features", "bias", "activation_function"}
+    limit = json.loads((tmp_path / "sentence_bert_config.json").read_text())
+    assert limit == {"max_seq_length": 24, "do_lower_case": False}
+    assert json.loads((tmp_path / "tokenizer_config.json").read_text())["tokenizer_class"] == "PreTrainedTokenizerFast"
+
+
 def test_head_that_only_trains_is_neither_evaluated_nor_saved(tmp_path: Path) -> None:
     encoder = tiny_encoder.encoder()
     before = vectors(encoder)

@@ -56,6 +56,7 @@ def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_pat
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     text = (verb.export(checkpoint, tmp_path / "a") / "README.md").read_text()
     assert "| lee | spearman | 10.00 |  |  |" in text and "step 3" in text and "text" in text
+    assert "16 dimensions, texts of at most 64 tokens" in text and "(1): Pooling(" in text
     assert str(tmp_path) not in text
     summary = {
         "checkpoint": str(checkpoint),
@@ -113,3 +114,14 @@ def test_the_command_runs_from_any_folder(recipe: Recipe, tmp_path: Path) -> Non
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr
     assert "made is ready" in done.stdout and (tmp_path / "made" / "README.md").exists()
+
+
+def test_onnx_files_are_checked_and_delivered(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The other systems that load them are in tests/interop."""
+    pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
+    checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
+    assert verb.main([str(checkpoint), str(tmp_path / "out"), "--onnx", "--int8"]) == 0
+    assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {"model.onnx", "model_int8.onnx"}
+    averaged = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "averaged")
+    assert verb.main([str(averaged), str(tmp_path / "other"), "--onnx"]) == 2
+    assert "--onnx" in capsys.readouterr().err and not (tmp_path / "other").exists()

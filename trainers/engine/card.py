@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from models.sentence_encoder import CardText, hub_names
+from trainers.registry import method_config
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
 SHOWN = (
@@ -27,6 +29,20 @@ SHOWN = (
 )
 """Metrics of the before/after table, in this order; smaller is better for the last three."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
+INDEXED = {
+    "spearman": ("semantic-similarity", "Spearman of cosine x 100"),
+    "accuracy": ("classification", "accuracy"),
+    "mean_r1": ("retrieval", "mean recall at 1"),
+    "mean_map10": ("retrieval", "mean average precision at 10"),
+}
+"""Metrics that the hub shows beside a model, with its kinds of task."""
+HUB_LICENCE = re.compile(
+    r"cc-by(-nc)?(-sa|-nd)?-(2\.0|2\.5|3\.0|4\.0)|cc0-1\.0|apache-2\.0|mit|bsd-[23]-clause|l?gpl-3\.0|gfdl|odbl|odc-by|pddl"
+)
+"""Identifiers of the hub that data has; anything else is ``other``, by name."""
+OPTIMIZER = ("lr", "schedule", "warmup", "weight_decay", "clip")
+TRAINING = ("epochs", "max_steps", "accumulation", "precision", "workers", "seed")
+LIBRARY = "Reimers and Gurevych. Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks. EMNLP 2019."
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
 
@@ -51,66 +67,97 @@ def model_card(
 ) -> str:
     """README.md of an exported sentence-transformers folder, with the metadata that the Hugging Face hub reads.
 
-    recipe: the content of recipe.json. data: one mapping per stream with ``name``, ``licence``, ``source``, ``samples``; an
-    empty licence or source is said to be unknown. numbers: ``before`` and ``after``, each task -> metric -> value
-    (correlations in points; either may be absent), and ``best_step``. versions: library -> version. text: what the encoder
-    says of itself, `SentenceEncoder.card`.
+    recipe: the content of recipe.json. data: one mapping per stream with ``name``, ``licence``, ``source``, ``samples`` and
+    ``languages``; an empty licence or source is said to be unknown. numbers: ``before`` and ``after``, each task -> metric
+    -> value (correlations in points; either may be absent), and ``best_step``. versions: library -> version. text: what the
+    encoder says of itself, `SentenceEncoder.card`, and `write_export` of its folder.
 
     Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
     """
     name, method = recipe["name"], recipe["method"]["name"]
-    licences = sorted({str(row.get("licence") or "unknown") for row in data})
     parts = [
-        _front_matter(name, hub_names(text.bases), method, text.pipeline_tag, licences, numbers.get("after") or {}),
+        _front_matter(name, method, text, data, numbers.get("after") or {}),
         f"# {name}",
         f"{text.what} {text.began} with {method} by [MultiCSE](#recipe). It is a "
         "[sentence-transformers](https://sbert.net) model.",
         "## Use",
         "\n".join(("```python", *text.usage, "```")),
         text.notes,
+        *(("## Model", text.form) if text.form else ()),
         "## Numbers",
         _number_table(numbers),
+        "## Training",
+        _training_table(recipe),
         "## Data",
         _data_table(data),
         "The licence of a model that was trained on data of several licences is for whoever publishes it to decide; "
         "the metadata above lists those of the data.",
         "## Recipe",
         "```json\n" + json.dumps(_publishable(recipe), indent=2, ensure_ascii=False) + "\n```",
+        "## Citation",
+        "\n".join(f"- {work}" for work in (method_config(method).citation, LIBRARY) if work),
         "## Versions",
         ", ".join(f"{library} {version}" for library, version in versions.items()),
     ]
     return "\n\n".join(parts) + "\n"
 
 
+def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The licences of the data, written as the Hugging Face hub writes its own: ``CC BY-SA 4.0`` is ``cc-by-sa-4.0``."""
+    names = {part for row in data for part in str(row.get("licence") or "unknown").lower().split(";")}
+    dashed = {re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\blicen[cs]e\b", "", name)).strip("-") for name in names}
+    return sorted(dashed)
+
+
 def _front_matter(
-    name: str, bases: list[str], method: str, task: str, licences: list[str], after: Mapping[str, Mapping[str, float]]
+    name: str,
+    method: str,
+    text: CardText,
+    data: Sequence[Mapping[str, Any]],
+    after: Mapping[str, Mapping[str, float]],
 ) -> str:
     from huggingface_hub import EvalResult, ModelCardData
 
     scores = [
         EvalResult(
-            task_type="sts",
-            task_name="Semantic Textual Similarity",
+            task_type=kind,
             dataset_type=task,
             dataset_name=task,
-            metric_type="spearman_cosine",
-            metric_name="Spearman of cosine x 100",
-            metric_value=round(float(metrics["spearman"]), 2),
+            metric_type=metric,
+            metric_name=title,
+            metric_value=round(float(metrics[metric]), 2),
         )
         for task, metrics in after.items()
-        if "spearman" in metrics
+        for metric, (kind, title) in INDEXED.items()
+        if metric in metrics
     ]
+    bases, licences = hub_names(text.bases), licence_ids(data)
+    known = len(licences) == 1 and HUB_LICENCE.fullmatch(licences[0]) is not None
+    learned = sorted({language for row in data for language in row.get("languages", ())})
     card = ModelCardData(
+        language=learned or list(text.languages) or None,
         library_name="sentence-transformers",
-        pipeline_tag=task,
+        pipeline_tag=text.pipeline_tag,
         tags=[*TAGS, method],
         base_model=bases[0] if len(bases) == 1 else bases or None,
-        license="other",
-        license_name=f"training data: {', '.join(licences)}",
+        license=licences[0] if known else "other",
+        license_name=None if known else "-and-".join(licences),
         model_name=name,
         eval_results=scores or None,
     )
     return f"---\n{card.to_yaml()}\n---"
+
+
+def _training_table(recipe: Mapping[str, Any]) -> str:
+    """What people ask of a training first; the rest is in the recipe."""
+    rows = [[f"samples of `{name}` a batch", str(stream["batch_size"])] for name, stream in recipe["streams"].items()]
+    for turn, optim in recipe.get("optim", {}).items():
+        kind = "SGD" if "momentum" in optim else "AdamW"
+        settings = (f"{name} {optim[name]}" for name in OPTIMIZER if name in optim)
+        rows.append([f"optimizer of `{turn}`", f"{kind}, {', '.join(settings)}"])
+    run = recipe["run"]
+    rows += [[name.replace("_", " "), str(run[name])] for name in TRAINING if run.get(name) is not None]
+    return _table(["setting", "value"], rows)
 
 
 def _number_table(numbers: Mapping[str, Any]) -> str:

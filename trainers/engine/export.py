@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from sentence_transformers import SentenceTransformer
 
 from models.carried_code import ExportError as ExportError
 from models.carried_code import load_by_its_code
+from models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from models.sentence_encoder import CardText, SentenceEncoder
 
 PROBES = [
@@ -22,30 +24,46 @@ PROBES = [
 """Texts of several lengths, whose vectors must not change by being saved."""
 TOLERANCE = 1e-4
 """Largest difference between the vectors, relative to the largest number in them."""
+ROUNDED = 0.25
+"""The same of token states that 8-bit weights and activations give."""
 
 
-def write_export(encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str]) -> None:
+def write_export(
+    encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str], onnx: bool = False, int8: bool = False
+) -> None:
     """Make `out` the encoder's folder with its card; what was there stays until all is well. Raises ExportError.
 
-    card: the model card, given what the encoder says of itself.
+    card: the model card, given what the encoder says of itself. onnx, int8: with ONNX files, see `write_onnx`.
     """
+    if (onnx or int8) and not encoder.layered:
+        raise ExportError("--onnx: for text models of transformers; this one is of another kind, or has a second half")
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
         fresh = Path(place) / "model"
         encoder.save(str(fresh))
-        verify(encoder, fresh)
-        (fresh / "README.md").write_text(card(encoder.card(fresh)), encoding="utf-8")
+        if onnx or int8:
+            write_onnx(fresh, PROBES, int8)
+        text = encoder.card(fresh)._replace(form=form_of(verify(encoder, fresh)))
+        (fresh / "README.md").write_text(card(text), encoding="utf-8")
         if out.exists():
             out.rename(Path(place) / "old")
         fresh.rename(out)
 
 
-def verify(encoder: SentenceEncoder, folder: Path) -> None:
-    """Check that `folder` loads and gives the vectors of `encoder`.
+def form_of(saved: SentenceTransformer) -> str:
+    """What a saved model is made of, for its card: sizes, and its modules as sentence-transformers prints them."""
+    size = sum(weight.numel() for weight in saved.parameters())
+    longest = getattr(saved, "max_seq_length", None)
+    cut = f", texts of at most {longest:,} tokens" if longest else ""
+    return f"Vectors of {saved.get_embedding_dimension():,} dimensions{cut}, {size:,} parameters.\n\n```\n{saved}\n```"
+
+
+def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
+    """Check that `folder` loads and gives the vectors of `encoder`; returns what was loaded.
 
     SentenceTransformer must give the same vectors (B, d) of sentences, and of pictures or sounds where the encoder takes
-    them; of a Hugging Face text model AutoModel must give the token states (B, L, d) that sentence-transformers pools.
-    Raises ExportError.
+    them; of a Hugging Face text model AutoModel must give the token states (B, L, d) that sentence-transformers pools, and
+    so must its ONNX file, where there is one; those of 8 bits may be apart by `ROUNDED`. Raises ExportError.
     """
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
@@ -56,7 +74,7 @@ def verify(encoder: SentenceEncoder, folder: Path) -> None:
             got = torch.as_tensor(saved.encode(theirs))
             _compare("SentenceTransformer", f"{encoder.modalities[1]} vectors", got, encoder.encode_items(ours).float())
         if not encoder.layered:
-            return
+            return saved
         from transformers import AutoModel, AutoTokenizer
 
         inputs = AutoTokenizer.from_pretrained(folder)(PROBES, padding=True, return_tensors="pt")
@@ -64,13 +82,17 @@ def verify(encoder: SentenceEncoder, folder: Path) -> None:
         pooled = saved[0]({name: tensor.clone() for name, tensor in inputs.items()})["token_embeddings"]
         mask = inputs["attention_mask"].bool()
         _compare("AutoModel", "token states", states[mask], pooled[mask])
+        for file, tolerance in {FLOAT: TOLERANCE, INT8: ROUNDED}.items():
+            if (folder / file).is_file():
+                _compare(file, "token states", onnx_states(folder / file, inputs)[mask], pooled[mask], tolerance)
+        return saved
 
 
-def _compare(loader: str, what: str, got: Any, want: Any) -> None:
+def _compare(loader: str, what: str, got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
     if got.shape != want.shape:
         raise ExportError(f"{loader} gives {what} of shape {tuple(got.shape)}, the checkpoint {tuple(want.shape)}")
     apart, scale = float((got - want).abs().max()), float(want.abs().max())
-    if not apart <= TOLERANCE * scale:
+    if not apart <= tolerance * scale:
         raise ExportError(
             f"{loader} gives other {what} than the checkpoint: up to {apart:.3g} apart, the largest is {scale:.3g}"
         )

@@ -173,9 +173,10 @@ def _check_reachable(recipe: Recipe) -> None:
 
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, object]]:
-    """Name, licence, source and size of what a recipe reads, for a model card."""
+    """Name, licence, source, size and languages of what a recipe reads, for a model card."""
     opened = {name: stream.open() for name, stream in recipe.streams.items()}
     return [
-        {"name": shards.name or name, "licence": shards.licence, "source": shards.source, "samples": shards.samples}
+        {"name": shards.name or name, "samples": shards.samples}
+        | {fact: getattr(shards, fact) for fact in ("licence", "source", "languages")}
         for name, shards in opened.items()
     ]

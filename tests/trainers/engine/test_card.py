@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 from huggingface_hub import ModelCard
 
@@ -15,7 +16,8 @@ RECIPE: dict[str, Any] = {
     "method": {"name": "nonling", "text": {"temperature": 0.05}},
     "encoder": {"path": "google-bert/bert-base-uncased", "pooling": "cls"},
     "streams": {"text": {"shards": "/home/someone/shards/wiki::/data/more", "batch_size": 64}},
-    "run": {"seed": 42, "output": "/home/someone/runs", "tracking_uri": "http://inside:5000"},
+    "optim": {"text": {"lr": 3e-5, "schedule": "linear", "betas": [0.9, 0.999]}},
+    "run": {"seed": 42, "epochs": 2.0, "output": "/home/someone/runs", "tracking_uri": "http://inside:5000"},
 }
 DATA: list[dict[str, Any]] = [
     {"name": "wiki", "licence": "CC BY-SA 4.0", "source": "https://example.org/a|b", "samples": 73604},
@@ -34,6 +36,8 @@ TEXT = CardText(
     usage=("print(1)",),
     notes="Read it.",
     bases=("google-bert/bert-base-uncased", None, "/home/someone/tower"),
+    languages=("de",),
+    form="Two layers.",
 )
 
 
@@ -47,9 +51,24 @@ def test_the_hub_reads_the_metadata() -> None:
     head, _ = split(card)
     assert head["library_name"] == "sentence-transformers" and head["pipeline_tag"] == "sentence-similarity"
     assert head["base_model"] == "google-bert/bert-base-uncased" and "nonling" in head["tags"]
-    assert head["license"] == "other" and "CC BY-SA 4.0" in head["license_name"] and "unknown" in head["license_name"]
+    assert head["license"] == "other" and head["license_name"] == "cc-by-sa-4.0-and-unknown"
+    assert head["language"] == ["de"], "of the encoder it began with, where the data says none"
+    german = model_card(RECIPE, [{**DATA[0], "languages": ("gsw",)}], NUMBERS, {}, TEXT)
+    assert split(german)[0]["language"] == ["gsw"]
     parsed: Any = ModelCard(card).data
-    assert {result.dataset_name: result.metric_value for result in parsed.eval_results} == {"lee": 22.5, "sts12": 61.23}
+    found = {(result.task_type, result.dataset_name): result.metric_value for result in parsed.eval_results}
+    assert found == {("semantic-similarity", "lee"): 22.5, ("semantic-similarity", "sts12"): 61.23}
+
+
+@pytest.mark.parametrize(
+    ("written", "identifier"),
+    [("CC BY-SA 4.0", "cc-by-sa-4.0"), ("Apache License 2.0", "apache-2.0"), ("MIT; MIT", "mit"), ("free for all", None)],
+)
+def test_a_licence_is_the_hubs_identifier_where_it_has_one(written: str, identifier: str | None) -> None:
+    head, _ = split(model_card(RECIPE, [{**DATA[0], "licence": written}], NUMBERS, {}, TEXT))
+    assert head["license"] == (identifier or "other") and head.get("license_name") == (
+        None if identifier else "free-for-all"
+    )
 
 
 def test_numbers_data_and_use() -> None:
@@ -58,6 +77,10 @@ def test_numbers_data_and_use() -> None:
     assert "| sts12 | spearman |  | 61.23 |  |" in body
     assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
     assert "| mine | unknown | unknown | unknown |" in body
+    assert "## Model\n\nTwo layers." in body and "Jian, Gao and Vosoughi." in body and "| epochs | 2.0 |" in body
+    assert (
+        "| samples of `text` a batch | 64 |" in body and "| optimizer of `text` | AdamW, lr 3e-05, schedule linear |" in body
+    )
     assert "torch 2.13.0" in body and '"temperature": 0.05' in body and "print(1)" in body
 
 

@@ -127,6 +127,7 @@ class TextEncoder(SentenceEncoder):
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or DEFAULT_POOLING.get(config.model_type, "mean")
             tokenizer = AutoTokenizer.from_pretrained(saved.folder)
+            ENCODER.refuse_wordless(path, tokenizer)
             if scratch:
                 model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None
             else:

@@ -33,7 +33,7 @@ class Arguments:
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
-    """Folder of a checkpoint: recipe.json and safetensors. A run leaves its last one in OUTPUT/checkpoint."""
+    """Output of a run, or the folder of a checkpoint (recipe.json and safetensors)."""
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
     """Folder that is made."""
     overwrite: bool = False
@@ -43,13 +43,16 @@ class Arguments:
 def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     """Write the model of `checkpoint` to `out`; returns `out`. Nothing is there under that name until all is well.
 
-    Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
-    not an export) or when the saved model does not give the vectors of the checkpoint.
+    `checkpoint` may be the output of a run, too. Raises ValueError for a folder that is no checkpoint, and ExportError when
+    `out` exists (with `overwrite`: when it is not an export) or when the saved model does not give the vectors of the
+    checkpoint.
     """
-    from trainers.engine.checkpoint import load_method
+    from trainers.engine.checkpoint import METHOD, load_method
     from trainers.engine.export import write_export
 
     _check_target(out, overwrite)
+    if not (checkpoint / METHOD).is_file() and (checkpoint / "checkpoint").is_dir():
+        checkpoint = checkpoint / "checkpoint"  # the output of a run
     write_export(load_method(checkpoint).sentence_encoder, out, partial(card_of, checkpoint))
     return out
 
@@ -73,14 +76,13 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
     checkpoint; names and licences come from the shards, where they can still be read.
     """
-    import torch
-
     from trainers.engine.card import library_versions, model_card
+    from trainers.engine.checkpoint import read_state
     from trainers.engine.preflight import describe_shards_of
     from trainers.recipe import Recipe
 
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
-    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
     summary = checkpoint.parent / "summary.json"
     if summary.is_file():

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from data.errors import did_you_mean
 from evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
+from evaluation.encoders.folders import refuse_random
 from evaluation.task import EvaluationError
 from models.text_folders import positions_of
 
@@ -293,7 +294,8 @@ def load_encoder(
     modules that a sentence-transformers folder has after it are left out. `device` is the first CUDA device if there
     is one, else the CPU.
 
-    Raises EvaluationError when the folder is missing or holds no model, or the pooling is unknown.
+    Raises EvaluationError when the folder is missing or holds no model, lacks weights or a tokenizer, or the pooling is
+    unknown.
     """
     folder = Path(path).expanduser()
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
@@ -332,12 +334,15 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
 
     try:
         if (folder / "modules.json").is_file():
-            return SentenceTransformer(str(folder), device=device, local_files_only=True)
-        transformer = Transformer(str(folder), model_kwargs={"local_files_only": True})
-        if pooling is None:
-            logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
-        pool = Pooling(transformer.get_embedding_dimension(), pooling or "mean")
-        return SentenceTransformer(modules=[transformer, pool], device=device)
+            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+        else:
+            transformer = Transformer(str(folder), model_kwargs={"local_files_only": True})
+            if pooling is None:
+                logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
+            pool = Pooling(transformer.get_embedding_dimension(), pooling or "mean")
+            model = SentenceTransformer(modules=[transformer, pool], device=device)
+        refuse_random(model, folder)
+        return model
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
 

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from data.redact import redacted
 from trainers.engine.journal import Journal, Sent, sync_command
 
 log = logging.getLogger(__name__)
@@ -49,7 +50,8 @@ def open_run(
     """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
 
     uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
-    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters. Tags: what MLflow knows
+    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and
+    signatures of URLs are left out of them and of tags. Tags: what MLflow knows
     of its own accord (user, script, git commit), versions of the libraries, CPUs and GPU.
 
     Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
@@ -62,8 +64,9 @@ def open_run(
         if run_id is None:
             from mlflow.entities import Param
 
-            run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **(tags or {})})
-            client.log_batch(run.info.run_id, params=[Param(metric_name(key), str(params[key])) for key in params])
+            run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **_public(tags or {})})
+            kept = [Param(metric_name(key), value) for key, value in _public(params).items()]
+            client.log_batch(run.info.run_id, params=kept)
         else:
             client.update_run(run_id, status="RUNNING")
             run = client.get_run(run_id)
@@ -77,6 +80,11 @@ def open_run(
             "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
         ) from error
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
+
+
+def _public(values: Mapping[str, Any]) -> dict[str, str]:
+    """As MLflow keeps them: texts, without the passwords and signatures of URLs."""
+    return {key: redacted(str(value)) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -105,7 +113,7 @@ def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
 
     client = _client(uri)
     client.update_run(run_id, name=name)
-    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in _public(tags).items()])
 
 
 def resolve_uri(uri: str | None = None) -> str:
@@ -128,8 +136,24 @@ def resolve_uri(uri: str | None = None) -> str:
     if not file or file.startswith(":memory:"):
         raise TrackingError(f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db")
     path = Path(file).expanduser().resolve()
+    refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{path}"
+
+
+def refuse_unwritable(setting: str, folder: Path) -> None:
+    """Raise TrackingError where a folder, or the nearest one above that is there, is a file or cannot be written to.
+
+    Tried rather than asked: the administrator may do everything, and still not write to /proc or a read-only disk.
+    """
+    there = next(place for place in (folder, *folder.resolve().parents) if place.exists())
+    if not there.is_dir():
+        raise TrackingError(f"{setting}: {there} is a file; give a folder")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise TrackingError(f"{setting}: {there} cannot be written to ({error.strerror}); give another folder") from None
 
 
 def environment_tags() -> dict[str, str]:

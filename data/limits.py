@@ -24,6 +24,8 @@ def over(name: str, size: int | str, most: int) -> str:
 
 HEADER = _limit("HEADER", 2**17)
 """Bytes of a tar header that holds a long name or attributes: Linux's longest path has 4 KiB, an attribute 64 KiB."""
+NAME = 2**15
+"""Bytes of a file's name with its folders: Windows' longest path."""
 MEMBERS = _limit("MEMBERS", 2**22)
 """Files in a shard. The index of so many takes about a gigabyte; `pack` puts 10,000 samples into a shard."""
 FIELDS = _limit("FIELDS", 1000)

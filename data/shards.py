@@ -261,12 +261,14 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
             if count > limits.MEMBERS:
                 raise DataError(f"shard {url} holds {limits.over('MEMBERS', count, limits.MEMBERS)} files")
             if (parts := _key_and_field(member.name)) is None:
-                continue
+                if _is_utf8(member.name):
+                    continue
+                parts = _printable(member.name), ""
             key, name = parts
             if not keys or keys[-1] != key:
                 keys.append(key)
                 members.append(())
-            position, end = len(keys) - 1, member.offset + member.size
+            position = len(keys) - 1
             if len(members[-1]) >= limits.FIELDS:
                 faults[position] = f"it has {limits.over('FIELDS', len(members[-1]) + 1, limits.FIELDS)} files"
                 continue
@@ -278,8 +280,10 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
                 faults[position] = f"the field {name!r} is stored as a sparse file"
             if member.size > limits.MEMBER:
                 faults[position] = f"the field {name!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
-            if end > size:
+            if member.offset + member.size > size:
                 faults[position] = f"the shard is truncated within the field {name!r}"
+            else:
+                end = member.offset + member.size
             members[-1] = (*members[-1], (name, member.offset, member.size))
     except tar_headers.Damage as error:
         if not count:
@@ -305,7 +309,11 @@ def _key_and_field(name: str) -> tuple[str, str] | None:
     if not stem or not dot or not extension:
         return None
     key = f"{folder}/{stem}" if folder else stem
-    return key.encode("utf-8", "backslashreplace").decode(), extension.lower()
+    return _printable(key), extension.lower()
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:

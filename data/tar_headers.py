@@ -99,13 +99,13 @@ class _Extended(NamedTuple):
 
     def with_record(self, kind: bytes, content: bytes, place: int) -> _Extended:
         if kind == tarfile.GNUTYPE_LONGNAME:
-            return self._replace(name=content.partition(b"\0")[0].decode("utf-8", "surrogateescape"))
+            return self._replace(name=_name(content.partition(b"\0")[0], place))
         if kind in (tarfile.GNUTYPE_LONGLINK, tarfile.XGLTYPE):  # of a link; of all members, which no writer of shards uses
             return self
         found = self
         for keyword, value in _records(content, place):
             if keyword == b"path":
-                found = found._replace(name=value.decode("utf-8", "surrogateescape"))
+                found = found._replace(name=_name(value, place))
             elif keyword == b"size":
                 if not value.isdigit() or len(value) > 20:
                     raise Damage(f"the shard is damaged at byte {place}: a size of {value[:20]!r}")
@@ -113,6 +113,12 @@ class _Extended(NamedTuple):
             elif keyword.startswith(b"GNU.sparse"):
                 found = found._replace(sparse=True)
         return found
+
+
+def _name(content: bytes, place: int) -> str:
+    if len(content) > limits.NAME:
+        raise Damage(f"the shard is damaged at byte {place}: a name of {len(content):,} bytes")
+    return content.decode("utf-8", "surrogateescape")
 
 
 def _records(content: bytes, place: int) -> Iterator[tuple[bytes, bytes]]:
@@ -123,7 +129,7 @@ def _records(content: bytes, place: int) -> Iterator[tuple[bytes, bytes]]:
         length = int(digits) if digits.isdigit() else 0
         record = content[at : at + length]
         keyword, equals, value = record[len(digits) + 1 :].partition(b"=")
-        if not equals or not value.endswith(b"\n"):
+        if len(record) < length or not equals or not value.endswith(b"\n"):
             raise Damage(f"the extended header at byte {place} is damaged")
         yield keyword, value[:-1]
         at += length

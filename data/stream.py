@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import torch
 
 from data.batch import Batch
 from data.errors import DataError
 from data.order import Window, seed_of, windows
-from data.shards import ShardSet
+from data.shards import BadSample, ShardSet, read
 from data.streams.base import StreamConfig, Tokenize
 from data.window import BLOCK_ROWS, Skipped, column_chunks, decoded, window_rows
 
@@ -186,7 +187,8 @@ class Reader:
             batch, position, skipped = next(self._source)
         except StopIteration:
             raise DataError(
-                f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows"
+                f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows; the next is "
+                f"{self._next_bad()}. Repair the shards."
             ) from None
         self.wait_seconds += time.perf_counter() - began
         if position - self.position > len(batch) + len(skipped):
@@ -206,6 +208,19 @@ class Reader:
             bad = [item for item in items if isinstance(item, tuple)]
             lost += bad if len(bad) == len(items) else []
         return lost
+
+    def _next_bad(self) -> str:
+        """The sample behind the last batch and what is wrong with it, where all that follow were bad."""
+        shard, index = next(self._plan(self.position, 1)).picks[0]
+        sample = next(read(self.shards.shards[shard], [index]))
+        name, reason = f"{sample.shard}/{sample.key}", "good"
+        try:
+            if isinstance(sample, BadSample):
+                raise DataError(sample.reason)
+            self.config.row(sample, np.random.default_rng(0))
+        except DataError as error:
+            reason = str(error)
+        return f"{name}: {reason}"
 
     def _check_share(self) -> None:
         # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.

@@ -215,7 +215,7 @@ def _open_folder(folder: Path, path: Path) -> Vectors:
     try:
         mapped = np.load(folder / VECTORS, mmap_mode="c", allow_pickle=False)
         text = (folder / WORDS).read_bytes().decode()
-    except (ValueError, EOFError, OSError) as error:  # UnicodeDecodeError is a ValueError
+    except Exception as error:  # numpy reads a damaged header with Python's tokenizer
         raise DataError(f"{folder}: the word vectors cannot be read: {error}") from error
     if mapped.ndim != 2 or not mapped.size or mapped.dtype.kind != "f":
         raise DataError(f"{folder / VECTORS} holds {mapped.dtype} {mapped.shape}; floats (words, dimensions) are needed")

@@ -15,7 +15,8 @@ from urllib.parse import urlparse
 from data.errors import DataError
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
-from trainers.engine.tracking import refuse_unwritable, resolve_uri
+from trainers.engine.places import refuse_unwritable
+from trainers.engine.tracking import resolve_uri
 from trainers.recipe import Recipe, RecipeError
 
 
@@ -30,8 +31,8 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
     check_settings(recipe)
     with _named():
         recipe.method.check(recipe, recipe.encoder.read())
-    resolve_uri(recipe.run.tracking_uri)
     with _named():
+        resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output", Path(recipe.run.output))
     _check_task_names(recipe)
     for name, stream in recipe.streams.items():

@@ -18,6 +18,7 @@ from filelock import FileLock
 
 from data.redact import redacted
 from trainers.engine.journal import Journal, Sent, sync_command
+from trainers.engine.places import refuse_unwritable
 
 log = logging.getLogger(__name__)
 
@@ -50,9 +51,9 @@ def open_run(
     """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
 
     uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
-    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and
-    signatures of URLs are left out of them and of tags. Tags: what MLflow knows
-    of its own accord (user, script, git commit), versions of the libraries, CPUs and GPU.
+    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and signatures
+    of URLs are left out of them and of tags. Tags: what MLflow knows of its own accord (user, script, git commit), versions
+    of the libraries, CPUs and GPU.
 
     Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
     """
@@ -139,21 +140,6 @@ def resolve_uri(uri: str | None = None) -> str:
     refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{path}"
-
-
-def refuse_unwritable(setting: str, folder: Path) -> None:
-    """Raise TrackingError where a folder, or the nearest one above that is there, is a file or cannot be written to.
-
-    Tried rather than asked: the administrator may do everything, and still not write to /proc or a read-only disk.
-    """
-    there = next(place for place in (folder, *folder.resolve().parents) if place.exists())
-    if not there.is_dir():
-        raise TrackingError(f"{setting}: {there} is a file; give a folder")
-    try:
-        with tempfile.TemporaryFile(dir=there):
-            pass
-    except OSError as error:
-        raise TrackingError(f"{setting}: {there} cannot be written to ({error.strerror}); give another folder") from None
 
 
 def environment_tags() -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
 _USER = re.compile(r"(?<=://)[^/@\s'\"]*:[^/@\s'\"]*@|(?<=http://)[^/@\s'\"]+@|(?<=https://)[^/@\s'\"]+@")
 _SECRET = re.compile(
@@ -17,3 +18,8 @@ HIDDEN = "***"
 def redacted(text: str) -> str:
     """A text, or a URL, in which ``user:password@`` of every URL and the values that sign a query are ``***``."""
     return _SECRET.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)) if "://" in text else text
+
+
+def public(values: Mapping[str, object]) -> dict[str, str]:
+    """The same names with redacted texts."""
+    return {name: redacted(str(value)) for name, value in values.items()}

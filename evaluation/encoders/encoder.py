@@ -294,8 +294,7 @@ def load_encoder(
     modules that a sentence-transformers folder has after it are left out. `device` is the first CUDA device if there
     is one, else the CPU.
 
-    Raises EvaluationError when the folder is missing or holds no model, lacks weights or a tokenizer, or the pooling is
-    unknown.
+    Raises EvaluationError when the folder is missing or holds no whole model with its tokenizer, or the pooling is unknown.
     """
     folder = Path(path).expanduser()
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
@@ -336,11 +335,11 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
         if (folder / "modules.json").is_file():
             model = SentenceTransformer(str(folder), device=device, local_files_only=True)
         else:
-            transformer = Transformer(str(folder), model_kwargs={"local_files_only": True})
+            network = Transformer(str(folder), model_kwargs={"local_files_only": True})
             if pooling is None:
                 logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
-            pool = Pooling(transformer.get_embedding_dimension(), pooling or "mean")
-            model = SentenceTransformer(modules=[transformer, pool], device=device)
+            modules = [network, Pooling(network.get_embedding_dimension(), pooling or "mean")]
+            model = SentenceTransformer(modules=modules, device=device)
         refuse_random(model, folder)
         return model
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder

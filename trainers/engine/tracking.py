@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
-from data.redact import redacted
+from data.redact import public
 from trainers.engine.journal import Journal, Sent, sync_command
 from trainers.engine.places import refuse_unwritable
 
@@ -65,8 +65,8 @@ def open_run(
         if run_id is None:
             from mlflow.entities import Param
 
-            run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **_public(tags or {})})
-            kept = [Param(metric_name(key), value) for key, value in _public(params).items()]
+            run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **public(tags or {})})
+            kept = [Param(metric_name(key), value) for key, value in public(params).items()]
             client.log_batch(run.info.run_id, params=kept)
         else:
             client.update_run(run_id, status="RUNNING")
@@ -81,11 +81,6 @@ def open_run(
             "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
         ) from error
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
-
-
-def _public(values: Mapping[str, Any]) -> dict[str, str]:
-    """As MLflow keeps them: texts, without the passwords and signatures of URLs."""
-    return {key: redacted(str(value)) for key, value in values.items()}
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
 
     client = _client(uri)
     client.update_run(run_id, name=name)
-    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in _public(tags).items()])
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in public(tags).items()])
 
 
 def resolve_uri(uri: str | None = None) -> str:

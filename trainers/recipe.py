@@ -155,7 +155,10 @@ _NOT_IDENTITY = (
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot run; the text names the setting, what was given and what is allowed."""
+    """A recipe that cannot run; the text names the setting, what was given and what is allowed, and no URL's password."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(redacted(text))
 
 
 def _method(given: Any) -> Any:

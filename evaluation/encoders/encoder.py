@@ -28,9 +28,8 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CPU_WORDS = 2**15  # the same of a model that takes rows of equal length together, by itself
-CHUNK = 4096  # texts tokenised in one call
+CHUNK, ITEMS = 4096, 64  # texts tokenised, and pictures or sounds encoded, in one call
 NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
-ITEMS = 64  # pictures or sounds encoded in one call
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
 

@@ -88,13 +88,13 @@ def peak_mb(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], *
 def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float, Any]:
     given = make(*arguments)
     Path("/proc/self/clear_refs").write_text("5")  # the peak so far, that of `make`, is forgotten
-    before = resident("VmRSS")
+    before = _resident("VmRSS")
     result = call(*given)
-    return resident("VmHWM") - before, result
+    return _resident("VmHWM") - before, result
 
 
-def resident(what: str) -> float:
-    """Megabytes of this process alone, which `getrusage` does not say (a child begins with its parent's): VmRSS, VmHWM."""
+def _resident(what: str) -> float:
+    """Of this process alone, which `getrusage` is not: a child begins with its parent's."""
     found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

@@ -33,7 +33,7 @@ class Arguments:
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
-    """Output of a run, or the folder of a checkpoint (recipe.json and safetensors)."""
+    """Folder of a checkpoint: recipe.json and safetensors. A run leaves its last one in OUTPUT/checkpoint."""
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
     """Folder that is made."""
     overwrite: bool = False
@@ -43,16 +43,13 @@ class Arguments:
 def export(checkpoint: Path, out: Path, overwrite: bool = False) -> Path:
     """Write the model of `checkpoint` to `out`; returns `out`. Nothing is there under that name until all is well.
 
-    `checkpoint` may be the output of a run, too. Raises ValueError for a folder that is no checkpoint, and ExportError when
-    `out` exists (with `overwrite`: when it is not an export) or when the saved model does not give the vectors of the
-    checkpoint.
+    Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
+    not an export) or when the saved model does not give the vectors of the checkpoint.
     """
-    from trainers.engine.checkpoint import METHOD, load_method
+    from trainers.engine.checkpoint import load_method
     from trainers.engine.export import write_export
 
     _check_target(out, overwrite)
-    if not (checkpoint / METHOD).is_file() and (checkpoint / "checkpoint").is_dir():
-        checkpoint = checkpoint / "checkpoint"  # the output of a run
     write_export(load_method(checkpoint).sentence_encoder, out, partial(card_of, checkpoint))
     return out
 

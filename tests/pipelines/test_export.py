@@ -71,12 +71,6 @@ def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_pat
     assert "15.50" not in (verb.export(checkpoint, tmp_path / "c") / "README.md").read_text()
 
 
-def test_the_output_of_a_run_stands_for_its_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
-    write_checkpoint(recipe, tmp_path / "run" / "checkpoint")
-    (tmp_path / "run" / "recipe.json").write_text(recipe.to_json())
-    assert (verb.export(tmp_path / "run", tmp_path / "out") / "modules.json").exists()
-
-
 @pytest.mark.parametrize("name", ["state.pt", "method.safetensors"])
 def test_a_damaged_checkpoint_is_named(
     recipe: Recipe, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]

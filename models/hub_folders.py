@@ -76,7 +76,8 @@ class Source:
         are not there, so that they are random, or `tokenizer` knows no words. It is loaded once more, for the report."""
         _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
         self._missing(path, model.config, report, "pooler.")
-        self.refuse_wordless(path, tokenizer)
+        if tokenizer is not None:  # of a model without texts, which is refused for that
+            self.refuse_wordless(path, tokenizer)
 
     def refuse_wordless(self, path: str, tokenizer: Any) -> None:
         """Raise ValueError for the tokenizer that transformers makes up where a folder has none: it knows special tokens

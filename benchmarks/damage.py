@@ -42,7 +42,8 @@ def zeroed(data: bytes, rng: np.random.Generator) -> bytes:
 
 def lengthened(data: bytes, rng: np.random.Generator) -> bytes:
     """Something at the end or in the middle that does not belong there."""
-    place, more = int(rng.choice([len(data), rng.integers(len(data))])), rng.bytes(int(rng.choice([1, 100, 3 * BLOCK])))
+    place = len(data) if rng.random() < 0.5 else int(rng.integers(len(data)))
+    more = rng.bytes(int(rng.choice([1, 100, 3 * BLOCK])))
     return data[:place] + more + data[place:]
 
 

@@ -299,7 +299,7 @@ def _read(path: Path) -> tuple[list[str], np.ndarray]:
         raise DataError(f"{path} holds no word vector")
     if header is not None and lines is not None and lines > header[0] + 1:
         raise DataError(f"{path} has {lines:,} lines, and its first announces {header[0]:,} words; correct or remove it")
-    if binary and path.suffix != ".gz" and len(words) == header[0]:
+    if binary and header is not None and path.suffix != ".gz" and len(words) == header[0]:
         # Some writers end every row with a line feed.
         held = sum(len(word.encode()) for word in words) + len(words) * (2 + 4 * vectors.shape[1]) + BINARY_HEADER
         if path.stat().st_size > held:

@@ -40,9 +40,16 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     folder = Path(checkpoint)
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
-    method = build_method(recipe or Recipe.from_json((folder / RECIPE).read_text()), folder)
+    method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
     load_weights(method, folder / (BEST if (folder / BEST).exists() else METHOD))
     return method.eval()
+
+
+def _read_recipe(file: Path) -> Recipe:
+    try:
+        return Recipe.from_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged, or of another version: {error}") from None
 
 
 def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:

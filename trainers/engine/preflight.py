@@ -66,6 +66,11 @@ def check_settings(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}."):
             stream.check_settings()
+    for name in ("gradient_checkpointing", "compile"):
+        if getattr(recipe.run, name) and recipe.encoder.kind != "transformer":
+            raise RecipeError(
+                f"run.{name}=True is for transformers, and method {recipe.method.name!r} trains none; set False"
+            )
     _check_gpus(recipe)
 
 

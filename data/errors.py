@@ -5,9 +5,21 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from data.redact import redacted
+
+LONGEST = 4000
+"""Characters of a message; what a damaged sample holds may be longer."""
+
 
 class DataError(ValueError):
-    """Shards, samples, files or fields that cannot be used; the text names what was found and what is allowed."""
+    """Shards, samples, files or fields that cannot be used; the text names what was found and what is allowed.
+
+    Passwords and signatures of URLs do not appear in it: it is printed and logged.
+    """
+
+    def __init__(self, text: str) -> None:
+        text = text.encode("utf-8", "backslashreplace").decode()  # names of damaged samples may hold anything
+        super().__init__(redacted(text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"))
 
 
 class DecodeError(DataError):

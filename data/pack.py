@@ -10,9 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from data.errors import DataError, did_you_mean
+from data import limits
+from data.errors import DataError, DecodeError, did_you_mean
 from data.shard_writer import Draft, Files
+from data.streams import decode
 from data.text_files import read_lines, read_rows
+
+Missing = Literal["raise", "skip"]
 
 
 class FolderFiles:
@@ -73,11 +77,29 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
-        DataError: see `read_lines`.
+        DataError: see `read_lines`; a text that streams refuse (`limits.TEXT`), or a file that begins as JSON lines do.
     """
     for path in paths:
-        for _, line in read_lines(path, blank=True):
-            yield Draft({"txt": text.encode()}) if (text := line.strip()) else None
+        first = True
+        for number, line in read_lines(path, blank=True):
+            text = line.strip()
+            if first and text:
+                _refuse_json(path, text)
+                first = False
+            if len(text) > limits.TEXT:
+                raise DataError(f"{path}, line {number} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
+            yield Draft({"txt": text.encode()}) if text else None
+
+
+def _refuse_json(path: Path, line: str) -> None:
+    """DataError for the first line of JSON lines, whose records are no sentences."""
+    try:
+        record = json.loads(line) if line.startswith("{") else None
+    except (ValueError, RecursionError):
+        return
+    if isinstance(record, dict):
+        columns = " ".join(list(record)[:3]) or "COLUMN"
+        raise DataError(f"{path} holds JSON, not a sentence a line; use: pack.py table FILE.jsonl --columns {columns}")
 
 
 def table_rows(
@@ -118,14 +140,16 @@ def table_rows(
             yield Draft({"json": _json(texts)}, label=name)
 
 
-def folder_files(folder: Path, extensions: Sequence[str]) -> Iterator[Draft]:
+def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[Draft | None]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
-    Hidden files are passed over. Sorted by path, so that every machine finds the same order.
+    Hidden files are passed over. Sorted by path, so that every machine finds the same order. With `missing` "skip" a file
+    that cannot be decoded gives None.
 
     Raises:
-        DataError: a file of another kind, or files both in subfolders and beside them.
+        DataError: a file of another kind, one that cannot be decoded, or files both in subfolders and beside them.
     """
+    files = FolderFiles(folder)
     found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     found = [path for path in found if not any(part.startswith(".") for part in path.parts)]
     outside = [path for path in found if len(path.parts) == 1]
@@ -137,6 +161,9 @@ def folder_files(folder: Path, extensions: Sequence[str]) -> Iterator[Draft]:
     for number, path in enumerate(found):
         _check_extension(path.name, extensions, str(folder / path))
         label = None if outside else path.parts[0]
+        if not _whole(files, path.as_posix(), str(folder / path), missing):
+            yield None
+            continue
         yield Draft(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
 
 
@@ -161,7 +188,7 @@ def manifest_files(
     where: Mapping[str, str] | None = None,
     quoted: bool | None = None,
     group: bool = False,
-    missing: Literal["raise", "skip"] = "raise",
+    missing: Missing = "raise",
 ) -> Iterator[Draft | None]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
@@ -178,11 +205,11 @@ def manifest_files(
         where: only rows with these values.
         quoted: see `table_rows`.
         group: rows that name the same file are one sample with the captions of all of them, where the first stands.
-        missing: "skip" gives None for a file that is not there (videos that no longer exist).
+        missing: "skip" gives None for a file that is not there (videos that no longer exist) or cannot be decoded.
 
     Raises:
-        DataError: as `table_rows`, a file that is missing or of another kind, named with its row, or grouped rows of
-            different classes.
+        DataError: as `table_rows`, a file that is missing, of another kind or cannot be decoded, named with its row, or
+            grouped rows of different classes.
     """
     entries: Iterable[Entry] = _entries(path, file, captions, label, where, quoted)
     if group:
@@ -199,7 +226,7 @@ def named_files(
     files: Files,
     *,
     captions: Literal["txt", "json"] | None = None,
-    missing: Literal["raise", "skip"] = "raise",
+    missing: Missing = "raise",
 ) -> Iterator[Draft | None]:
     """The samples of the files that `entries` of the manifest `source` name, in their order.
 
@@ -214,7 +241,8 @@ def named_files(
                 f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; put it there, or remove the "
                 "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
-        if not there or (captions and not entry.captions) or entry.label == "":
+        usable = there and (entry.captions or not captions) and entry.label != ""
+        if not usable or not _whole(files, entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
             yield None
             continue
         fields: dict[str, bytes] = {}
@@ -281,6 +309,19 @@ def _check_extension(name: str, extensions: Sequence[str], where: str) -> None:
         raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
 
 
+def _whole(files: Files, name: str, where: str, missing: Missing) -> bool:
+    """Whether a file can be decoded; DataError for one that cannot, unless such files are to be left out."""
+    try:
+        decode.check(files.read(name), name.rpartition(".")[2].lower(), name)
+    except (DecodeError, OSError) as error:
+        if missing == "skip":
+            return False
+        raise DataError(
+            f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
+        ) from error
+    return True
+
+
 def _kind(path: Path) -> str:
     return Path(path.name.removesuffix(".gz")).suffix.lower()
 
@@ -312,7 +353,9 @@ def _json_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, dict[st
     for number, line in read_lines(path):
         try:
             row = json.loads(line)
-        except ValueError as error:
+            if "\\u" in line:
+                _json({"row": row})  # half a character is JSON, and no text
+        except (ValueError, RecursionError) as error:
             raise DataError(f"{path}, line {number}: no JSON ({error})") from error
         if not isinstance(row, dict):
             raise DataError(f'{path}, line {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')

@@ -10,38 +10,21 @@ from __future__ import annotations
 import json
 import logging
 import posixpath
-import tarfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import IO, Any
 
+from data import limits, tar_headers
 from data.errors import DataError
+from data.shard_hashes import MANIFEST, Shard, difference
 from data.shard_urls import expand, filesystem, parent
 
 log = logging.getLogger(__name__)
 
-MANIFEST = "dataset.json"
 WIDS_KIND = "wids-shard-index-v1"
-
-
-@dataclass(frozen=True)
-class Shard:
-    """One tar file."""
-
-    url: str
-    samples: int
-    bytes: int
-    sha256: str | None = None
-    fields: tuple[str, ...] = ()
-    """Fields that its samples have; empty: unknown."""
-
-    @property
-    def name(self) -> str:
-        """File name without `.tar`: what its samples are called by, wherever the shard lies."""
-        return posixpath.basename(self.url).partition(".tar")[0]
 
 
 @dataclass(frozen=True)
@@ -165,6 +148,8 @@ def read_manifest(folder: str) -> Manifest | None:
     where = f"{folder}/{MANIFEST}"
     fs, path = filesystem(where)
     try:
+        if (size := fs.size(path)) and size > limits.MANIFEST:
+            raise DataError(f"{where} has {limits.over('MANIFEST', size, limits.MANIFEST)} bytes")
         text = fs.cat_file(path)
     except (FileNotFoundError, PermissionError):  # a bucket that may not be listed denies what does not exist
         return None
@@ -173,14 +158,14 @@ def read_manifest(folder: str) -> Manifest | None:
         shards = {}
         for entry in record["shardlist"]:
             name, samples = posixpath.basename(entry["url"]), entry["nsamples"]
-            if type(samples) is not int or samples < 0:
-                raise ValueError(f"nsamples of {name} is {samples!r}")
+            if type(samples) is not int or not 0 <= samples <= limits.MEMBERS:
+                raise ValueError(f"nsamples of {name} is {samples!r}, not 0 to {limits.MEMBERS:,}")
             size, digest, fields = entry.get("filesize", -1), entry.get("sha256"), tuple(entry.get("fields", ()))
             shards[name] = Shard(f"{folder}/{name}", samples, size, digest, fields)
         classes = tuple(str(name) for name in record.get("classes") or ())
         name, split, licence, source = (str(record.get(key) or "") for key in ("name", "split", "licence", "source"))
         return Manifest(folder, shards, "-".join(filter(None, (name, split))), licence, source, classes, record)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DataError(
             f"{where} is no list of shards ({type(error).__name__}: {error}); pack the shards again, "
             "or delete it and they are counted by reading them"
@@ -223,19 +208,20 @@ class Index:
     """Positions whose sample is there but cannot be used, and why."""
     tail: str | None
     """What is wrong behind the last sample; none: nothing."""
+    lost: int
+    """Samples that are behind it, about."""
     bytes: int
 
 
 def scan(url: str) -> Shard:
-    """Count a shard by reading its headers. What cannot be read at its end counts as one (bad) sample.
+    """Count a shard by reading its headers. What cannot be read at its end counts as bad samples.
 
     Raises:
         DataError: it cannot be opened, is compressed or no tar file.
     """
     index = index_of(url)
     fields = {name for members in index.members for name, _, _ in members}
-    lost = index.tail is not None and len(index.keys) - 1 not in index.faults
-    return Shard(url, len(index.keys) + lost, index.bytes, None, tuple(sorted(fields)))
+    return Shard(url, len(index.keys) + index.lost, index.bytes, None, tuple(sorted(fields)))
 
 
 def index_of(url: str) -> Index:
@@ -253,10 +239,6 @@ def index_of(url: str) -> Index:
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
 def _index(url: str, checksum: str) -> Index:
-    keys: list[str] = []
-    members: list[tuple[tuple[str, int, int], ...]] = []
-    faults: dict[int, str] = {}
-    tail: str | None = None
     fs, path = filesystem(url)
     with fs.open(path, "rb") as file:
         size = file.seek(0, 2)
@@ -266,48 +248,57 @@ def _index(url: str, checksum: str) -> Index:
                 f"shard {url} is compressed; shards are plain .tar files: gunzip it "
                 "(its pictures and sounds are compressed already)"
             )
-        file.seek(0)
-        try:
-            archive = tarfile.open(fileobj=file, mode="r:")  # noqa: SIM115  # the file is closed above, and nothing else is held
-        except tarfile.TarError as error:
-            if size:
-                raise DataError(f"shard {url} is no tar file ({error}); pack it again") from error
-            return Index([], [], {}, "the shard is empty (0 bytes)", 0)
-        while True:
-            try:
-                member = archive.next()
-            except tarfile.TarError:  # its data ends before the file says it does
-                break
-            if member is None:
-                break
-            archive.members.clear()  # type: ignore[attr-defined]  # it would keep every header
-            if not member.isreg() or (parts := _key_and_field(member.name)) is None:
-                continue
+        if not size:
+            return Index([], [], {}, "the shard is empty (0 bytes)", 1, 0)
+        return _indexed(url, file, size)
+
+
+def _indexed(url: str, file: IO[bytes], size: int) -> Index:
+    keys: list[str] = []
+    members: list[tuple[tuple[str, int, int], ...]] = []
+    faults: dict[int, str] = {}
+    tail: str | None = None
+    end = count = 0
+    try:
+        for count, member in enumerate(tar_headers.members(file, size), 1):
+            if count > limits.MEMBERS:
+                raise DataError(f"shard {url} holds {limits.over('MEMBERS', count, limits.MEMBERS)} files")
+            if (parts := _key_and_field(member.name)) is None:
+                if _is_utf8(member.name):
+                    continue
+                parts = _printable(member.name), ""
             key, name = parts
             if not keys or keys[-1] != key:
                 keys.append(key)
                 members.append(())
             position = len(keys) - 1
+            if len(members[-1]) >= limits.FIELDS:
+                faults[position] = f"it has {limits.over('FIELDS', len(members[-1]) + 1, limits.FIELDS)} files"
+                continue
             if not _is_utf8(member.name):
                 faults[position] = "its name is not UTF-8"
             if name in (other for other, _, _ in members[-1]):
                 faults[position] = f"the field {name!r} occurs twice in one sample"
-            if member.sparse is not None:
+            if member.sparse:
                 faults[position] = f"the field {name!r} is stored as a sparse file"
-            if member.offset_data + member.size > size:
+            if member.size > limits.MEMBER:
+                faults[position] = f"the field {name!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
+            if member.offset + member.size > size:
                 faults[position] = f"the shard is truncated within the field {name!r}"
-            members[-1] = (*members[-1], (name, member.offset_data, member.size))
-        # tarfile takes a damaged header for the end of the archive, which is a block of zeros.
-        file.seek(min(archive.offset, size))
-        end = file.read(tarfile.BLOCKSIZE)
-        if end.strip(b"\0"):
-            tail = f"the shard is damaged or truncated at byte {archive.offset}"
-        elif len(end) < tarfile.BLOCKSIZE:
-            tail = "the shard is truncated: it has no end mark"
-        names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
-        if tail and keys and (len(keys) == 1 or names[0] != names[1]):
-            faults.setdefault(len(keys) - 1, tail)  # what follows of this sample is lost
-    return Index(keys, members, faults, tail, size)
+            else:
+                end = member.offset + member.size
+            members[-1] = (*members[-1], (name, member.offset, member.size))
+    except tar_headers.Damage as error:
+        if not count:
+            raise DataError(f"shard {url} is no tar file ({error}); copy it again, or pack it again") from None
+        tail = str(error)
+    names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
+    if tail and keys and (len(keys) == 1 or names[0] != names[1]):
+        faults.setdefault(len(keys) - 1, tail)  # what follows of this sample is lost
+    # What lies behind the damage is so many samples as have been in so many bytes.
+    behind = round(len(keys) * max(0, size - end) / end) if tail and end else 0
+    told = tail is None or len(keys) - 1 in faults
+    return Index(keys, members, faults, tail, behind if told else max(1, behind), size)
 
 
 def _is_utf8(name: str) -> bool:
@@ -321,18 +312,27 @@ def _key_and_field(name: str) -> tuple[str, str] | None:
     if not stem or not dot or not extension:
         return None
     key = f"{folder}/{stem}" if folder else stem
-    return key.encode("utf-8", "backslashreplace").decode(), extension.lower()
+    return _printable(key), extension.lower()
+
+
+def _printable(name: str) -> str:
+    return name.encode("utf-8", "backslashreplace").decode()
 
 
 def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     """The samples at these positions (in tar order, from 0), one for one; ascending positions read fastest.
 
-    What cannot be read gives a BadSample: a truncated or damaged tar, a field that occurs twice.
+    What cannot be read gives a BadSample: a truncated or damaged tar, a field that occurs twice, and every sample of a file
+    whose size or sha256 is not that in its `dataset.json`.
 
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
     """
     index = index_of(shard.url)
+    if (wrong := difference(shard)) is not None:
+        keys = [*index.keys, *(f"#{position}" for position in range(len(index.keys), shard.samples))]
+        yield from (BadSample(keys[position], shard.name, wrong) for position in indexes)
+        return
     if len(index.keys) > shard.samples:
         raise DataError(
             f"shard {shard.url} holds {len(index.keys)} samples, its {MANIFEST} says {shard.samples}; "

@@ -20,7 +20,7 @@ from data.errors import DataError
 from data.order import Window, seed_of, windows
 from data.shards import ShardSet
 from data.streams.base import StreamConfig, Tokenize
-from data.window import Chunk, WindowReader, batches, read_blocks
+from data.window import Chunk, Skipped, WindowReader, batches, read_blocks
 
 SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many
 ROUND = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
@@ -177,7 +177,8 @@ class Reader:
             batch, position, skipped = next(self._source)
         except StopIteration:
             raise DataError(
-                f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows"
+                f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows; the next is "
+                f"{self._next_bad()}. Repair the shards."
             ) from None
         self.wait_seconds += time.perf_counter() - began
         self.position = position
@@ -186,6 +187,12 @@ class Reader:
             self.lost += len(skipped)
             self._check_share()
         return batch
+
+    def _next_bad(self) -> str:
+        """A bad sample behind the last batch, and what is wrong with it."""
+        reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
+        items = reader.decoded(next(self._plan(self.position, self.config.window)))
+        return next((f"{item.key}: {item.reason}" for item in items if isinstance(item, Skipped)), "further on")
 
     def _check_share(self) -> None:
         # Relative to at least a whole pass: one bad sample in the first batch is not a share of one in 64.

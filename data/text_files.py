@@ -6,8 +6,10 @@ import csv
 import gzip
 import zlib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
+from data import limits
 from data.errors import DataError, did_you_mean
 
 
@@ -18,7 +20,8 @@ def read_lines(path: Path, *, blank: bool = False, latin: bool = False) -> Itera
     set. With `latin` a file that is not UTF-8 is read as latin-1.
 
     Raises:
-        DataError: a path that is no file, bytes that are not UTF-8, a gzip file that is cut or damaged.
+        DataError: a path that is no file, bytes that are not UTF-8, a gzip file that is cut or damaged, a line of more than
+            `limits.LINE` bytes.
     """
     for number, line in _whole_lines(path, latin):
         if blank or line.strip():
@@ -73,7 +76,7 @@ def _unquoted(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _quoted(path: Path, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    csv.field_size_limit(2**24)  # a text may be longer than csv's 128 kB
+    csv.field_size_limit(limits.LINE)  # a text may be longer than csv's 128 kB
     reader = csv.reader((line for _, line in _whole_lines(path)), delimiter=delimiter, strict=True)
     try:
         for cells in reader:
@@ -103,7 +106,10 @@ def _raw(path: Path) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
         with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
-            for number, line in enumerate(file, 1):
+            # Not by iteration: a line may be as long as a small gzip file makes it.
+            for number, line in enumerate(iter(partial(file.readline, limits.LINE + 1), b""), 1):
+                if len(line) > limits.LINE:
+                    raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more bytes', limits.LINE)}")
                 yield number, line
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise DataError(

@@ -14,10 +14,10 @@ import gzip
 import hashlib
 import json
 import logging
-import os
 import shutil
 import sys
 import tempfile
+import zlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,6 +27,8 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
+from data import limits
+from data.cache import cache_folder
 from data.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -35,6 +37,8 @@ TEXT, BINARY = (".txt", ".vec"), (".bin",)
 SUFFIXES = (*TEXT, *BINARY)  # each also with .gz after it
 PICKLED = (".kv", ".model", ".pkl", ".pickle")
 VECTORS, WORDS, NOTE = "vectors.npy", "words.txt", "vectors.json"
+BINARY_HEADER = 42  # bytes: two numbers of twenty digits, a blank and a line feed
+GZIP_MOST = 1032  # times that gzip makes a file smaller, at most
 CACHE_FROM = 2**20  # bytes; smaller files are read as fast as a cache would be
 Sentences = Iterable[str] | Callable[[], Iterable[str]]
 
@@ -128,13 +132,6 @@ def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray,
     return folder
 
 
-def cache_folder() -> Path:
-    """Where what is made of users' files is kept: $MULTICSE_CACHE, else $XDG_CACHE_HOME/multicse, else ~/.cache/multicse."""
-    if own := os.environ.get("MULTICSE_CACHE"):
-        return Path(own).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "multicse"
-
-
 # --------------------------------------------------------------------------------------------------------------- training
 
 
@@ -218,7 +215,7 @@ def _open_folder(folder: Path, path: Path) -> Vectors:
     try:
         mapped = np.load(folder / VECTORS, mmap_mode="c", allow_pickle=False)
         text = (folder / WORDS).read_bytes().decode()
-    except (ValueError, EOFError, OSError) as error:  # UnicodeDecodeError is a ValueError
+    except Exception as error:  # numpy reads a damaged header with Python's tokenizer
         raise DataError(f"{folder}: the word vectors cannot be read: {error}") from error
     if mapped.ndim != 2 or not mapped.size or mapped.dtype.kind != "f":
         raise DataError(f"{folder / VECTORS} holds {mapped.dtype} {mapped.shape}; floats (words, dimensions) are needed")
@@ -288,15 +285,25 @@ def _read(path: Path) -> tuple[list[str], np.ndarray]:
 
     binary = _kind(path) in BINARY
     try:
-        header = binary or _has_header(path)
-        loaded = KeyedVectors.load_word2vec_format(str(path), binary=binary, no_header=not header)
-    except (ValueError, TypeError, EOFError, OSError, AssertionError) as error:  # UnicodeDecodeError is a ValueError
+        header = _header(path, binary)
+        lines = None if binary else _count_lines(path)
+        loaded = KeyedVectors.load_word2vec_format(str(path), binary=binary, no_header=header is None)
+    except DataError:
+        raise
+    except (ValueError, TypeError, EOFError, OSError, AssertionError, zlib.error, MemoryError, OverflowError) as error:
         where = "" if binary else _first_bad_line(path)
         raise DataError(f"{path}{where}: not a word-vector file that gensim reads: {error}") from error
     words = list(loaded.key_to_index)  # index_to_key ends in None where words are there twice
     vectors = np.asarray(loaded.vectors, dtype=np.float32)[: len(words)]
     if not len(vectors) or not vectors.shape[1]:
         raise DataError(f"{path} holds no word vector")
+    if header is not None and lines is not None and lines > header[0] + 1:
+        raise DataError(f"{path} has {lines:,} lines, and its first announces {header[0]:,} words; correct or remove it")
+    if binary and header is not None and path.suffix != ".gz" and len(words) == header[0]:
+        # Some writers end every row with a line feed.
+        held = sum(len(word.encode()) for word in words) + len(words) * (2 + 4 * vectors.shape[1]) + BINARY_HEADER
+        if path.stat().st_size > held:
+            raise DataError(f"{path} has more bytes than the {len(words):,} words take that it announces; fetch it again")
     _refuse_non_finite(path, words, vectors)
     # gensim spreads a line of a single number over all dimensions. Reading every line again is for doubtful files only.
     if not binary and vectors.shape[1] > 1 and (vectors == vectors[:, :1]).all(axis=1).any():
@@ -328,11 +335,41 @@ def _open(path: Path) -> Any:
     return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
 
 
-def _has_header(path: Path) -> bool:
-    """word2vec's text form begins with a line of two numbers, how many words and dimensions; GloVe's does not."""
+def _header(path: Path, binary: bool) -> tuple[int, int] | None:
+    """How many words and dimensions the first line announces, as word2vec's forms do; GloVe's does not.
+
+    Raises DataError where they cannot be in a file of this size, before memory is taken for them.
+    """
     with _open(path) as file:
-        first = file.readline().split()
-    return len(first) == 2 and all(part.isdigit() for part in first)
+        first = file.readline(BINARY_HEADER if binary else limits.LINE).split()
+    if not _two_numbers(first):
+        if binary:
+            raise DataError(f"{path} does not begin with the numbers of its words and dimensions, as word2vec's form does")
+        return None
+    words, dim = map(int, first)
+    least, size = words * dim * (4 if binary else 2), path.stat().st_size * (GZIP_MOST if path.suffix == ".gz" else 1)
+    if not words or not dim or least > size:
+        raise DataError(
+            f"{path} announces {words:,} words of {dim:,} numbers, which take {least:,} bytes or more, and the file has at "
+            f"most {size:,}; fetch it again, or correct its first line"
+        )
+    return words, dim
+
+
+def _two_numbers(parts: list[bytes]) -> bool:
+    return len(parts) == 2 and all(part.isdigit() and len(part) < 20 for part in parts)
+
+
+def _count_lines(path: Path) -> int:
+    """Lines of a text file; DataError for one too long to be a word and its vector."""
+    lines = begun = 0
+    with _open(path) as file:
+        while chunk := file.read(2**20):
+            lines += chunk.count(b"\n")
+            begun = len(chunk) - 1 - chunk.rfind(b"\n") if b"\n" in chunk else begun + len(chunk)
+            if begun > limits.LINE:
+                raise DataError(f"{path}, line {lines + 1} has {limits.over('LINE', 'more bytes', limits.LINE)}")
+    return lines + bool(begun)
 
 
 def _first_bad_line(path: Path) -> str:
@@ -342,7 +379,7 @@ def _first_bad_line(path: Path) -> str:
             width = None
             for number, line in enumerate(file, 1):
                 parts = line.rstrip().split(b" ")
-                if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
+                if number == 1 and _two_numbers(parts):
                     width = int(parts[1])
                     continue
                 width = width if width is not None else len(parts) - 1
@@ -352,6 +389,6 @@ def _first_bad_line(path: Path) -> str:
                     float(part)
     except ValueError:
         return f", line {number} holds {part.decode(errors='replace')!r} where a number is expected"
-    except (EOFError, OSError):
+    except (EOFError, OSError, zlib.error):
         return ", which cannot be read to its end"
     return ""

@@ -51,21 +51,42 @@ class Source:
     ) -> tuple[Any, list[str]]:
         """A transformers model of class `kind` in float32, from the safetensors in `folder`, which `path` stands for.
 
-        Also names of weights that are missing: they begin with `optional`. Raises ValueError when others are missing.
+        Also names of weights that are missing: they begin with `optional`. Raises ValueError when others are missing, or the
+        folder is damaged.
         """
         try:
             model, report = kind.from_pretrained(
                 folder, config=config, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
             )
-        except OSError as error:
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
             raise self.cannot_load(path, error) from error
+        return model, self._missing(path, config, report, optional)
+
+    def _missing(self, path: str, config: PretrainedConfig, report: dict[str, Any], optional: str) -> list[str]:
         missing = sorted(report["missing_keys"])
         if other := [name for name in missing if not (optional and name.startswith(optional))]:
             raise ValueError(
                 f"{self.setting}: {path!r} lacks {len(other)} weights of a {config.model_type!r} model, such as "
                 f"{other[0]!r}; they would be random. Is config.json that of these weights?"
             )
-        return model, missing
+        return missing
+
+    def refuse_random(self, path: str, folder: Path, model: Any, tokenizer: Any) -> None:
+        """Raise ValueError where `model`, which a library has loaded from `folder`, has weights (other than a pooler's) that
+        are not there, so that they are random, or `tokenizer` knows no words. It is loaded once more, for the report."""
+        _, report = type(model).from_pretrained(folder, config=model.config, output_loading_info=True)
+        self._missing(path, model.config, report, "pooler.")
+        if tokenizer is not None:  # of a model without texts, which is refused for that
+            self.refuse_wordless(path, tokenizer)
+
+    def refuse_wordless(self, path: str, tokenizer: Any) -> None:
+        """Raise ValueError for the tokenizer that transformers makes up where a folder has none: it knows special tokens
+        alone, so that every word is the unknown one."""
+        if len(tokenizer) <= len(set(tokenizer.all_special_tokens)):
+            raise ValueError(
+                f"{self.setting}: {path!r} has no tokenizer, so all words would be the same unknown one; put the model's "
+                "tokenizer.json and tokenizer_config.json beside its weights"
+            )
 
     def refuse_pickles(self, path: str, folder: Path) -> None:
         """Raise ValueError for what would need unpickling, before anything is loaded: the `folder` that `path` stands for
@@ -79,6 +100,7 @@ class Source:
             )
 
 
+EVALUATED = Source("model", tokenizer=True)
 ENCODER = Source("encoder.path", tokenizer=True)
 TOWER = Source("method.tower.path", tokenizer=False)
 

@@ -123,21 +123,24 @@ class TextEncoder(SentenceEncoder):
         ValueError when the folder is absent, has no safetensors, or has sentence-transformers modules that this class is
         not.
         """
-        saved = read_modules(text_half(ENCODER.folder(path, weights=not scratch)))
-        if not scratch:
-            ENCODER.refuse_pickles(path, saved.folder)
         try:
+            saved = read_modules(text_half(ENCODER.folder(path, weights=not scratch)))
+            if not scratch:
+                ENCODER.refuse_pickles(path, saved.folder)
             config = text_config(str(saved.folder))
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or DEFAULT_POOLING.get(config.model_type, "mean")
             tokenizer = AutoTokenizer.from_pretrained(saved.folder)
+            ENCODER.refuse_wordless(path, tokenizer)
             if scratch:
                 model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None
             else:
                 model, pooler = load_model(path, saved.folder, config, pooler=pooling == "cls" and saved.head is None)
                 # A head belongs to the pooling it was trained on.
                 head = pooler or (saved.head if pooling in ("cls", saved.pooling) else None)
-        except OSError as error:
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+            if str(error).startswith("encoder."):
+                raise
             raise ENCODER.cannot_load(path, error) from error
         if hidden_dropout and isinstance(model, CLIPTextModel):
             add_dropout(model, hidden_dropout)

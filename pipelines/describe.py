@@ -8,7 +8,6 @@ import itertools
 import math
 import re
 import sys
-import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,8 +19,10 @@ if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data import limits
+from data.errors import DataError
 from data.shard_urls import expand
-from data.shards import Shard, ShardSet, read_manifest
+from data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
 from data.streams.decode import IMAGES, SOUNDS
 
 
@@ -69,18 +70,12 @@ def _table(shards: Sequence[Shard], limit: int = 8) -> list[str]:
 
 
 def _samples(url: str) -> Iterator[tuple[str, dict[str, bytes]]]:
-    """Key and fields of the samples of a shard, in its order, as the library webdataset reads them.
-
-    The file is opened here: the library would run what a URL like `pipe:` says.
-    """
-    from webdataset.tariterators import group_by_keys, tar_file_iterator
-
-    with fsspec.open(url, "rb") as file:
-        for sample in group_by_keys({**member, "__url__": url} for member in tar_file_iterator(file)):
-            yield sample["__key__"], {name: data for name, data in sample.items() if not name.startswith("__")}
-
-
-_UNREADABLE = (OSError, tarfile.TarError, ValueError)  # ValueError: a field that occurs twice
+    """Key and fields of the samples of a shard, in its order. Raises DataError at the first that cannot be read."""
+    shard = scan(url)
+    for sample in read(shard, range(shard.samples)):
+        if isinstance(sample, BadSample):
+            raise DataError(f"sample {sample.key}: {sample.reason}")
+        yield sample.key, sample.fields
 
 
 def _first(shards: ShardSet, count: int) -> Iterator[str]:
@@ -92,7 +87,7 @@ def _first(shards: ShardSet, count: int) -> Iterator[str]:
                 for name, data in fields.items():
                     yield f"    {name:5} {_render_field(name, data, shards.classes)}"
                 count -= 1
-        except _UNREADABLE as error:
+        except DataError as error:
             yield f"  {shard.name} cannot be read on: {error}"
         if not count:
             return
@@ -118,7 +113,7 @@ def _render_field(name: str, data: bytes, classes: Sequence[str]) -> str:
     if name not in ("txt", "json", "cls"):
         return f"{len(data):,} bytes"
     text = data.decode("utf-8", "replace").strip()
-    if name == "cls" and text.isdecimal() and int(text) < len(classes):
+    if name == "cls" and text.isdecimal() and len(text) <= limits.CLASS_DIGITS and int(text) < len(classes):
         return f"{text} ({classes[int(text)]})"
     text = re.sub(r"\s+", " ", text)
     return text if len(text) <= 100 else text[:97] + "..."
@@ -165,7 +160,7 @@ def _differences(shard: Shard) -> Iterator[str]:
         for _, fields in _samples(shard.url):
             count += 1
             names |= set(fields)
-    except _UNREADABLE as error:
+    except DataError as error:
         yield f"cannot be read after {count:,} samples: {error}"
     if count != shard.samples:
         yield f"{count:,} samples, dataset.json says {shard.samples:,}"

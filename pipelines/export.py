@@ -77,14 +77,13 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
     checkpoint; names and licences come from the shards, where they can still be read.
     """
-    import torch
-
     from trainers.engine.card import library_versions, model_card
+    from trainers.engine.checkpoint import read_state
     from trainers.engine.preflight import describe_shards_of
     from trainers.recipe import Recipe
 
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
-    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
     summary = checkpoint.parent / "summary.json"
     if summary.is_file():

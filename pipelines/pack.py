@@ -6,7 +6,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -15,7 +15,7 @@ if __name__ == "__main__":
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError
-from data.pack import files_of, folder_files, manifest_files, table_rows, text_lines
+from data.pack import Missing, files_of, folder_files, manifest_files, table_rows, text_lines
 from data.shard_writer import Output, Packed, pack
 from data.shards import read_manifest
 from data.streams.decode import IMAGES, SOUNDS
@@ -121,8 +121,8 @@ class _Files(Columns):
     """Columns with captions. One column of a table becomes the field txt, otherwise json {"captions": [...]}."""
     group: bool = False
     """Rows that name the same file are one sample with all their captions (AudioCaps' val and test)."""
-    missing: Literal["raise", "skip"] = "raise"
-    """What a row does whose file is not there: stop, or be left out and counted."""
+    missing: Missing = "raise"
+    """What a file does that is not there or cannot be decoded: stop, or be left out and counted."""
 
     def pack(self, extensions: tuple[str, ...]) -> Packed:
         output, classes, where = self.output(1_000), self.classes(), self.conditions()
@@ -132,7 +132,7 @@ class _Files(Columns):
                 raise DataError(
                     f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
                 )
-            return pack(folder_files(self.path, extensions), output, files, classes)
+            return pack(folder_files(self.path, extensions, self.missing), output, files, classes)
         drafts = manifest_files(
             self.path,
             extensions,

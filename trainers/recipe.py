@@ -11,6 +11,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
+from data.redact import redacted
 from data.streams.kinds import AnyStream
 from models.config import AnyEncoder, Settings
 from models.config import EncoderConfig as EncoderConfig
@@ -161,7 +162,10 @@ _NOT_IDENTITY = (
 
 
 class RecipeError(ValueError):
-    """A recipe that cannot run; the text names the setting, what was given and what is allowed."""
+    """A recipe that cannot run; the text names the setting, what was given and what is allowed, and no URL's password."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(redacted(text))
 
 
 def _method(given: Any) -> Any:
@@ -195,9 +199,21 @@ class Recipe(Settings):
         except ValidationError as error:
             raise RecipeError(_readable(error)) from None
 
-    def to_json(self) -> str:
-        """The whole recipe, indented."""
-        return self.model_dump_json(indent=2)
+    def to_json(self, secrets: bool = False) -> str:
+        """The whole recipe, indented. Passwords and signatures of URLs are left out, since it is kept beside the run and in
+        the model's card; with `secrets`, for the workers of a run, they are in it. The identity is the same."""
+        return json.dumps(self._content(secrets), indent=2, ensure_ascii=False)
+
+    def _content(self, secrets: bool = False) -> dict[str, Any]:
+        def clean(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: clean(item) for key, item in value.items()}
+            if isinstance(value, list):
+                return [clean(item) for item in value]
+            return redacted(value) if isinstance(value, str) else value
+
+        content = self.model_dump(mode="json")
+        return content if secrets else clean(content)
 
     def flat(self) -> dict[str, Any]:
         """Every field by its dotted path: ``{"optim.text.lr": 3e-05, ...}``."""
@@ -238,9 +254,10 @@ class Recipe(Settings):
     def identity(self) -> str:
         """A hash of all that decides the result: neither output, URIs nor resources. 12 hex digits.
 
-        Of local paths the last two parts count: the same data in another folder or on another machine is the same.
+        Of local paths the last two parts count: the same data in another folder or on another machine is the same; so are
+        URLs that are signed anew.
         """
-        content = self.model_dump(mode="json")
+        content = self._content()
         for name in _NOT_IDENTITY:
             content["run"].pop(name)
         for stream in content["streams"].values():

@@ -63,7 +63,7 @@ class AudioStream(LabelledStream):
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
-        wave = decode.audio(data, extension, rate=self.rate, key=sample.key)
+        wave = decode.audio(data, extension, self.rate, sample.key, self.samples)
         length = min(len(wave), self.samples)
         return {"waveform": preprocess.crop_or_pad(wave, self.samples), "length": length, **self.label_of(sample)}
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from data.errors import did_you_mean
 from evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
+from evaluation.encoders.folders import refuse_random
 from evaluation.task import EvaluationError
 from models.text_folders import positions_of
 
@@ -27,9 +28,8 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CPU_WORDS = 2**15  # the same of a model that takes rows of equal length together, by itself
-CHUNK = 4096  # texts tokenised in one call
+CHUNK, ITEMS = 4096, 64  # texts tokenised, and pictures or sounds encoded, in one call
 NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
-ITEMS = 64  # pictures or sounds encoded in one call
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
 
@@ -293,7 +293,7 @@ def load_encoder(
     modules that a sentence-transformers folder has after it are left out. `device` is the first CUDA device if there
     is one, else the CPU.
 
-    Raises EvaluationError when the folder is missing or holds no model, or the pooling is unknown.
+    Raises EvaluationError when the folder is missing or holds no whole model with its tokenizer, or the pooling is unknown.
     """
     folder = Path(path).expanduser()
     if not (folder / "modules.json").is_file() and not (folder / "config.json").is_file():
@@ -332,12 +332,15 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
 
     try:
         if (folder / "modules.json").is_file():
-            return SentenceTransformer(str(folder), device=device, local_files_only=True)
-        transformer = Transformer(str(folder), model_kwargs={"local_files_only": True})
-        if pooling is None:
-            logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
-        pool = Pooling(transformer.get_embedding_dimension(), pooling or "mean")
-        return SentenceTransformer(modules=[transformer, pool], device=device)
+            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+        else:
+            network = Transformer(str(folder), model_kwargs={"local_files_only": True})
+            if pooling is None:
+                logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
+            modules = [network, Pooling(network.get_embedding_dimension(), pooling or "mean")]
+            model = SentenceTransformer(modules=modules, device=device)
+        refuse_random(model, folder)
+        return model
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
 

@@ -1,11 +1,13 @@
-"""What the folder of a model says of itself, read without loading it."""
+"""What the folder of a model says of itself, and whether it holds all that the loaded model needs."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 from evaluation.task import EvaluationError
+from models.hub_folders import EVALUATED
 
 OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
 
@@ -31,3 +33,14 @@ def own_module(folder: Path) -> str | None:
     except (ValueError, LookupError, TypeError) as error:
         raise EvaluationError(f"{file} is no list of modules: {error}") from error
     return first if isinstance(first, str) and first.startswith(OWN) else None
+
+
+def refuse_random(model: Any, folder: Path) -> None:
+    """Raise ValueError where weights of a SentenceTransformer's networks are not in its folder, or it has no tokenizer."""
+    modules = folder / "modules.json"
+    entries = json.loads(modules.read_text(encoding="utf-8")) if modules.is_file() else [{"path": ""}]
+    for module, entry in zip(model, entries, strict=False):
+        place = folder / entry["path"]
+        network = getattr(module, "auto_model", None)
+        if network is not None and not (place / "adapter_config.json").is_file():
+            EVALUATED.refuse_random(str(folder), place, network, module.tokenizer)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, on_device, usable_device
-from evaluation.encoders.folders import own_module
+from evaluation.encoders.folders import own_module, refuse_random
 from evaluation.task import EvaluationError, Sound
 from models.carried_code import CARRIED, load_saved
 from models.dual_module import DualEncoder
@@ -124,6 +124,7 @@ def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 
     where = usable_device(device)
     try:
         model = load_saved(path, where)
+        refuse_random(model, path)
         modalities = set(model.modalities)
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {path} does not load: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import islice
@@ -13,7 +12,6 @@ from typing import Any, NamedTuple
 
 import fsspec
 import numpy as np
-import soundfile
 
 from data.errors import DataError
 from data.shards import BadSample, RawSample, ShardSet, read
@@ -150,10 +148,7 @@ def encode_pairs(samples: Samples, encoder: Encoder) -> tuple[np.ndarray, list[s
 def _sound(fields: Mapping[str, bytes], key: str) -> Sound:
     """A sound at its own rate, which encoders resample to theirs once."""
     extension, data = decode.member_with_extension(fields, decode.SOUNDS, key)
-    try:
-        rate = soundfile.info(io.BytesIO(data)).samplerate
-    except soundfile.SoundFileError:
-        rate = 16_000  # the decoder says what is wrong with it
+    rate = decode.own_rate(data)
     return Sound(decode.audio(data, extension, rate, key), rate)
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import soundfile
 
+from data import limits
 from data.shards import ShardSet
 from data.streams.decode import audio, captions, image
 from tests.data.packing import LINES, png, run, samples, write_pictures, write_text
@@ -92,9 +93,42 @@ def test_image_folder(tmp_path: Path, pictures: Path) -> None:
 
 def test_image_folder_without_classes(tmp_path: Path) -> None:
     (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "a.webp").write_bytes(b"broken pictures are packed as they are: the stream judges them")
+    (tmp_path / "flat" / "a.png").write_bytes(png())
     assert run("images", tmp_path / "flat", "--out", tmp_path / "out") == 0
-    assert [set(s.fields) for s in samples(tmp_path / "out")] == [{"webp"}]
+    assert [set(s.fields) for s in samples(tmp_path / "out")] == [{"png"}]
+
+
+@pytest.mark.parametrize(("kind", "good", "bad"), [("images", "a.png", "b.png"), ("audio", "a.wav", "b.wav")])
+def test_files_that_cannot_be_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, good: str, bad: str
+) -> None:
+    place = tmp_path / "files"
+    place.mkdir()
+    soundfile.write(place / "x.wav", np.zeros(100), 8000)
+    content = png() if kind == "images" else (place / "x.wav").read_bytes()
+    (place / "x.wav").unlink()
+    (place / good).write_bytes(content)
+    (place / bad).write_bytes(content[:40])
+    (tmp_path / "m.csv").write_text(f"file\n{good}\n{bad}\n")
+    for source, more in ((place, ()), (tmp_path / "m.csv", ("--root", place))):
+        out = tmp_path / f"out-{source.name}"
+        assert run(kind, source, *more, "--out", out) == 2
+        assert bad in capsys.readouterr().err
+        assert run(kind, source, *more, "--missing", "skip", "--out", out) == 0
+        assert "1 empty or missing samples dropped" in capsys.readouterr().out and len(samples(out)) == 1
+
+
+def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """JSON lines, a line that a small gzip file makes enormous, a text that no stream takes, half a character."""
+    (tmp_path / "a.jsonl").write_text('\n{"sent0": "x", "sent1": "y"}\n')
+    (tmp_path / "b.txt.gz").write_bytes(gzip.compress(b"x" * (limits.LINE + 2)))
+    (tmp_path / "c.txt").write_text("fine\n" + "x" * (limits.TEXT + 1))
+    (tmp_path / "d.jsonl").write_text('{"sent0": "half \\ud800", "sent1": "y"}\n')
+    commands = [("text", "a.jsonl"), ("text", "b.txt.gz"), ("text", "c.txt"), ("table", "d.jsonl", "--columns", "sent0")]
+    for (kind, name, *more), named in zip(commands, ["pack.py table", "line 1", "line 2", "line 1"], strict=True):
+        assert run(kind, tmp_path / name, *more, "--out", tmp_path / "out") == 2
+        printed = capsys.readouterr().err
+        assert name in printed and named in printed
 
 
 @pytest.mark.parametrize("root", ["folder", "tar"])

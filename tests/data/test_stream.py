@@ -166,6 +166,12 @@ def test_skipped_samples_are_counted_and_replaced(tmp_path: Path, inline: bool) 
     found.close()
 
 
+def test_where_all_samples_are_bad_the_reason_is_told(tmp_path: Path) -> None:
+    config = ImageStream(shards=broken(tmp_path, 12, good=0), batch_size=4, size=8, window=8, on_bad_sample="skip")
+    with pytest.raises(DataError, match=r"stream 'x'.*bad\d+: .*no JPEG, PNG or WebP"):
+        next(reader(config, inline=True))
+
+
 def test_too_many_bad_samples_stop_the_run(tmp_path: Path) -> None:
     config = ImageStream(shards=broken(tmp_path, 5), batch_size=10, size=8, window=64, on_bad_sample="skip")
     found = reader(config, inline=True)

@@ -169,6 +169,26 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists() and not (tmp_path / "v").exists()
 
 
+FORMS = ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"]
+HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4"]
+
+
+@pytest.mark.parametrize(
+    ("name", "head"), [*((name, head) for name in FORMS for head in HEADS), *((name, b"1 4") for name in FORMS[:3])]
+)
+def test_a_file_that_announces_what_it_does_not_hold(tmp_path: Path, name: str, head: bytes) -> None:
+    """Refused before memory is taken; and words behind those that are announced are not dropped without a word."""
+    path = tmp_path / name
+    if ".bin" in name:
+        body = b"".join(word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, TABLE, strict=True))
+    else:
+        body = b"".join(b"w%d 1 2 3 4\n" % i for i in range(7))
+    content = head + b"\n" + body
+    path.write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    with pytest.raises(DataError, match=name):
+        open_vectors(path)
+
+
 # --------------------------------------------------------------------------------------------------------------- training
 
 

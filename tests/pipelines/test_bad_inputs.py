@@ -80,6 +80,11 @@ def pickled_encoder(bench: Bench) -> None:
     bench.set("encoder.path", str(bench.folder / "old"))
 
 
+def output_is_a_file(bench: Bench) -> None:
+    (bench.folder / "file").write_text("x")
+    bench.set("run.output", str(bench.folder / "file"))
+
+
 def gap_in_range(bench: Bench) -> None:
     write_text(bench.folder / "text", (20, 20))
     bench.shards("text", bench.folder / "text" / "text-train-{000000..000002}.tar")
@@ -133,6 +138,11 @@ TABLE: list[tuple[Callable[[Bench], None], str]] = [
     (setting("streams.image.size", 24), "streams.image.size=24"),
     (setting("streams.image.label", None), "streams.image.label"),
     (several(run__workers=1, run__precision="fp16"), "run.precision='fp16'"),
+    (several(run__workers=0, run__precision="fp16"), "run.precision='fp16'"),
+    (several(run__workers=0, run__gpus_per_worker=64), "run.gpus_per_worker=64"),
+    (output_is_a_file, "run.output"),
+    (setting("run.output", "/proc/run"), "run.output"),
+    (setting("run.tracking_uri", "sqlite:////proc/x.db"), "run.tracking_uri='sqlite:////proc/x.db'"),
     # resources
     (several(run__workers=8, streams__text__batch_size=64), "run.workers=8"),
     (several(run__workers=1, run__gpus_per_worker=1), "run.gpus_per_worker=1"),

@@ -72,6 +72,17 @@ def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_pat
     assert "15.50" not in (verb.export(checkpoint, tmp_path / "c") / "README.md").read_text()
 
 
+@pytest.mark.parametrize("name", ["state.pt", "method.safetensors"])
+def test_a_damaged_checkpoint_is_named(
+    recipe: Recipe, tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
+    file = checkpoint / name
+    file.write_bytes(file.read_bytes()[:100])
+    assert verb.main([str(checkpoint), str(tmp_path / "out")]) == 2
+    assert name in capsys.readouterr().err and not (tmp_path / "out").exists()
+
+
 def test_nothing_is_overwritten_by_accident(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     out = tmp_path / "out"

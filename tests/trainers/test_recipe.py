@@ -73,3 +73,17 @@ def test_every_path_of_a_method_is_absolute_for_workers_in_other_folders(
     (tmp_path / "tower").mkdir()
     recipe = cyclip.RECIPES["cyclip-s-vit"]().replace("method.tower.path", "tower")
     assert resolve(recipe).flat()["method.tower.path"] == str(tmp_path / "tower")
+
+
+def test_secrets_of_urls_are_not_kept_and_change_no_identity() -> None:
+    """What is written down has none; what workers are sent has them; a new signature is no other experiment."""
+    plain = "https://host/x-{0..3}.tar?part=1"
+    recipe = visualcse.bert_base().replace("streams.text.shards", plain)
+    signed = [
+        recipe.replace("streams.text.shards", f"https://{user}host/x-{{0..3}}.tar?part=1&X-Amz-Signature={sign}")
+        for user, sign in (("me:pass1word@", "pass1word1"), ("me:pass1word@", "pass1word2"))
+    ]
+    assert "pass1word" not in signed[0].to_json() and "***" in signed[0].to_json()
+    assert type(recipe).from_json(signed[0].to_json(secrets=True)) == signed[0]
+    assert type(recipe).from_json(signed[0].to_json()).identity() == signed[0].identity() == signed[1].identity()
+    assert recipe.replace("streams.text.shards", plain.replace("1", "2")).identity() != recipe.identity()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
@@ -39,9 +40,16 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     folder = Path(checkpoint)
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
-    method = build_method(recipe or Recipe.from_json((folder / RECIPE).read_text()), folder)
+    method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
     load_weights(method, folder / (BEST if (folder / BEST).exists() else METHOD))
     return method.eval()
+
+
+def _read_recipe(file: Path) -> Recipe:
+    try:
+        return Recipe.from_json(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{file} is damaged, or of another version: {error}") from None
 
 
 def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
@@ -67,8 +75,8 @@ def weights_of(method: nn.Module) -> dict[str, Tensor]:
 def load_weights(method: nn.Module, file: Path) -> None:
     try:
         method.load_state_dict(load_file(file))
-    except ValueError as error:  # an encoder that was not trained with these
-        raise ValueError(f"{file}: {error}") from None
+    except (ValueError, RuntimeError, SafetensorError, OSError) as error:  # not trained with these, or a damaged file
+        raise ValueError(f"{file} cannot be used: {error}") from None
 
 
 def write(folder: Path, recipe: Recipe, method: nn.Module, best: dict[str, Tensor] | None, state: dict[str, Any]) -> None:
@@ -84,4 +92,15 @@ def read(folder: Path, method: nn.Module) -> tuple[dict[str, Tensor] | None, dic
     """Load a checkpoint's weights into the method; returns the best weights, where they were kept, and the state."""
     load_weights(method, folder / METHOD)
     best = load_file(folder / BEST) if (folder / BEST).exists() else None
-    return best, torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    return best, read_state(folder)
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """What a checkpoint keeps beside weights and recipe. Raises ValueError for a damaged file."""
+    try:
+        state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
+    except Exception as error:  # RuntimeError, EOFError, UnpicklingError, KeyError, ...
+        raise ValueError(
+            f"{folder / STATE} is damaged ({type(error).__name__}: {error}); take an earlier checkpoint, or train again"
+        ) from None
+    return state

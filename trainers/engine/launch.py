@@ -229,7 +229,7 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
-            "recipe": travelling(recipe).to_json(),
+            "recipe": travelling(recipe).to_json(secrets=True),
             "methods": registry.loaded(),
             "journal": str(journal),
             "uri": handle.uri,

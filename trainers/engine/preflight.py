@@ -9,11 +9,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from urllib.parse import urlparse
 
 from data.errors import DataError
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
+from trainers.engine.places import refuse_unwritable
 from trainers.engine.tracking import resolve_uri
 from trainers.recipe import Recipe, RecipeError
 
@@ -29,7 +31,9 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
     check_settings(recipe)
     with _named():
         recipe.method.check(recipe, recipe.encoder.read())
-    resolve_uri(recipe.run.tracking_uri)
+    with _named():
+        resolve_uri(recipe.run.tracking_uri)
+        refuse_unwritable("run.output", Path(recipe.run.output))
     _check_task_names(recipe)
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}.shards: "):
@@ -62,16 +66,28 @@ def check_settings(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}."):
             stream.check_settings()
-    run = recipe.run
     for name in ("gradient_checkpointing", "compile"):
-        if getattr(run, name) and recipe.encoder.kind != "transformer":
+        if getattr(recipe.run, name) and recipe.encoder.kind != "transformer":
             raise RecipeError(
                 f"run.{name}=True is for transformers, and method {recipe.method.name!r} trains none; set False"
             )
-    if run.precision == "fp16" and run.workers and not run.gpus_per_worker:
+    _check_gpus(recipe)
+
+
+def _check_gpus(recipe: Recipe) -> None:
+    import torch
+
+    run = recipe.run
+    here = torch.cuda.device_count() if not run.workers else 0
+    if run.precision == "fp16" and not (run.gpus_per_worker if run.workers else here):
         raise RecipeError(
             "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
             "use fp32 or bf16, or set run.gpus_per_worker"
+        )
+    if not run.workers and run.gpus_per_worker > here:
+        raise RecipeError(
+            f"run.gpus_per_worker={run.gpus_per_worker:g} with run.workers=0: everything runs in this process, which has "
+            f"{here} GPUs; set it to 0, or run.workers to 1"
         )
 
 

@@ -16,7 +16,9 @@ from urllib.parse import urlsplit
 
 from filelock import FileLock
 
+from data.redact import public
 from trainers.engine.journal import Journal, Sent, sync_command
+from trainers.engine.places import refuse_unwritable
 
 log = logging.getLogger(__name__)
 
@@ -49,8 +51,9 @@ def open_run(
     """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
 
     uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
-    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters. Tags: what MLflow knows
-    of its own accord (user, script, git commit), versions of the libraries, CPUs and GPU.
+    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and signatures
+    of URLs are left out of them and of tags. Tags: what MLflow knows of its own accord (user, script, git commit), versions
+    of the libraries, CPUs and GPU.
 
     Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
     """
@@ -60,8 +63,9 @@ def open_run(
         if run_id is None:
             from mlflow.entities import Param
 
-            run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **(tags or {})})
-            client.log_batch(run.info.run_id, params=[Param(metric_name(key), str(params[key])) for key in params])
+            run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **public(tags or {})})
+            kept = [Param(metric_name(key), value) for key, value in public(params).items()]
+            client.log_batch(run.info.run_id, params=kept)
         else:
             client.update_run(run_id, status="RUNNING")
             run = client.get_run(run_id)
@@ -127,7 +131,7 @@ def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
 
     client = _client(uri)
     client.update_run(run_id, name=name)
-    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in tags.items()])
+    client.log_batch(run_id, tags=[RunTag(key, value) for key, value in public(tags).items()])
 
 
 def resolve_uri(uri: str | None = None) -> str:
@@ -150,6 +154,7 @@ def resolve_uri(uri: str | None = None) -> str:
     if not file or file.startswith(":memory:"):
         raise TrackingError(f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db")
     path = Path(file).expanduser().resolve()
+    refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{path}"
 

@@ -233,7 +233,7 @@ def exists(sweep: Sweep, folder: Path) -> bool:
 def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
     """What the trials take along."""
     return Plan(
-        recipes={name: travelling(recipe).to_json() for name, recipe in sweep.recipes.items()},
+        recipes={name: travelling(recipe).to_json(secrets=True) for name, recipe in sweep.recipes.items()},
         folder=str(folder),
         experiment=sweep.experiment,
         parent=parent.run_id,

@@ -157,6 +157,26 @@ def test_sound_bomb() -> None:
         decode.audio(silence, "flac", 8000, "a", max_values=119999)
 
 
+@pytest.mark.parametrize("extension", ["wav", "flac"])
+def test_only_what_is_wanted_of_a_sound(extension: str) -> None:
+    """The beginning of a long sound is that of the whole one, and the rest is not decoded."""
+    noise = np.random.default_rng(0).normal(0, 0.1, 90_000).astype(np.float32)
+    for rate in (8000, 16000, 11025):
+        whole = decode.audio(sound(noise, 16000, extension), extension, rate, "a")
+        part = decode.audio(sound(noise, 16000, extension), extension, rate, "a", samples=3000)
+        assert 3000 <= len(part) < len(whole) / 2
+        np.testing.assert_allclose(part[:3000], whole[:3000], atol=1e-6)
+
+
+def test_a_small_file_is_no_huge_sound() -> None:
+    """A header of one sample per second makes half a megabyte eight billion samples."""
+    slow = sound(np.zeros(500_000, np.int16), 1, "wav")
+    with pytest.raises(DecodeError, match="1 samples per second"):
+        decode.audio(slow, "wav", 16000, "a")
+    with pytest.raises(DecodeError, match="more than the allowed 10,000 values"):
+        decode.audio(sound(np.zeros(2000, np.int16), 1000, "wav"), "wav", 16000, "a", max_values=10_000)
+
+
 # ---- fields
 
 
@@ -172,17 +192,30 @@ def test_text() -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{"txt": b" \n\t"}, {"txt": b"\xff\xfe"}, {}, {"json": b"{"}, {"json": b"[" * 100_000}, {"json": b"[1]"}],
+    [
+        {"txt": b" \n\t"},
+        {"txt": b"\xff\xfe"},
+        {},
+        {"json": b"{"},
+        {"json": b"[" * 100_000},
+        {"json": b"[1]"},
+        {"json": b'{"txt": "half \\ud800"}'},
+        {"json": b'{"\\ud800": 1}'},
+        {"json": b'{"txt": ' + b"9" * 5000 + b"}"},
+        {"json": b'{"txt": "a", "more": "' + b"x" * 2**20 + b'"}'},
+        {"txt": b"x" * 10_000_000},
+    ],
 )
 def test_bad_texts(fields: dict[str, bytes]) -> None:
-    with pytest.raises(DecodeError, match="sample 'a'"):
+    with pytest.raises(DecodeError, match="sample 'a'") as error:
         decode.text(fields, ["txt"], key="a")
+    str(error.value).encode()
 
 
 def test_label() -> None:
     assert decode.label({"cls": b"7\n"}, "cls", key="a") == 7
     assert decode.label({"json": b'{"speaker": 12}'}, "speaker", key="a") == 12
-    for bad in (b"dog", b"-1", b"1.5", b"", b"9" * 30):
+    for bad in (b"dog", b"-1", b"1.5", b"", b"9" * 30, b"9" * 5000):
         with pytest.raises(DecodeError, match="'cls'"):
             decode.label({"cls": bad}, "cls", key="a")
     for fields in ({"json": b'{"cls": true}'}, {"jpg": b""}):
@@ -202,7 +235,10 @@ def test_captions(fields: dict[str, bytes], expected: list[str]) -> None:
     assert decode.captions(fields, "a") == expected
 
 
-@pytest.mark.parametrize("fields", [{}, {"json": b'{"captions": ["a dog", ""]}'}, {"json": b"["}, {"txt": b" "}])
+@pytest.mark.parametrize(
+    "fields",
+    [{}, {"json": b'{"captions": ["a dog", ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"json": b"["}, {"txt": b" "}],
+)
 def test_bad_captions(fields: dict[str, bytes]) -> None:
     with pytest.raises(DecodeError, match="sample 'a'"):
         decode.captions(fields, "a")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
 from evaluation.encoders.encoder import ModuleEncoder, load_encoder
 from evaluation.task import EvaluationError
+from models.text_encoder import TextEncoder
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert, tiny_roberta
 
 
@@ -151,3 +154,26 @@ def test_bad_models(bert: Path, tmp_path: Path) -> None:
     ):
         with pytest.raises(EvaluationError):
             load_encoder(**settings)
+
+
+@pytest.mark.parametrize("layout", ["transformers", "sentence-transformers"])
+@pytest.mark.parametrize("spoil", ["foreign names", "missing", "no tokenizer", "cut short"])
+def test_random_weights_are_not_scored(bert: Path, sentence_bert: Path, tmp_path: Path, spoil: str, layout: str) -> None:
+    """What a library makes up where a folder lacks it: training and evaluation refuse the same folders."""
+    folder = tmp_path / "spoilt"
+    shutil.copytree(bert if layout == "transformers" else sentence_bert, folder)
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    if spoil == "foreign names":
+        save_file({f"student.{name}": value for name, value in weights.items()}, file, {"format": "pt"})
+    elif spoil == "missing":
+        save_file({name: value for name, value in weights.items() if "layer.1" not in name}, file, {"format": "pt"})
+    elif spoil == "no tokenizer":
+        for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+            (folder / name).unlink(missing_ok=True)
+    else:
+        file.write_bytes(file.read_bytes()[:5000])
+    with pytest.raises(EvaluationError, match="spoilt"):
+        load_encoder(folder, device="cpu")
+    with pytest.raises(ValueError, match=r"encoder\.path: .*spoilt"):
+        TextEncoder.from_pretrained(str(folder), "mean")

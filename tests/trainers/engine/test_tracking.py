@@ -77,6 +77,12 @@ def test_a_run_has_its_parameters_and_what_it_can_be_repeated_with(uri: str) -> 
     assert {"mlflow.user", "mlflow.source.name", "version.torch"} <= set(data.tags)
 
 
+def test_secrets_of_urls_reach_neither_parameters_nor_tags(uri: str) -> None:
+    url = "s3://me:hidden@bucket/x.tar?token=hidden"
+    data = content(open_run(uri, "secret", "b-run", {"shards": url}, {"changed.shards": url})).data
+    assert data.params["shards"] == data.tags["changed.shards"] == "s3://***@bucket/x.tar?token=***"
+
+
 def test_the_default_is_a_database_in_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

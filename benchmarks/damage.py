@@ -1,0 +1,276 @@
+"""Ways to damage a file: of any kind, of a tar, and of what is in a sample. All from one random generator."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Callable
+
+import numpy as np
+import soundfile
+from PIL import Image
+
+Damage = Callable[[bytes, np.random.Generator], bytes]
+BLOCK = 512
+
+
+def pick(rng: np.random.Generator, items: list[Damage]) -> Damage:
+    return items[int(rng.integers(len(items)))]
+
+
+# ---- any file
+
+
+def flipped(data: bytes, rng: np.random.Generator) -> bytes:
+    """Some bytes replaced."""
+    content = bytearray(data)
+    for place in rng.integers(len(content), size=int(rng.integers(1, 6))):
+        content[place] ^= int(rng.integers(1, 256))
+    return bytes(content)
+
+
+def cut(data: bytes, rng: np.random.Generator) -> bytes:
+    return data[: int(rng.integers(len(data)))]
+
+
+def zeroed(data: bytes, rng: np.random.Generator) -> bytes:
+    """A stretch of zeros, as a disk leaves it."""
+    place, length = int(rng.integers(len(data))), int(rng.choice([1, 16, BLOCK, 4 * BLOCK]))
+    return data[:place] + bytes(len(data[place : place + length])) + data[place + length :]
+
+
+def lengthened(data: bytes, rng: np.random.Generator) -> bytes:
+    """Something at the end or in the middle that does not belong there."""
+    place = len(data) if rng.random() < 0.5 else int(rng.integers(len(data)))
+    more = rng.bytes(int(rng.choice([1, 100, 3 * BLOCK])))
+    return data[:place] + more + data[place:]
+
+
+def shortened(data: bytes, rng: np.random.Generator) -> bytes:
+    place = int(rng.integers(len(data)))
+    return data[:place] + data[place + int(rng.choice([1, 7, BLOCK])) :]
+
+
+def emptied(data: bytes, rng: np.random.Generator) -> bytes:
+    return b""
+
+
+def noise(data: bytes, rng: np.random.Generator) -> bytes:
+    return rng.bytes(len(data))
+
+
+ANY: list[Damage] = [flipped, flipped, cut, zeroed, lengthened, shortened, emptied, noise]
+
+
+# ---- tar
+
+
+def header(name: bytes, size: bytes, kind: bytes = b"0") -> bytes:
+    """A header of 512 bytes whose sum is right, whatever it says."""
+    block = bytearray(BLOCK)
+    block[: len(name[:100])] = name[:100]
+    block[100:124] = b"0000644\0" + b"0000000\0" * 2
+    block[124 : 124 + len(size)] = size
+    block[136:148] = b"00000000000\0"
+    block[156:157] = kind
+    block[257:265] = b"ustar\x0000"
+    return summed(block)
+
+
+def summed(block: bytearray) -> bytes:
+    block[148:156] = b" " * 8
+    block[148:156] = b"%06o\0 " % sum(block)
+    return bytes(block)
+
+
+def _between(data: bytes, rng: np.random.Generator, what: bytes) -> bytes:
+    """`what` put before a member that begins a sample."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        places = [member.offset for member in tar]
+    place = places[int(rng.integers(len(places)))]
+    return data[:place] + what + data[place:]
+
+
+def _padded(data: bytes) -> bytes:
+    return data + bytes(-len(data) % BLOCK)
+
+
+def odd_size(data: bytes, rng: np.random.Generator) -> bytes:
+    """A member of negative, absurd or unreadable size."""
+    sizes = [b"\xff" * 12, b"\xff" * 11 + b"\x00", b"\x80" + b"\x7f" * 11, b"77777777777\0", b"-0000001000\0", b"9" * 12]
+    return _between(data, rng, header(b"x.txt", sizes[int(rng.integers(len(sizes)))]))
+
+
+def odd_extension(data: bytes, rng: np.random.Generator) -> bytes:
+    """Extended headers (pax, GNU) that are huge, of digits only, unending, of negative sizes, or one after the other."""
+    kind = [b"x", b"g", b"L", b"K", b"X"][int(rng.integers(5))]
+    contents = [
+        b"1" * 2**16,
+        b"11 size=-5\n",
+        b"30 size=99999999999999999999999\n"[:32],
+        b"0 path=a\n",
+        b"99999999 path=a\n",
+        b"\xff" * 700,
+        b"9 note=x\n" * 1000,
+        rng.bytes(600),
+        b"1" * 2**21,
+        b"22 GNU.sparse.major=1\n22 GNU.sparse.minor=0\n",
+    ]
+    if kind == b"L":  # a name: most others would be right ones, of a file that is no sample's
+        contents = [b"\xff" * 700, b"1" * 2**16, b"1" * 2**21]
+    content = contents[int(rng.integers(len(contents)))]
+    one = header(b"ext", b"%011o\0" % len(content), kind) + _padded(content)
+    return _between(data, rng, one * int(rng.choice([1, 2, 2000 if len(content) < 1000 else 3])))
+
+
+def zeroed_block(data: bytes, rng: np.random.Generator) -> bytes:
+    """A whole header lost."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        places = [member.offset for member in tar]
+    place = places[int(rng.integers(len(places)))]
+    return data[:place] + bytes(BLOCK) + data[place + BLOCK :]
+
+
+def damaged_header(data: bytes, rng: np.random.Generator) -> bytes:
+    """Bytes of a header replaced; its sum no longer fits."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        places = [member.offset for member in tar]
+    place = places[int(rng.integers(len(places)))]
+    return data[:place] + flipped(data[place : place + 345], rng) + data[place + 345 :]
+
+
+def cut_tar(data: bytes, rng: np.random.Generator) -> bytes:
+    """Ended before its end mark."""
+    return data[: int(rng.integers(len(data) - 20 * BLOCK))] if len(data) > 21 * BLOCK else data[: len(data) // 2]
+
+
+TAR: list[Damage] = [odd_size, odd_extension, zeroed_block, damaged_header, damaged_header, cut_tar]
+
+
+# ---- what a sample holds
+
+
+def _json(record: object) -> bytes:
+    return json.dumps(record).encode()
+
+
+def bad_text(rng: np.random.Generator) -> bytes:
+    """No text that a stream takes."""
+    return [b"", b" \n\t", b"\xff\xfe\xfa", b"a \xed\xa0\x80 b", b"x" * 10_000_000, b"\x00\xc3"][int(rng.integers(6))]
+
+
+def bad_json(rng: np.random.Generator) -> bytes:
+    """No record of texts that a stream takes."""
+    return [
+        b"{", b"[" * 100_000, b'{"a":' * 100_000, b"[1]", b"null", b"\xff", b"9" * 5000,
+        _json({"sent0": "a \ud800 b", "sent1": "b \udfff", "hard_neg": "\udc00"}),
+        _json({"sent0": 3, "sent1": None, "hard_neg": []}),
+        b'{"sent0": ' + b"9" * 5000 + b"}",
+        _json({"\ud800": "x"}), _json({"sent0": "", "sent1": " ", "hard_neg": "\n"}),
+        _json({"sent0": "x" * 200_000, "sent1": "y" * 200_000, "hard_neg": "z"}),
+        _json({str(i): i for i in range(300_000)}),
+    ][int(rng.integers(14))]  # fmt: skip
+
+
+def bad_class(rng: np.random.Generator) -> bytes:
+    return [b"", b"-1", b"1.5", b"dog", b"9" * 20, b"9" * 5000, b"\xff", b"1" * 5_000_000][int(rng.integers(8))]
+
+
+def bad_image(rng: np.random.Generator) -> bytes:
+    """No picture: cut, another format, or one that would be huge."""
+    data = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (16, 16, 3), dtype=np.uint8)).save(data, "PNG")
+    png = data.getvalue()
+    huge = bytearray(png)
+    huge[16:24] = (60_000).to_bytes(4, "big") * 2
+    gif = io.BytesIO()
+    Image.new("L", (4, 4)).save(gif, "GIF")
+    eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(id) run\n"
+    return [b"", png[:60], bytes(huge), gif.getvalue(), eps, rng.bytes(300), flipped(png[:200], rng)][int(rng.integers(7))]
+
+
+def bad_sound(rng: np.random.Generator) -> bytes:
+    """No sound: cut, not finite, or one that would be huge once it is resampled."""
+    slow = io.BytesIO()
+    soundfile.write(slow, np.zeros(500_000, np.int16), 1, format="WAV")
+    nan = io.BytesIO()
+    soundfile.write(nan, np.full(100, np.nan, np.float32), 8000, format="WAV", subtype="FLOAT")
+    none = io.BytesIO()
+    soundfile.write(none, np.zeros(0, np.int16), 8000, format="WAV")
+    wide = bytearray(slow.getvalue())
+    wide[22:24] = b"\xff\xff"  # channels
+    return [b"", b"RIFF", slow.getvalue(), nan.getvalue(), none.getvalue(), bytes(wide), rng.bytes(300)][
+        int(rng.integers(7))
+    ]
+
+
+BAD: dict[str, Callable[[np.random.Generator], bytes]] = {
+    "txt": bad_text,
+    "json": bad_json,
+    "cls": bad_class,
+    "png": bad_image,
+    "wav": bad_sound,
+}
+
+
+def bad_member(data: bytes, rng: np.random.Generator) -> bytes:
+    """One file of a tar replaced by one of the same name that no stream takes; the tar is right."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar, tarfile.open(fileobj=made, mode="w") as new:
+        members = tar.getmembers()
+        chosen = int(rng.integers(len(members)))
+        for number, member in enumerate(members):
+            file = tar.extractfile(member)
+            assert file is not None  # shards hold files alone
+            content = file.read()
+            if number == chosen:
+                content = BAD[member.name.rpartition(".")[2]](rng)
+            member.size = len(content)
+            new.addfile(member, io.BytesIO(content))
+    return made.getvalue()
+
+
+def odd_members(data: bytes, rng: np.random.Generator) -> bytes:
+    """A tar of the same files with one more that is there twice, has no name, a strange name, or is no file."""
+    made = io.BytesIO()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar, tarfile.open(fileobj=made, mode="w") as new:
+        members = tar.getmembers()
+        chosen = int(rng.integers(len(members)))
+        for number, member in enumerate(members):
+            file = tar.extractfile(member)
+            assert file is not None  # shards hold files alone
+            content = file.read()
+            for _ in range(2 if number == chosen else 1):
+                new.addfile(member, io.BytesIO(content))
+            if number == chosen:
+                for name, kind in (
+                    ("../../up.txt", tarfile.SYMTYPE),
+                    ("dir", tarfile.DIRTYPE),
+                    ("a/" * 2000, tarfile.FIFOTYPE),
+                ):
+                    odd = tarfile.TarInfo(name)
+                    odd.type, odd.linkname = kind, "/etc/passwd"
+                    new.addfile(odd)
+    return made.getvalue()
+
+
+SAMPLE: list[Damage] = [bad_member, bad_member, bad_member, odd_members]
+
+
+# ---- weights
+
+
+def foreign(data: bytes, rng: np.random.Generator) -> bytes:
+    """Weights under other names, or some of them left out; of another file nothing but noise."""
+    from safetensors.torch import load, save
+
+    if data[8:9] != b"{":
+        return rng.bytes(100)
+    weights = load(data)
+    if rng.random() < 0.5:
+        return save({f"student.{name}": value for name, value in weights.items()}, {"format": "pt"})
+    return save({name: value for i, (name, value) in enumerate(weights.items()) if i % 5}, {"format": "pt"})
+
+
+MODEL: list[Damage] = [foreign, foreign]

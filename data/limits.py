@@ -1,0 +1,50 @@
+"""How large what is read may be. What is larger is refused before memory is taken for it, as damaged or meant to do harm.
+
+All are far beyond what training data has. Who needs more sets the environment variable `MULTICSE_MAX_` and the name, as
+``MULTICSE_MAX_TEXT=1000000``, on every machine that reads.
+"""
+
+from __future__ import annotations
+
+import os
+
+
+def _limit(name: str, default: int) -> int:
+    given = os.environ.get(f"MULTICSE_MAX_{name}", "")
+    if given and not given.isdecimal():
+        raise ValueError(f"MULTICSE_MAX_{name}={given!r} is no whole number")
+    return int(given or default)
+
+
+def over(name: str, size: int | str, most: int) -> str:
+    """``1,200 bytes, more than the allowed 1,000 (MULTICSE_MAX_MEMBER raises it)``, without the ending of `size`."""
+    shown = f"{size:,}" if isinstance(size, int) else size
+    return f"{shown}, more than the allowed {most:,} (MULTICSE_MAX_{name} raises it)"
+
+
+HEADER = _limit("HEADER", 2**17)
+"""Bytes of a tar header that holds a long name or attributes: Linux's longest path has 4 KiB, an attribute 64 KiB."""
+NAME = 2**15
+"""Bytes of a file's name with its folders: Windows' longest path."""
+MEMBERS = _limit("MEMBERS", 2**22)
+"""Files in a shard. The index of so many takes about a gigabyte; `pack` puts 10,000 samples into a shard."""
+FIELDS = _limit("FIELDS", 1000)
+"""Files of one sample: the largest sets have about ten."""
+MEMBER = _limit("MEMBER", 2**30)
+"""Bytes of one file in a shard: an hour and a half of uncompressed stereo sound at 48 kHz."""
+LINE = _limit("LINE", 2**24)
+"""Bytes of one line of a text file or table, and of a cell of a table in quotation marks."""
+TEXT = _limit("TEXT", 100_000)
+"""Characters of one text: a chapter of a book. Tokenizers take some 200 bytes for each, of all texts of a batch."""
+JSON = _limit("JSON", 2**20)
+"""Bytes of a sample's JSON, which takes up to thirty times as much memory when it is read."""
+CLASS_DIGITS = 19
+"""Digits of a class number, which is kept in 64 bits."""
+MANIFEST = _limit("MANIFEST", 2**28)
+"""Bytes of a dataset.json: a million shards."""
+PIXELS = _limit("PIXELS", 89_478_485)
+"""Pixels of a picture (256 MiB of RGB, the number at which Pillow warns)."""
+SOUND_VALUES = _limit("SOUND_VALUES", 2**26)
+"""Values of a sound, frames times channels, before and after it is resampled: 23 minutes of 48 kHz mono, 256 MiB."""
+LOWEST_RATE = 1000
+"""Samples per second of a sound: telephones have 8,000. A lower rate in a header would make a small file huge."""

@@ -1,0 +1,70 @@
+"""Whether a shard is still the file that was packed: its size and hash against what `dataset.json` says."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import posixpath
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fsspec.implementations.local import LocalFileSystem
+
+from data.cache import cache_folder
+from data.shard_urls import filesystem
+
+MANIFEST = "dataset.json"
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file."""
+
+    url: str
+    samples: int
+    bytes: int
+    sha256: str | None = None
+    fields: tuple[str, ...] = ()
+    """Fields that its samples have; empty: unknown."""
+
+    @property
+    def name(self) -> str:
+        """File name without `.tar`: what its samples are called by, wherever the shard lies."""
+        return posixpath.basename(self.url).partition(".tar")[0]
+
+
+def difference(shard: Shard) -> str | None:
+    """What a file has else than its `dataset.json` says; none: nothing, or that says neither size nor sha256.
+
+    Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
+    was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    fs, path = filesystem(shard.url)
+    return _difference(shard, str(fs.checksum(path)))
+
+
+@lru_cache(maxsize=4096)
+def _difference(shard: Shard, checksum: str) -> str | None:
+    fs, path = filesystem(shard.url)
+    size, repair = fs.size(path), "copy it again, or pack it again"
+    if shard.bytes >= 0 and size is not None and size != shard.bytes:
+        return f"{shard.url} has {size:,} bytes, its {MANIFEST} says {shard.bytes:,}; {repair}"
+    if shard.sha256 is None or not isinstance(fs, LocalFileSystem):
+        return None
+    stamp = cache_folder() / "shards" / hashlib.sha256(f"{shard.url} {checksum} {shard.sha256}".encode()).hexdigest()[:32]
+    if stamp.exists():
+        return None
+    with open(path, "rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if digest != shard.sha256:
+        return (
+            f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., there "
+            f"{str(shard.sha256)[:12]}...); {repair}"
+        )
+    with contextlib.suppress(OSError):  # a cache that cannot be written: every process hashes
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
+    return None

@@ -231,7 +231,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     assert set(nested(parent)) == {"0/1", "0/2", "1/1", "1/2"}
     from trainers.tuning.best import checkpoints, held_out, mean_scores
 
-    with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
+    with checkpoints(results[0]) as folders:
         assert list(folders) == [1, 2]
         # The last weights: the best ones may be those of step 0, which all seeds share.
         first, second = (load_file(folder / "method.safetensors") for folder in folders.values())
@@ -300,7 +300,7 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
     assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 3
     # Whether ASHA stops one of the others depends on which of them is there first.
     assert trials[0].status == "finished" and trials[0].best is not None
-    with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
+    with checkpoints(results[0]) as folders:
         assert held_out(plan.recipe({"trial": assignments(search)[0]}), folders)[0]["lee"]["spearman"] is not None
     assert all(run.info.status == "FINISHED" for run in nested(parent).values())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -24,10 +25,11 @@ TOLERANCE = 1e-4
 """Largest difference between the vectors, relative to the largest number in them."""
 
 
-def write_export(encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str]) -> None:
+def write_export(encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str]) -> list[str]:
     """Make `out` the encoder's folder with its card; what was there stays until all is well. Raises ExportError.
 
-    card: the model card, given what the encoder says of itself.
+    Files of the same names are replaced, others are left. card: the model card, given what the encoder says of itself.
+    Returns the names of the files, relative to `out`.
     """
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
@@ -35,9 +37,11 @@ def write_export(encoder: SentenceEncoder, out: Path, card: Callable[[CardText],
         encoder.save(str(fresh))
         verify(encoder, fresh)
         (fresh / "README.md").write_text(card(encoder.card(fresh)), encoding="utf-8")
-        if out.exists():
-            out.rename(Path(place) / "old")
-        fresh.rename(out)
+        names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
+        for name in names:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(fresh / name, out / name)
+    return names
 
 
 def verify(encoder: SentenceEncoder, folder: Path) -> None:

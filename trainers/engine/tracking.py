@@ -99,6 +99,14 @@ def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundR
     return [FoundRun(run.info.run_id, run.info.status, dict(run.data.tags)) for run in runs]
 
 
+def close_left(uri: str, run_id: str) -> None:
+    """End a run as KILLED whose process died and that nobody will go on with. Raises nothing."""
+    with contextlib.suppress(Exception):
+        client = _client(uri)
+        if client.get_run(run_id).info.status == "RUNNING":
+            client.set_terminated(run_id, "KILLED")
+
+
 def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
     """Give a run another name and more tags. Raises what MLflow raises."""
     from mlflow.entities import RunTag
@@ -254,7 +262,7 @@ class RunHandle:
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
         if self.journal is not None and Journal(self.journal).waiting():
-            self.drain(self.journal, timeout=10)
+            self.drain(self.journal, timeout=3 if status == "KILLED" else 10)
         try:
             self._do({"do": "status", "status": status, "time": int(time.time() * 1000)})
         except Exception as error:

@@ -1,0 +1,233 @@
+"""Where the checkpoints of a run are: whole or not there, checked when read, the last ones kept."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import re
+import shutil
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow.fs
+from safetensors import SafetensorError
+
+log = logging.getLogger(__name__)
+
+KEPT = 2
+"""Checkpoints that are kept; each has the best weights so far beside those of its step."""
+MANIFEST = "manifest.json"
+"""Name -> SHA-256 of the other files of a checkpoint. It is written last: what has none is not whole."""
+PART = ".part"
+"""How the folder of a checkpoint ends that is being written or fetched."""
+ATTEMPTS, PAUSE = 4, 1.0
+"""Tries to reach a store that errs, and seconds before the second one, twice as many before each further one."""
+
+Fill = Callable[[Path], None]
+"""Writes the files of a checkpoint into a folder that is there."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be kept or read; the text says where, why and what to do."""
+
+
+class Store:
+    """The checkpoints of a run, ``step-00000012`` and the like, below a folder or a URL.
+
+    A checkpoint is written beside its place and moved there in one step. Behind a URL nothing can be moved: there its
+    manifest, which arrives last, says that it is whole.
+
+    place: a folder, or any URL that pyarrow takes (``s3://…``). local: a folder of this machine's disk for what is on its
+    way; none: the place itself.
+    """
+
+    def __init__(self, place: str, local: Path | None = None) -> None:
+        self.place, self.remote = place, "://" in place
+        self.local = local or Path(place)
+        try:
+            found = pyarrow.fs.FileSystem.from_uri(place) if self.remote else None
+        except (OSError, ValueError) as error:
+            raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from error
+        self._files, self._root = found or (pyarrow.fs.LocalFileSystem(), str(Path(place).absolute()))
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._last: int | None = None
+
+    def steps(self) -> list[int]:
+        """Steps of the checkpoints that are there, the newest first, whole or not."""
+        listed = self._files.get_file_info(pyarrow.fs.FileSelector(self._root, allow_not_found=True))
+        names = [info.base_name for info in listed if info.type == pyarrow.fs.FileType.Directory]
+        return sorted((step_of(name) for name in names if re.fullmatch(r"step-\d+", name)), reverse=True)
+
+    def newest(self) -> Path | None:
+        """The folder of the newest whole checkpoint, fetched when it is behind a URL; none where there is none.
+
+        One whose files are not those of its manifest is named in the log, and the one before it is taken.
+        """
+        for step in _patiently(self.steps):
+            try:
+                return self.get(step)
+            except (OSError, CheckpointError) as error:
+                log.warning("checkpoint of step %d in %s is left out: %s", step, self.place, error)
+        return None
+
+    def get(self, step: int) -> Path:
+        """The folder of a checkpoint, fetched when it is behind a URL. Raises CheckpointError for one that is not whole."""
+        folder = self.local / name_of(step)
+        if self.remote:
+            self._fetch(step, folder)
+        verify(folder)
+        self._last = step
+        return folder
+
+    def save(self, step: int, fill: Fill, wait: bool = False) -> None:
+        """Write a checkpoint in a thread. What fails is told in the log and leaves the one before as it is.
+
+        wait: return when it is there. Raises CheckpointError where it could not be written.
+        """
+        self.settle()
+        self._thread = threading.Thread(target=self._attempt, args=(step, fill), name="checkpoint")
+        self._thread.start()
+        if wait:
+            self.settle()
+            if self._error is not None:
+                raise CheckpointError(self._said(step)) from self._error
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _attempt(self, step: int, fill: Fill) -> None:
+        try:
+            self._write(step, fill)
+            self._error, self._last = None, step
+        except (OSError, SafetensorError) as error:
+            self._error = error
+            log.error("%s. Training goes on.", self._said(step))
+
+    def _said(self, step: int) -> str:
+        before = "there is none before it" if self._last is None else f"that of step {self._last} is as it was"
+        return (
+            f"the checkpoint of step {step} could not be written to {self.place} ({self._error}); {before}. "
+            "Make room, or give another run.storage or run.output"
+        )
+
+    def _write(self, step: int, fill: Fill) -> None:
+        self.tidy()
+        part = self.local / f"{name_of(step)}{PART}"
+        part.mkdir(parents=True)
+        try:
+            fill(part)
+            (part / MANIFEST).write_text(json.dumps({file.name: _hash(file) for file in sorted(part.iterdir())}))
+            if self.remote:
+                _patiently(lambda: self._send(part, step))
+            else:
+                remove(self.local / name_of(step))  # one that was not whole
+                part.rename(self.local / name_of(step))
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        steps = self.steps()
+        for other in steps[: steps.index(step)] + steps[steps.index(step) + KEPT :]:  # later ones are not whole
+            self._remove(other)
+
+    def _send(self, part: Path, step: int) -> None:
+        there = f"{self._root}/{name_of(step)}"
+        self._files.create_dir(there)
+        names = sorted(file.name for file in part.iterdir())
+        for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
+            pyarrow.fs.copy_files(str(part / name), f"{there}/{name}", pyarrow.fs.LocalFileSystem(), self._files)
+
+    def _fetch(self, step: int, folder: Path) -> None:
+        there = f"{self._root}/{name_of(step)}"
+        with self._files.open_input_stream(f"{there}/{MANIFEST}") as file:
+            names = json.loads(file.read())
+        remove(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name in [*names, MANIFEST]:
+            place = f"{there}/{Path(name).name}"
+            _patiently(lambda place=place, name=name: self._copy(place, folder / Path(name).name))
+
+    def _copy(self, place: str, file: Path) -> None:
+        pyarrow.fs.copy_files(place, str(file), self._files, pyarrow.fs.LocalFileSystem())
+
+    def tidy(self) -> None:
+        """Remove what a killed process left of a checkpoint on its way."""
+        for part in self.local.glob(f"step-*{PART}"):
+            shutil.rmtree(part, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Remove every checkpoint, and of a place in a folder nothing else."""
+        self.tidy()
+        for step in self.steps():
+            self._remove(step)
+
+    def _remove(self, step: int) -> None:
+        if self.remote:
+            self._files.delete_dir(f"{self._root}/{name_of(step)}")
+        else:
+            remove(self.local / name_of(step))
+
+
+def whole(folder: Path) -> Path:
+    """The newest checkpoint of a run's output or of its folder ``checkpoint``; `folder` where it is none of these."""
+    for place in (folder, folder / "checkpoint"):
+        if place.is_dir() and (found := Store(str(place)).newest()):
+            return found
+    return folder
+
+
+def name_of(step: int) -> str:
+    """Of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int:
+    """Of the name of a checkpoint's folder."""
+    return int(name.removeprefix("step-"))
+
+
+def verify(folder: Path) -> None:
+    """Raise CheckpointError for a checkpoint whose files are not those of its manifest."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_text())
+        wrong = [name for name, digest in listed.items() if _hash(folder / Path(name).name) != digest]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder} is not whole: {error}") from None
+    if wrong:
+        raise CheckpointError(f"{folder} is damaged: {', '.join(wrong)} is not what was written")
+
+
+def remove(folder: Path) -> None:
+    """Remove the files of a checkpoint and its folder, unless something else is in it."""
+    try:
+        names = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        names = {}
+    for name in [*names, MANIFEST]:
+        (folder / Path(name).name).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _hash(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def _patiently(act: Callable[[], Any]) -> Any:
+    """The outcome of something that a store may refuse for a while. Raises the last OSError."""
+    for attempt in range(ATTEMPTS - 1):
+        try:
+            return act()
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            log.info("the store does not answer (%s); trying again", error)
+            time.sleep(PAUSE * 2**attempt)
+    return act()

@@ -94,7 +94,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
     from trainers.engine.launch import quiet, start_ray
-    from trainers.engine.output import held
+    from trainers.engine.lease import held
     from trainers.tuning import sweep as engine
 
     search = make_sweep(arguments, rest)

@@ -23,8 +23,9 @@ from trainers import registry
 from trainers.engine.checkpoint import load_method
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost, Stopped
+from trainers.engine.lease import held, leased
 from trainers.engine.loop import Engine
-from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, held, store_of
+from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
@@ -177,7 +178,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
             start_ray(recipe)
             check(recipe, *capacity())
             stop.listen()
-        with held(output.folder):
+        with held(output.folder), leased(output.store):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
             return _carry_out(recipe, output, stop, began)
@@ -188,7 +189,7 @@ def _carry_out(recipe: Recipe, output: Output, stop: Stop, began: float) -> dict
     status = "FAILED"
     try:
         prepare(recipe)
-        result, checkpoint = train(recipe, handle, output.folder, store_of(recipe), stop=stop)
+        result, checkpoint = train(recipe, handle, output.folder, output.store, stop=stop)
         handle.drain(output.journal)
         summary = deliver(recipe, handle, result, checkpoint, output.folder)
         output.exported(summary.pop("exported", []))

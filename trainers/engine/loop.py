@@ -27,6 +27,7 @@ from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
+from trainers.engine.watchdog import Watchdog
 from trainers.method import Method, StepOutput
 from trainers.recipe import Recipe
 
@@ -92,6 +93,8 @@ class Engine:
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
+        self.carried: tuple[int, dict[str, float]] = 0, {}
+        """Steps and sums since the last report, of a run that goes on."""
         self.last_score = -math.inf
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
@@ -120,7 +123,8 @@ class Engine:
                 self.best_score, self.best = -math.inf, None
         readers = self._readers()
         try:
-            self._loop(readers)
+            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout):
+                self._loop(readers)
         finally:  # a trial that a sweep stops leaves its process to the next one
             for reader in readers.values():
                 reader.close()
@@ -128,7 +132,8 @@ class Engine:
 
     def _loop(self, readers: dict[str, Reader]) -> None:
         began = time.perf_counter() - self.seconds
-        window = _Window(readers, self.step)
+        window = self.window = _Window(readers, self.step)
+        window.steps, window.sums = self.carried
         while not self.done:
             window.add(self._one_step(readers))
             self.step += 1
@@ -137,7 +142,7 @@ class Engine:
             last = self.step == self.steps
             if self.step % self.recipe.run.log_every == 0 or last:
                 self._report(window, readers)
-                window = _Window(readers, self.step)
+                window = self.window = _Window(readers, self.step)
             self.done, stopping = last, self.host.stopping()
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
@@ -293,7 +298,8 @@ class Engine:
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
-        positions = from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
+        mine = {name: reader.position for name, reader in readers.items()}
+        positions, windows = zip(*from_all_ranks((mine, (self.window.steps, self.window.sums)), self.host), strict=True)
         scores = {"score": self.last_score, "best": self.best_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0:
@@ -309,6 +315,7 @@ class Engine:
             "positions": positions,
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": self.skips,
+            "windows": windows,
             "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
         }
         weights, best, state = checkpoint.weights_of(self.method), self.best, checkpoint.copied(state)
@@ -334,6 +341,7 @@ class Engine:
         positions, world = state["positions"], self.host.world_size
         if len(positions) == world:
             self.positions |= positions[self.host.rank]
+            self.carried = state["windows"][self.host.rank]
         else:
             log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
             self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}

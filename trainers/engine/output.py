@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import logging
 import os
 import shutil
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from trainers.engine.journal import Journal
-from trainers.engine.store import Store
+from trainers.engine.store import CheckpointError, Store
 from trainers.engine.tracking import RunHandle, TrackingError, close_left, find_runs, open_run
 from trainers.recipe import Recipe, RecipeError, local_name
 
@@ -31,7 +29,7 @@ class Output:
     """The folder that a recipe's run is in. Nothing else than what runs wrote is ever removed from it."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.folder = recipe, Path(recipe.run.output)
+        self.recipe, self.folder, self.store = recipe, Path(recipe.run.output), store_of(recipe)
         self.journal = self.folder / JOURNAL
 
     def finished(self) -> dict[str, Any] | None:
@@ -81,7 +79,7 @@ class Output:
         What is `finished` is not to be claimed. Raises RecipeError with ``run.resume=must`` where there is nothing to go on
         with.
         """
-        run, store = self.recipe.run, store_of(self.recipe)
+        run, store = self.recipe.run, self.store
         store.tidy()
         for left in self.folder.glob(".export-*"):
             shutil.rmtree(left, ignore_errors=True)
@@ -140,25 +138,6 @@ class Output:
         _write(self.folder / NOTE, note | {EXPORT: names})
 
 
-@contextlib.contextmanager
-def held(folder: Path, setting: str = "run.output") -> Iterator[None]:
-    """A folder for this process alone, made when absent. Raises RecipeError that says who has it."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a process that dies lets go of it
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip() or "another process"
-            raise RecipeError(
-                f"{setting}={str(folder)!r} is in use by {holder}; wait for it, end it, or give another folder"
-            ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}")
-        file.flush()
-        yield
-
-
 def key_of(recipe: Recipe) -> str:
     """What a run is called where several are: the same recipe and output, and without a common storage the same machine."""
     output = local_name(recipe.run.output) if recipe.run.storage else f"{socket.gethostname()} {recipe.run.output}"
@@ -178,7 +157,7 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
 def _begun(recipe: Recipe) -> bool:
     try:
         return bool(store_of(recipe).steps())
-    except OSError:  # a store that is no more
+    except (OSError, CheckpointError):  # a store that is no more
         return False
 
 

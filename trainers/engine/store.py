@@ -156,6 +156,24 @@ class Store:
     def _copy(self, place: str, file: Path) -> None:
         pyarrow.fs.copy_files(place, str(file), self._files, pyarrow.fs.LocalFileSystem())
 
+    def read(self, name: str) -> bytes | None:
+        """The content of a small file beside the checkpoints; none where there is none."""
+        try:
+            with self._files.open_input_stream(f"{self._root}/{name}") as file:
+                return bytes(file.read())
+        except FileNotFoundError:
+            return None
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a small file beside the checkpoints."""
+        self._files.create_dir(self._root)
+        with self._files.open_output_stream(f"{self._root}/{name}") as file:
+            file.write(content)
+
+    def delete(self, name: str) -> None:
+        """Remove a small file beside the checkpoints."""
+        self._files.delete_file(f"{self._root}/{name}")
+
     def tidy(self) -> None:
         """Remove what a killed process left of a checkpoint on its way."""
         for part in self.local.glob(f"step-*{PART}"):

@@ -1,0 +1,90 @@
+"""One process at a time works in a folder, or on the checkpoints behind a URL; a second one is told who does."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import socket
+import threading
+import time
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+from trainers.engine.store import Store
+from trainers.recipe import RecipeError
+
+RENEWED = 10.0
+"""Seconds after which a lease behind a URL is written again; one that is not for four times as long is nobody's."""
+HOLDER = "holder.json"
+
+
+@contextlib.contextmanager
+def held(folder: Path, setting: str = "run.output") -> Iterator[None]:
+    """A folder for this process alone, made when absent. Raises RecipeError that says who has it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a process that dies lets go of it
+        except BlockingIOError:
+            file.seek(0)
+            raise _in_use(setting, str(folder), file.read()) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}")
+        file.flush()
+        yield
+
+
+@contextlib.contextmanager
+def leased(store: Store) -> Iterator[None]:
+    """The checkpoints behind a URL for this process alone; those in a folder are `held` with it.
+
+    Nothing can be locked there: an object that its holder writes again and again says that it lives. Who finds one from
+    another machine waits to see whether that happens. Raises RecipeError that says who has it.
+    """
+    if not store.remote:
+        yield
+        return
+    ours = {"host": socket.gethostname(), "process": os.getpid(), "run": uuid.uuid4().hex}
+    seen, end = store.read(HOLDER), time.monotonic() + 4 * RENEWED
+    while seen is not None and not _dead(seen) and time.monotonic() < end:
+        time.sleep(RENEWED / 4)
+        if (now := store.read(HOLDER)) is not None and now != seen:
+            holder = json.loads(now)
+            raise _in_use("run.storage", store.place, f"process {holder['process']} on {holder['host']}")
+    done, count = threading.Event(), 0
+    store.write(HOLDER, json.dumps({**ours, "count": count}).encode())
+
+    def renew() -> None:
+        nonlocal count
+        while not done.wait(RENEWED):
+            count += 1
+            with contextlib.suppress(OSError):  # a store that is away for a while
+                store.write(HOLDER, json.dumps({**ours, "count": count}).encode())
+
+    thread = threading.Thread(target=renew, daemon=True, name="lease")
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        with contextlib.suppress(OSError):
+            store.delete(HOLDER)
+
+
+def _dead(holder: bytes) -> bool:
+    """Whether the holder was a process of this machine that is no more."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        found = json.loads(holder)
+        if found["host"] == socket.gethostname():
+            return not Path(f"/proc/{found['process']}").exists() if Path("/proc/self").exists() else False
+        return False
+    return True
+
+
+def _in_use(setting: str, place: str, holder: str) -> RecipeError:
+    who = holder.strip() or "another process"
+    return RecipeError(f"{setting}={place!r} is in use by {who}; wait for it, end it, or give another one")

@@ -16,6 +16,7 @@ import hashlib
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -32,7 +33,8 @@ import tyro
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 12
-SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --run.checkpoint_every 3 --run.log_every 1 --run.threads 1"
+SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --evaluation.keep last --run.checkpoint_every 3"
+SETTINGS += " --run.log_every 2 --run.threads 1"
 RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
 BUCKET = "multicse"
 MARK = "MULTICSE_CHAOS"
@@ -133,7 +135,8 @@ def reached(case: Case, output: Path, moment: int) -> bool:
     if moment < 0:
         return any((output / "checkpoint").glob("*.part"))
     journal = output / "journal.jsonl"
-    return moment == 0 or (journal.exists() and f'"step": {moment},' in journal.read_text(errors="replace"))
+    text = journal.read_text(errors="replace") if journal.exists() else ""
+    return max(map(int, re.findall(r'"step": (\d+),', text)), default=0) >= moment
 
 
 def strike(victim: str, driver: subprocess.Popen[bytes], mark: str) -> None:

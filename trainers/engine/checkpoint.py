@@ -27,7 +27,9 @@ METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.p
 def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     """The recipe's method on its encoder, initialised from the recipe's seed."""
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
-    beside = [*checkpoint.resolve().parents[:2]] if checkpoint else []
+    beside = [checkpoint.resolve().parent] if checkpoint else []
+    if checkpoint and checkpoint.name.startswith("step-"):
+        beside.append(beside[0].parent)
     method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
     if getattr(method.sentence_encoder, "projected", False):
         log.warning("encoder.path: its projection into another modality's space is left out")

@@ -38,6 +38,9 @@ def write_export(encoder: SentenceEncoder, out: Path, card: Callable[[CardText],
         verify(encoder, fresh)
         (fresh / "README.md").write_text(card(encoder.card(fresh)), encoding="utf-8")
         names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
+        if not out.exists():
+            fresh.rename(out)
+            return names
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh / name, out / name)

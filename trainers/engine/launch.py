@@ -244,11 +244,12 @@ def _in_process(recipe: Recipe, handle: RunHandle, output: Path, store: Store, s
 def _in_workers(
     recipe: Recipe, handle: RunHandle, output: Path, place: str, callbacks: Sequence[Any], stop: Stop
 ) -> dict[str, Any] | None:
-    run = recipe.run
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    run = recipe.run
+    shutil.rmtree(output / RAY, ignore_errors=True)  # of a driver that was killed
     board = Board()
     trainer = TorchTrainer(
         _train_worker,

@@ -13,6 +13,8 @@ import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
+
 from trainers.engine.store import Store
 from trainers.recipe import RecipeError
 
@@ -51,7 +53,7 @@ def leased(store: Store) -> Iterator[None]:
     seen, end = store.read(HOLDER), time.monotonic() + 4 * RENEWED
     while seen is not None and not _dead(seen) and time.monotonic() < end:
         time.sleep(RENEWED / 4)
-        if (now := store.read(HOLDER)) is not None and now != seen:
+        if (now := store.read(HOLDER)) and now != seen:
             holder = json.loads(now)
             raise _in_use("run.storage", store.place, f"process {holder['process']} on {holder['host']}")
     done, count = threading.Event(), 0
@@ -79,10 +81,8 @@ def _dead(holder: bytes) -> bool:
     """Whether the holder was a process of this machine that is no more."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         found = json.loads(holder)
-        if found["host"] == socket.gethostname():
-            return not Path(f"/proc/{found['process']}").exists() if Path("/proc/self").exists() else False
-        return False
-    return True
+        return found["host"] == socket.gethostname() and not psutil.pid_exists(found["process"])
+    return False
 
 
 def _in_use(setting: str, place: str, holder: str) -> RecipeError:

@@ -35,7 +35,7 @@ class Stop:
 
     def __exit__(self, *_: object) -> None:
         for number, handler in self._before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler or signal.SIG_DFL)  # none: not Python's
 
     def listen(self) -> None:
         """Take the signals, again after a library took them."""

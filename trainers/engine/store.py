@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.fs
-from safetensors import SafetensorError
 
 log = logging.getLogger(__name__)
 
@@ -56,6 +55,7 @@ class Store:
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._last: int | None = None
+        self._fetched: Path | None = None
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that are there, the newest first, whole or not."""
@@ -79,7 +79,10 @@ class Store:
         """The folder of a checkpoint, fetched when it is behind a URL. Raises CheckpointError for one that is not whole."""
         folder = self.local / name_of(step)
         if self.remote:
+            if self._fetched is not None:
+                remove(self._fetched)
             self._fetch(step, folder)
+            self._fetched = folder
         verify(folder)
         self._last = step
         return folder
@@ -107,7 +110,7 @@ class Store:
         try:
             self._write(step, fill)
             self._error, self._last = None, step
-        except (OSError, SafetensorError) as error:
+        except Exception as error:  # of the disk, the store, safetensors, torch: training does not depend on them
             self._error = error
             log.error("%s. Training goes on.", self._said(step))
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import random
 import re
@@ -23,10 +24,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import psutil
 import tyro
@@ -101,6 +102,11 @@ class Place:
     folder: Path
     env: Mapping[str, str]
     """Of every command."""
+
+    @property
+    def temporary(self) -> Path:
+        """Where temporary folders are made."""
+        return self.folder / "tmp"
 
     @property
     def uri(self) -> str:
@@ -220,8 +226,16 @@ def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
     return {key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key)) for key in keys}
 
 
-def judge(case: Case, place: Place, reference: Path) -> None:
-    """Compare with the undisturbed run, and look for what is left. What is wrong is in `said`."""
+def _parts(case: Case) -> int:
+    """What a run is compared with: one worker gives what a run in process does."""
+    return 2 if case.workers == 2 else 0
+
+
+def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> None:
+    """Compare with the undisturbed run, and look for what is left. What is wrong is in `said`.
+
+    known: names of temporary folders that undisturbed runs leave as well.
+    """
     from mlflow import MlflowClient
 
     output = place.folder / f"run-{case.number}"
@@ -243,7 +257,7 @@ def judge(case: Case, place: Place, reference: Path) -> None:
         *output.glob("checkpoint/*.part"),
         *output.glob(".export-*"),
         *output.glob("ray"),
-        *Path(place.env["TMPDIR"]).iterdir(),
+        *(file for file in place.temporary.iterdir() if file.name not in known),
     ]
     if left:
         case.said.append(f"left behind: {', '.join(map(str, left))}")
@@ -261,6 +275,7 @@ def prepared(keep: Path | None) -> Iterator[Place]:
     folder = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
     folder.mkdir(parents=True, exist_ok=True)
     folder = folder.resolve()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
@@ -290,7 +305,7 @@ def prepared(keep: Path | None) -> Iterator[Place]:
 
 
 def undisturbed(place: Place, workers: int) -> Path:
-    """The output of a run that nothing happens to. One worker is to give what a run in process does."""
+    """The output of a run that nothing happens to."""
     mark = f"whole-{workers}"
     driver = place.start(mark, place.command(place.folder / mark, workers, remote=False))
     if ended(driver, mark) != 0:
@@ -305,14 +320,12 @@ def main(runs: int = 40, seed: int = 0, only: tuple[Kind, ...] = ("process", "on
     """
     dice, good, all_cases = random.Random(seed + 1), 0, list(cases(runs, seed, only))
     with prepared(keep) as place:
-        references: dict[int, Any] = {}
+        references = {parts: undisturbed(place, parts) for parts in sorted({_parts(case) for case in all_cases})}
+        known = {file.name for file in place.temporary.iterdir()}  # caches of libraries
         for case in all_cases:
-            parts = 2 if case.workers == 2 else 0
-            if parts not in references:
-                references[parts] = undisturbed(place, parts)
             began = time.monotonic()
             carry_out(case, place, dice)
-            judge(case, place, references[parts])
+            judge(case, place, references[_parts(case)], known)
             good += not case.said
             print(f"{case}  {time.monotonic() - began:.0f} s  {'; '.join(case.said) or 'as it should'}", flush=True)
             if case.said:

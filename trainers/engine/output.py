@@ -99,8 +99,8 @@ class Output:
         (self.folder / RECIPE).write_text(self.recipe.replace("run.overwrite", False).to_json())
         handle = self._open(note.get("run_id") if goes_on else None, look=cut_off or goes_on)
         _write(self.folder / NOTE, {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity()})
-        if goes_on and store.steps():
-            print(f"goes on in {self.folder} (run.resume never: it begins anew)")
+        if goes_on and (steps := store.steps()):
+            print(f"goes on after step {steps[0]} in {self.folder} (--run.resume never begins anew)")
         return handle
 
     def _open(self, run_id: str | None, look: bool) -> RunHandle:

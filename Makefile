@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 # A CUDA machine installs its own torch build first, see the README.
 TORCH ?= torch==2.13.0
+# Tests by file on every core; those that take Ray stay together, on the one Ray.
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -23,10 +25,10 @@ demo: $(STAMP)
 	$(BIN)/python pipelines/visualcse.py demo $(if $(SENTEVAL),--evaluation.data $(SENTEVAL) --evaluation.final lee lee-all stsb-dev)
 
 test: $(STAMP)
-	$(BIN)/python -m pytest tests -m "not cluster"
+	$(BIN)/python -m pytest tests -m "not cluster" $(PARALLEL)
 
 test-data: $(STAMP)
-	$(BIN)/python -m pytest tests -m "data and not cluster"
+	$(BIN)/python -m pytest tests -m "data and not cluster" $(PARALLEL)
 
 test-cluster: $(STAMP)
 	$(BIN)/python -m pytest tests -m cluster

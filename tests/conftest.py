@@ -33,10 +33,15 @@ def datasets_folder() -> Path:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along."""
+    """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
+
+    pytest-xdist gives a file to one process, and all that takes the one Ray to another.
+    """
     for item in items:
-        if {"datasets", "wordnet"} & set(getattr(item, "fixturenames", ())):
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if {"datasets", "wordnet"} & fixtures:
             item.add_marker("data")
+        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else str(item.path)))
 
 
 @pytest.fixture(scope="session")

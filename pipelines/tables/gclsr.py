@@ -1,31 +1,29 @@
-"""Every table and figure of GCLSR (Wang et al., Applied Sciences 2023), and its rows at the small scale."""
+"""Every table and figure of GCLSR (Wang et al., Applied Sciences 2023)."""
 
 from __future__ import annotations
 
-import gzip
 import math
 from collections.abc import Callable, Mapping
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from data.streams.text import EDATextStream, TextStream
-from data.word_vectors import is_word_vectors, open_vectors, train_vectors
+from data.word_vectors import open_vectors
 from evaluation.figures.basic import learning_curves
 from evaluation.figures.words import attention_importance, augmented_vector, word_importance
 from evaluation.load import parse
 from evaluation.tables import SEVEN, TRANSFER
 from models.pwva import background_noise, fourier, gaussian_noise, random_zeros
 from models.word_module import hashed_vectors, split, word_hash
-from pipelines import gclsr, parts
-from pipelines.tables.offline import Offline
+from pipelines import gclsr
+from pipelines.tables.gclsr_mini import BERT, ROBERTA
+from pipelines.tables.gclsr_mini import mini as mini
+from pipelines.tables.gclsr_mini import mini_model as mini_model
 from pipelines.tables.table import Row, Table, Values
 from trainers.engine.figures import histories
-from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -33,7 +31,6 @@ if TYPE_CHECKING:
 Numbers = tuple[float | None, ...]
 
 WHOLE = "gclsr/pwva-att-gp"
-BERT, ROBERTA = "google-bert/bert-base-uncased", "FacebookAI/roberta-base"
 SENTENCES = 10_000
 EPOCHS = 20
 FOUR = SEVEN[:4]
@@ -351,67 +348,3 @@ TABLES: dict[str, Table] = {
         open="what its vertical axis is",
     ),
 }
-
-
-# ---------------------------------------------------------------------------------------------------------- the small scale
-
-FEWER, SHORTER, SMALLER = 640, 10, 8
-"""Sentences, epochs, and by how much batches are smaller: 100 steps where the paper has 400."""
-
-
-def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row with 640 sentences, half the epochs, an eighth of its batch, narrow layers, and vectors from 20,000 sentences.
-
-    WikiSplit's rewritten sentences stand in for translations, a table of some 200 words for WordNet.
-    """
-    text, optim = recipe.streams["text"], recipe.optim["text"]
-    assert isinstance(text, TextStream)
-    batch = text.batch_size // SMALLER
-    changes: dict[str, Any] = {
-        "encoder.vectors": word_vectors(offline),
-        "encoder.filters": 30,
-        "method.width": 512,
-        "method.bottleneck": 128,
-        "streams.text.shards": _rewritten(text.columns, offline) if len(text.columns) == 2 else _sentences(offline),
-        "streams.text.batch_size": batch,
-        "evaluation.data": str(offline.data / "sts"),
-        "evaluation.every": SHORTER * math.ceil(FEWER / batch) // 4,
-        "run.epochs": SHORTER,
-        "run.gpus_per_worker": 0,
-        "run.threads": 1,
-    }
-    rates = {"optim.text.lr": optim.lr, "optim.text.groups.predictor.lr": optim.groups["predictor"].lr}
-    changes |= {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr}
-    if isinstance(text, EDATextStream):
-        changes["streams.text.lexicon"] = "small"
-    return parts.changed(recipe, changes)
-
-
-def mini_model(spec: str, offline: Offline) -> str:
-    """Word vectors of 100 dimensions for the published ones, the small encoder for BERT and RoBERTa."""
-    if spec.startswith(gclsr.VECTORS):
-        return word_vectors(offline) + spec.removeprefix(gclsr.VECTORS)
-    return parts.SMALL_ENCODER + spec.removeprefix(BERT).removeprefix(ROBERTA)
-
-
-def word_vectors(offline: Offline) -> str:
-    """The folder of word vectors of 20,000 sentences, trained where it is not there yet."""
-    folder = offline.shards / "word-vectors"
-    if not is_word_vectors(folder):
-        train_vectors(_wikipedia(offline, 20_000), folder, split=split, seed=1, dim=100, epochs=10)
-    return str(folder)
-
-
-def _wikipedia(offline: Offline, count: int) -> list[str]:
-    with gzip.open(offline.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
-        return [line.strip() for line in islice(lines, count)]
-
-
-def _sentences(offline: Offline) -> str:
-    return offline.lines(_wikipedia(offline, FEWER), f"wiki-{FEWER}")
-
-
-def _rewritten(columns: tuple[str, ...], offline: Offline) -> str:
-    rows = offline.rows(offline.data / "text_unlabeled" / "wikisplit_pairs.en.tsv.gz")[:FEWER]
-    pairs = [(row["complex"], f"{row['simple1']} {row['simple2']}") for row in rows]
-    return offline.table(columns, pairs, f"rewritten-{FEWER}")

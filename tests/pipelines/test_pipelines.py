@@ -13,10 +13,9 @@ from pipelines.cli import parse, prepare, report
 from trainers.engine.launch import fit
 
 
+@pytest.mark.cluster
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize(
-    "pipeline", [visualcse, *(pytest.param(module, marks=pytest.mark.cluster) for module in (clap, mocoutrl))]
-)
+@pytest.mark.parametrize("pipeline", [visualcse, clap, mocoutrl])
 def test_smoke_on_ray(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Text, images, pairs with sounds, and triplets; tests/golden has every recipe in one process."""
     from sentence_transformers import SentenceTransformer

@@ -16,6 +16,7 @@ from data.word_vectors import write_vectors
 from evaluation.tasks.probe import PRESETS
 from pipelines import gclsr, parts
 from pipelines.tables import gclsr as tables
+from pipelines.tables import gclsr_mini
 from pipelines.tables.offline import Offline
 from pipelines.tables.runs import recipe_of
 from tests.pipelines.rows import difference, holds
@@ -139,7 +140,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
     """What a row varies stays as it is; vectors, sentences and widths are smaller."""
     offline = Offline(datasets, tmp_path)
     with mock.patch.object(
-        tables, "train_vectors", lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9)))
+        gclsr_mini, "train_vectors", lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9)))
     ):
         for table in tables.TABLES.values():
             for row in table.rows:
@@ -148,7 +149,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
                     check_settings(recipe)
                     recipe.encoder.read()
                     samples = ShardSet.open(recipe.streams["text"].shards).samples
-                    assert recipe.run.epochs == 10 and samples == tables.FEWER
+                    assert recipe.run.epochs == 10 and samples == gclsr_mini.FEWER
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
                     holds(recipe, parts.changed(recipe, kept).flat())
         place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)

@@ -39,7 +39,7 @@ log = logging.getLogger(__name__)
 
 
 class LostWorker(ValueError):
-    """A training worker died, more often than ``run.max_failures`` allows."""
+    """A training worker died, more often than ``run.max_failures`` allows, or what it needs of the cluster."""
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
@@ -279,7 +279,7 @@ def _in_workers(
     try:
         result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
         return result
-    except ray.train.TrainingFailedError as error:
+    except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
         raise _worker_error(error) from error
     finally:
         board.close()
@@ -309,21 +309,18 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
 
 
 def _worker_error(error: Exception) -> Exception:
-    """A worker's own ValueError or non-finite loss, in place of Ray's report about it, or in words that it was lost."""
-    from ray.exceptions import RayError, RayTaskError
-
-    failures = getattr(error, "worker_failures", None) or {}
-    for rank, failure in failures.items():
-        inner = getattr(failure, "_base_exc", failure)
+    """A worker's own ValueError or non-finite loss, in place of Ray's report about it; another own error as Ray tells it."""
+    lost = error
+    for failure in (getattr(error, "worker_failures", None) or {}).values():
+        if (inner := getattr(failure, "_base_exc", None)) is None:
+            lost = failure
+            continue
         inner = getattr(inner, "cause", inner)
-        if isinstance(inner, (ValueError, ArithmeticError)):
-            return inner
-        if isinstance(inner, RayError) and not isinstance(inner, RayTaskError):
-            return LostWorker(
-                f"worker {rank} was lost ({brief(inner)}). The same command goes on from the last checkpoint; "
-                "--run.max_failures 3 does so by itself"
-            )
-    return error
+        return inner if isinstance(inner, (ValueError, ArithmeticError)) else error
+    return LostWorker(
+        f"a worker or node was lost ({brief(lost)}). The same command goes on from the last checkpoint; "
+        "--run.max_failures 3 does so by itself"
+    )
 
 
 def deliver(

@@ -310,15 +310,17 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
 
 def _worker_error(error: Exception) -> Exception:
     """A worker's own ValueError or non-finite loss, in place of Ray's report about it; another own error as Ray tells it."""
-    lost = error
-    for failure in (getattr(error, "worker_failures", None) or {}).values():
-        if (inner := getattr(failure, "_base_exc", None)) is None:
-            lost = failure
-            continue
+    failures = [*(getattr(error, "worker_failures", None) or {}).values()]
+    for failure in failures:
+        inner = getattr(failure, "_base_exc", None)
         inner = getattr(inner, "cause", inner)
-        return inner if isinstance(inner, (ValueError, ArithmeticError)) else error
+        if isinstance(inner, (ValueError, ArithmeticError)):
+            return inner
+    lost = [failure for failure in failures if not hasattr(failure, "_base_exc")]  # what others say follows from it
+    if failures and not lost:
+        return error
     return LostWorker(
-        f"a worker or node was lost ({brief(lost)}). The same command goes on from the last checkpoint; "
+        f"a worker or node was lost ({brief((lost or [error])[0])}). The same command goes on from the last checkpoint; "
         "--run.max_failures 3 does so by itself"
     )
 

@@ -52,9 +52,9 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
         quiet()
     output, board, rank = Path(settings["output"]), settings["board"], get_context().get_world_rank()
     with contextlib.ExitStack() as stack:
-        # Behind a URL every other rank fetches for itself; several may be on one node.
+        # From a URL every other rank fetches for itself; several may be on one node.
         local = output / CHECKPOINT if rank == 0 else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        host = RayHost(Store(settings["place"], local if "://" in settings["place"] else None), board)
+        host = RayHost(Store(settings["place"], local), board)
         tracker = None
         if rank == 0:
             journal, show = output / JOURNAL, board.put.remote

@@ -13,8 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow.fs
-
 log = logging.getLogger(__name__)
 
 KEPT = 2
@@ -40,18 +38,21 @@ class Store:
     A checkpoint is written beside its place and moved there in one step. Behind a URL nothing can be moved: there its
     manifest, which arrives last, says that it is whole.
 
-    place: a folder, or any URL that pyarrow takes (``s3://…``). local: a folder of this machine's disk for what is on its
-    way; none: the place itself.
+    place: a folder, or any URL that pyarrow takes (``s3://…``). local: with a URL, a folder of this machine's disk for what
+    is on its way.
     """
 
     def __init__(self, place: str, local: Path | None = None) -> None:
         self.place, self.remote = place, "://" in place
-        self.local = local or Path(place)
-        try:
-            found = pyarrow.fs.FileSystem.from_uri(place) if self.remote else None
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from error
-        self._files, self._root = found or (pyarrow.fs.LocalFileSystem(), str(Path(place).absolute()))
+        self.local = local if local and self.remote else Path(place)
+        if self.remote:
+            import pyarrow.fs  # here: it takes a while, and a folder needs it not
+
+            try:
+                self._files, self._root = pyarrow.fs.FileSystem.from_uri(place)
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from error
+            self._disk = pyarrow.fs.LocalFileSystem()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._last: int | None = None
@@ -59,8 +60,13 @@ class Store:
 
     def steps(self) -> list[int]:
         """Steps of the checkpoints that are there, the newest first, whole or not."""
-        listed = self._files.get_file_info(pyarrow.fs.FileSelector(self._root, allow_not_found=True))
-        names = [info.base_name for info in listed if info.type == pyarrow.fs.FileType.Directory]
+        if self.remote:
+            from pyarrow.fs import FileSelector, FileType
+
+            listed = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+            names = [info.base_name for info in listed if info.type == FileType.Directory]
+        else:
+            names = [folder.name for folder in self.local.glob("step-*") if folder.is_dir()]
         return sorted((step_of(name) for name in names if re.fullmatch(r"step-\d+", name)), reverse=True)
 
     def newest(self) -> Path | None:
@@ -140,11 +146,13 @@ class Store:
             self._remove(other)
 
     def _send(self, part: Path, step: int) -> None:
+        from pyarrow.fs import copy_files
+
         there = f"{self._root}/{name_of(step)}"
         self._files.create_dir(there)
         names = sorted(file.name for file in part.iterdir())
         for name in [*(name for name in names if name != MANIFEST), MANIFEST]:
-            pyarrow.fs.copy_files(str(part / name), f"{there}/{name}", pyarrow.fs.LocalFileSystem(), self._files)
+            copy_files(str(part / name), f"{there}/{name}", self._disk, self._files)
 
     def _fetch(self, step: int, folder: Path) -> None:
         there = f"{self._root}/{name_of(step)}"
@@ -157,7 +165,9 @@ class Store:
             _patiently(lambda place=place, name=name: self._copy(place, folder / Path(name).name))
 
     def _copy(self, place: str, file: Path) -> None:
-        pyarrow.fs.copy_files(place, str(file), self._files, pyarrow.fs.LocalFileSystem())
+        from pyarrow.fs import copy_files
+
+        copy_files(place, str(file), self._files, self._disk)
 
     def read(self, name: str) -> bytes | None:
         """The content of a small file beside the checkpoints; none where there is none."""

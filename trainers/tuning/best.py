@@ -55,7 +55,7 @@ def checkpoints(trial: tune.experiment.Trial) -> Iterator[dict[int, Path]]:
             folder = Path(stack.enter_context(checkpoint.as_directory()))
         else:  # of a trial of workers that was stopped early
             local = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            store = None if place is None else Store(place, local if "://" in place else None)
+            store = None if place is None else Store(place, local)
             found = store and store.newest()
             if found is None:
                 raise ValueError("the trial has no checkpoint, so there is no model of it")

@@ -255,6 +255,7 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
         case.said.append("other metrics")
     left = [
         *output.glob("checkpoint/*.part"),
+        *output.glob("checkpoint/rank-*"),
         *output.glob(".export-*"),
         *output.glob("ray"),
         *(file for file in place.temporary.iterdir() if file.name not in known),

@@ -130,6 +130,8 @@ class RayHost:
         yield found
         if found is not None and self.store.remote:
             remove(found)
+            if self.rank:
+                self.store.local.rmdir()
 
     def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
         import ray.train

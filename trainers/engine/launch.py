@@ -8,7 +8,6 @@ import logging
 import os
 import shutil
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Sequence
@@ -30,7 +29,7 @@ from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.stop import Interrupted, Stop
-from trainers.engine.store import CheckpointError, Store
+from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, brief
 from trainers.recipe import Recipe
@@ -51,18 +50,17 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     if not recipe.run.verbose:
         quiet()
     output, board, rank = Path(settings["output"]), settings["board"], get_context().get_world_rank()
-    with contextlib.ExitStack() as stack:
-        # From a URL every other rank fetches for itself; several may be on one node.
-        local = output / CHECKPOINT if rank == 0 else Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        host = RayHost(Store(settings["place"], local), board)
-        tracker = None
-        if rank == 0:
-            journal, show = output / JOURNAL, board.put.remote
-            tracker = stack.enter_context(Tracker(journal, settings["uri"], settings["run_id"], show=show))
-        try:
+    # From a URL every other rank fetches for itself; several may be on one node.
+    local = output / CHECKPOINT / (f"{OTHER}{rank}" if rank else "")
+    host = RayHost(Store(settings["place"], local), board)
+    try:
+        if rank:
+            return Engine(recipe, host, None).run()
+        journal, show = output / JOURNAL, board.put.remote
+        with Tracker(journal, settings["uri"], settings["run_id"], show=show) as tracker:
             return Engine(recipe, host, tracker).run()
-        except Stopped:
-            return {}
+    except Stopped:
+        return {}
 
 
 def quiet() -> None:

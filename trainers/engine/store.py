@@ -21,6 +21,8 @@ MANIFEST = "manifest.json"
 """Name -> SHA-256 of the other files of a checkpoint. It is written last: what has none is not whole."""
 PART = ".part"
 """How the folder of a checkpoint ends that is being written or fetched."""
+OTHER = "rank-"
+"""How a folder begins into which another rank than the first fetches a checkpoint."""
 ATTEMPTS, PAUSE = 4, 1.0
 """Tries to reach a store that errs, and seconds before the second one, twice as many before each further one."""
 
@@ -189,7 +191,7 @@ class Store:
 
     def tidy(self) -> None:
         """Remove what a killed process left of a checkpoint on its way."""
-        for part in self.local.glob(f"step-*{PART}"):
+        for part in [*self.local.glob(f"step-*{PART}"), *self.local.glob(f"{OTHER}*")]:
             shutil.rmtree(part, ignore_errors=True)
 
     def clear(self) -> None:

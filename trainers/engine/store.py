@@ -10,6 +10,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -160,11 +161,13 @@ class Store:
         there = f"{self._root}/{name_of(step)}"
         with self._files.open_input_stream(f"{there}/{MANIFEST}") as file:
             names = json.loads(file.read())
+        part = folder.with_name(f"{folder.name}{PART}")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        for name in map(_plain, [*names, MANIFEST]):
+            _patiently(partial(self._copy, f"{there}/{name}", part / name))
         remove(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        for name in [*names, MANIFEST]:
-            place = f"{there}/{Path(name).name}"
-            _patiently(lambda place=place, name=name: self._copy(place, folder / Path(name).name))
+        part.rename(folder)
 
     def _copy(self, place: str, file: Path) -> None:
         from pyarrow.fs import copy_files
@@ -229,7 +232,7 @@ def verify(folder: Path) -> None:
     """Raise CheckpointError for a checkpoint whose files are not those of its manifest."""
     try:
         listed = json.loads((folder / MANIFEST).read_text())
-        wrong = [name for name, digest in listed.items() if _hash(folder / Path(name).name) != digest]
+        wrong = [name for name, digest in listed.items() if _hash(folder / _plain(name)) != digest]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} is not whole: {error}") from None
     if wrong:
@@ -243,9 +246,14 @@ def remove(folder: Path) -> None:
     except (OSError, ValueError):
         names = {}
     for name in [*names, MANIFEST]:
-        (folder / Path(name).name).unlink(missing_ok=True)
+        (folder / _plain(name)).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
+
+
+def _plain(name: str) -> str:
+    """A name in a manifest, which may be a stranger's, without a way out of the folder."""
+    return Path(name).name
 
 
 def _hash(file: Path) -> str:

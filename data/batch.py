@@ -35,6 +35,10 @@ class Batch:
         """The same batch with every tensor on `device`."""
         return Batch({name: t.to(device, non_blocking=True) for name, t in self.tensors.items()}, self.keys)
 
+    def rows(self, start: int, stop: int) -> Batch:
+        """The samples from `start` up to `stop`, or to the end if there are fewer."""
+        return Batch({name: t[start:stop] for name, t in self.tensors.items()}, self.keys[start:stop])
+
     def replace(self, **tensors: Tensor) -> Batch:
         """The same batch with some tensors replaced or added."""
         return Batch({**self.tensors, **tensors}, self.keys)

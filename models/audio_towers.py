@@ -49,6 +49,8 @@ class HTSATTower(AudioTower):
     fit them; spec_size, patch_size, embed, depths, heads and window are not read.
     """
 
+    batch_norm: ClassVar[bool] = True
+
     kind: Literal["htsat"] = "htsat"
     spec_size: int = Field(256, gt=0)
     """Side of the square that a spectrogram is folded to: spec_size / bins strips of spec_size frames, so it must be a

@@ -75,6 +75,7 @@ class ResNetTower(TowerConfig):
     """CLIP's modified ResNet; the defaults are RN50, from scratch. Its attention pool is its projection."""
 
     modality: ClassVar[Modality] = "image"
+    batch_norm: ClassVar[bool] = True
 
     kind: Literal["resnet"] = "resnet"
     input: ImageInput = ImageInput()

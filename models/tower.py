@@ -54,6 +54,8 @@ class TowerConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     modality: ClassVar[Modality]
+    batch_norm: ClassVar[bool] = False
+    """Whether BatchNorm mixes the items of a batch."""
 
     def check(self) -> None:
         """Raise ValueError for sizes that do not fit together, or a folder that cannot be used; loads no weights."""

@@ -14,7 +14,7 @@ from typing import Any
 import tyro
 
 from data.errors import DataError, did_you_mean
-from trainers.engine.loop import NonFiniteLoss
+from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it

@@ -23,7 +23,7 @@ from evaluation.task import EvaluationError
 from pipelines import registry
 from pipelines.cli import parse, prepare
 from trainers.engine.launch import fit, resolve
-from trainers.engine.loop import NonFiniteLoss
+from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
 
 

@@ -24,7 +24,7 @@ from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import render
 from pipelines.tables.table import Row, Table
 from trainers.engine.launch import quiet
-from trainers.engine.loop import NonFiniteLoss
+from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import RecipeError
 
 PAPERS = {"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"}

@@ -66,6 +66,11 @@ class CLIPConfig(MethodConfig):
 
     def check(self, recipe: Recipe, encoder: Any) -> None:
         self._check_streams(recipe)
+        if recipe.run.chunk is not None and self.tower.batch_norm:
+            raise ValueError(
+                f"run.chunk={recipe.run.chunk}: method.tower.kind={self.tower.kind!r} has BatchNorm, which would see "
+                "a chunk for the batch; leave run.chunk out, or choose the tower 'vit' or 'ast'"
+            )
         if encoder is None:
             return
         self.tower.check()

@@ -40,6 +40,15 @@ def gather(x: Tensor) -> Tensor:
     return _Gather.apply(x) if x.requires_grad else _all_gather(x)
 
 
+def average(tensors: list[Tensor]) -> None:
+    """Put the mean over all workers into each tensor, as DDP does with gradients; all must call it with the same ones."""
+    if world_size() == 1:
+        return
+    for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
+        work.wait()
+    torch._foreach_div_(tensors, world_size())
+
+
 def _all_gather(x: Tensor) -> Tensor:
     parts = [torch.empty_like(x, memory_format=torch.contiguous_format) for _ in range(world_size())]
     dist.all_gather(parts, x.contiguous())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -24,6 +25,8 @@ log = logging.getLogger(__name__)
 
 COLLAPSED = 0.1
 """A spread below this is reported: independent directions have 1, a single vector 0."""
+EVERY = 10
+"""Steps between two looks at it, each of which waits for a GPU."""
 
 
 class GCLSRConfig(MethodConfig):
@@ -110,25 +113,29 @@ class GCLSR(Method):
         self.warned = False
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Embeddings ``y``, projections ``z`` and predictions ``p`` (B, 2, ...) of two views."""
+        """Embeddings (B, d) of the ``first`` and the ``second`` view; of the first alone where they are the same."""
         ids, mask = batch["input_ids"], batch["attention_mask"]
-        if ids.shape[1] == 1 and self.config.augmentation == "none":
-            views = [self._view(ids[:, 0], mask[:, 0])] * 2  # the same
-        else:
+        if self.config.augmentation != "none":
             ids, mask = ids.expand(-1, 2, -1), mask.expand(-1, 2, -1)
-            views = [self._view(ids[:, view], mask[:, view]) for view in (0, 1)]
-        y, z, p = (torch.stack(part, 1) for part in zip(*views, strict=True))
-        return {"y": y, "z": z, "p": p}
+        names = ("first", "second")[: ids.shape[1]]
+        return {name: self._view(ids[:, view], mask[:, view]) for view, name in enumerate(names)}
 
-    def _view(self, ids: Tensor, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """One view through everything, so that BatchNorm sees the views apart, as SimSiam does."""
+    def _view(self, ids: Tensor, mask: Tensor) -> Tensor:
         words = self.sentence_encoder.look_up(ids)
         if self.config.augmentation == "pwva":
             there = mask.bool()
             words[there] = self._augmented(words[there])
-        y = self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
-        z = self.projector(y)
-        return y, z, self.predictor(z)
+        return self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
+
+    def projections(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Projections z and predictions p (B, 2, width) of one or two views (B, d), each alone, so that BatchNorm sees them
+        apart, as SimSiam does."""
+        found = []
+        for y in views:
+            z = self.projector(y)
+            found.append((z, self.predictor(z)))
+        z, p = (torch.stack(part, 1) for part in zip(*found, strict=True))
+        return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
 
     def _augmented(self, words: Tensor) -> Tensor:
         generator = torch.Generator(words.device).manual_seed(int(torch.randint(2**62, ())))
@@ -144,12 +151,13 @@ class GCLSR(Method):
         )
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        y, z, p = (features["text"][name] for name in ("y", "z", "p"))
+        z, p = self.projections(features["text"].values())
         target = z.detach() if self.config.stop_gradient else z
         loss = losses.grouped_cosine(p, target.flip(1), self.config.group_size)  # D(p1, z2) and D(p2, z1)
         self.spread = losses.spread(z[:, 0].detach())
         return StepOutput(
-            {"text": loss}, {"embedding_spread": losses.spread(y[:, 0].detach()), "projection_spread": self.spread}
+            {"text": loss},
+            {"embedding_spread": losses.spread(features["text"]["first"].detach()), "projection_spread": self.spread},
         )
 
     def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
@@ -158,7 +166,7 @@ class GCLSR(Method):
         return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}
 
     def after_step(self, step: int) -> None:
-        if self.spread is not None and float(self.spread) < COLLAPSED and not self.warned:
+        if step % EVERY == 0 and self.spread is not None and float(self.spread) < COLLAPSED and not self.warned:
             self.warned = True
             log.warning(
                 "step %d: the projections have collapsed, projection_spread is %.3f (1: independent directions, 0: one "

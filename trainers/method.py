@@ -89,16 +89,26 @@ class Method(nn.Module):
         return {}
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """Features of one stream's batch, axis 0 the sample. Local to the worker; may be chunked and replayed."""
+        """Features of one stream's batch, axis 0 the sample. Local to the worker.
+
+        With `run.chunk` it is called for some samples at a time, twice with the same random numbers. So what mixes samples,
+        such as BatchNorm, belongs into `losses`; where that cannot be, `MethodConfig.check` refuses `run.chunk`.
+        """
         raise NotImplementedError  # the interface: every method defines it
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         """Losses of one turn from the features of its streams; gathers across workers where negatives are needed."""
         raise NotImplementedError  # the interface: every method defines it
 
+    def penalties(self) -> dict[str, Tensor]:
+        """Further losses of a turn, of the parameters alone."""
+        return {}
+
     def forward(self, batches: dict[str, Batch]) -> StepOutput:
         """One turn: encode every stream, then the losses."""
-        return self.losses({name: self.encode(name, batch) for name, batch in batches.items()}, batches)
+        penalties = self.penalties()  # first, so that their backward is last, when the activations are gone
+        output = self.losses({name: self.encode(name, batch) for name, batch in batches.items()}, batches)
+        return StepOutput({**output.losses, **penalties}, output.metrics)
 
     def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
         """Named parameter groups of a turn's optimizer; a recipe's optimizer may override settings per group."""

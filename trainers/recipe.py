@@ -124,6 +124,13 @@ class RunConfig(Settings):
     """At most this many steps, whatever the epochs say."""
     accumulation: int = Field(1, gt=0)
     """Batches per optimizer step, turn by turn."""
+    chunk: int | None = Field(None, gt=0)
+    """Samples that a worker encodes at a time (GradCache), for batches that do not fit; none: all. The losses compare the
+    whole batch either way; encoding costs one more forward."""
+    gradient_checkpointing: bool = False
+    """Compute the transformers' states again in the backward, a layer at a time, instead of keeping them all."""
+    compile: bool = False
+    """torch.compile the transformers: minutes at the start, and another order of rounding."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
     checkpoint_every: int | None = Field(None, gt=0)

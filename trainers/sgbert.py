@@ -124,12 +124,6 @@ class SGBERT(Method):
             part.train(mode)
         return self
 
-    def forward(self, batches: dict[str, Batch]) -> StepOutput:
-        """The losses of a step. L_reg comes first, so that its backward is last, when the activations are gone."""
-        distance = self._distance()
-        output = super().forward(batches)
-        return output if distance is None else StepOutput({**output.losses, "regularisation": distance}, output.metrics)
-
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
         ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
@@ -161,16 +155,16 @@ class SGBERT(Method):
                 loss = losses.sg_opt3(c, h_all, t, first)
         return StepOutput({"text": loss})
 
-    def _vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.sentence_encoder.outputs(ids, mask).pooled
-
-    def _distance(self) -> Tensor | None:
+    def penalties(self) -> dict[str, Tensor]:
         """L_reg, ||theta_F - theta_T||^2; none with lambda 0."""
         if self.config.regularisation == 0:
-            return None
+            return {}
         pairs = zip(self.sentence_encoder.model.parameters(), self.teacher.parameters(), strict=True)
         trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0
-        return losses.squared_distance(trained, fixed)
+        return {"regularisation": losses.squared_distance(trained, fixed)}
+
+    def _vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
+        return self.sentence_encoder.outputs(ids, mask).pooled
 
     def _texts(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1] != self.config.texts:

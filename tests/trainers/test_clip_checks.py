@@ -21,7 +21,7 @@ from transformers import (
 from data.streams.inputs import ImageInput
 from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
-from models.towers import ViTTower
+from models.towers import ResNetTower, ViTTower
 from tests.models import tiny_encoder
 from tests.small import add
 from trainers import clip
@@ -165,3 +165,12 @@ def test_streams_fit_the_method(path: str, value: object, named: str, tmp_path: 
     check_settings(made)
     with pytest.raises(RecipeError, match=re.escape(named)):
         check_settings(made.replace(path, value))
+
+
+def test_chunks_of_a_batch_that_batchnorm_mixes(tmp_path: Path) -> None:
+    chunked = recipe(tmp_path / "vit", EncoderConfig(path="x")).replace("run.chunk", 2)
+    check_settings(chunked)
+    made = recipe(tmp_path / "resnet", EncoderConfig(path="x"), tower=ResNetTower(), embed_dim=1024)
+    check_settings(made)
+    with pytest.raises(RecipeError, match=r"run\.chunk=2: method\.tower\.kind='resnet'"):
+        check_settings(made.replace("run.chunk", 2))

@@ -1,10 +1,12 @@
-"""One global batch, cut for 1, 2 and 4 workers, gives the same losses, gradients and parameters.
+"""One global batch, cut for 1, 2 and 4 workers and into chunks, gives the same losses, gradients and parameters.
 
-Plain gloo processes under DDP, float64, dropout off.
+Plain gloo processes, float64; dropout is off where a cut would draw other masks.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -21,11 +23,13 @@ from models.towers import ViTTower
 from tests.models import tiny_encoder
 from trainers.clip import CLIPConfig
 from trainers.engine.batchnorm import synchronised
-from trainers.gather import offset, rank, world_size
+from trainers.engine.cached import cached_backward
+from trainers.gather import average, offset, rank, world_size
 from trainers.gclsr import GCLSRConfig
-from trainers.method import Method
+from trainers.method import Method, MethodConfig, StepOutput
 from trainers.mocoutrl import MoCoUTRLConfig
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
+from trainers.pretrain import MaskedLMConfig
 from trainers.sgbert import SGBERTConfig
 from trainers.simcse import SimCSEConfig
 
@@ -45,18 +49,27 @@ METHODS = {
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
     "gclsr": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
     "mocoutrl": MoCoUTRLConfig(perturbation=False, momentum=0.9),
+    "mocoutrl-paper": MoCoUTRLConfig(perturbation=False, momentum=0.9, variant="paper"),
     "sg-opt": SGBERTConfig(head_width=24, temperature=0.1),
     # the last layer alone: the sampler draws from each rank's own generator
     "sg": SGBERTConfig(loss="sg", first_layer=2, head_width=0, temperature=0.1, pooling="mean"),
     "sg-opt1": SGBERTConfig(loss="opt1", first_layer=2, head_width=0, temperature=0.1),
     "sg-opt2": SGBERTConfig(loss="opt2", first_layer=2, head_width=0, temperature=0.1),
+    "visualcse-supervised": VisualCSEConfig(image=IMAGE, text=SimCSEConfig(supervised=True)),
     "both-summed": NonLingCSEConfig(image=IMAGE, audio=AUDIO, summed=True),
 }
+
+
+CHUNK = 8
 
 
 def _share(x: Tensor) -> Tensor:
     n = len(x) // world_size()
     return x[offset(n) :][:n]
+
+
+def _float(batch: Batch) -> Batch:
+    return Batch({name: t.float() if t.is_floating_point() else t for name, t in batch.tensors.items()})
 
 
 def _mean_over_workers(loss: Tensor) -> Tensor:
@@ -83,32 +96,50 @@ def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
     }
 
 
-def _train(name: str) -> dict[str, Tensor]:
-    """Two steps of all turns, as the engine does them: one DDP call, clipping and AdamW per turn."""
-    config = METHODS[name]
+def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method, dict[str, Batch]]:
+    """A method in float64, and this worker's part of its batches."""
     if isinstance(config, GCLSRConfig):
         method: Method = config.build(tiny_encoder.word_encoder(torch.float64)).double().train()
     else:
-        encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout=0.0))
+        encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
         method = config.build(encoder).double().train()
     batches = _batches(method, supervised="supervised" in name)
-    if name == "mocoutrl":
+    if isinstance(config, MoCoUTRLConfig):
         marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
         marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all of the last worker
         everything = tiny_encoder.text_batch(ROWS, views=3).replace(word_mask=marks, candidate=marks[:, 0].any(-1))
         batches = {"text": Batch({k: _share(t) for k, t in everything.tensors.items()})}
-    if name == "gclsr":
+    if isinstance(config, GCLSRConfig):
         batches = {"text": Batch({k: _share(t) for k, t in tiny_encoder.text_batch(ROWS, views=2).tensors.items()})}
+    return method, batches
+
+
+def _sum(method: Method, output: StepOutput) -> Tensor:
+    return torch.stack([method.loss_weights.get(key, 1.0) * loss for key, loss in output.losses.items()]).sum()
+
+
+def _train(name: str, chunk: int | None) -> dict[str, Tensor]:
+    """Two steps of all turns, as the engine does them: one DDP call, or chunks; clipping and AdamW per turn."""
+    method, batches = _made(name, METHODS[name])
     model: nn.Module = method
     if world_size() > 1:
         method = synchronised(method)  # type: ignore[assignment]
+    if world_size() > 1 and chunk is None:
         model = DistributedDataParallel(method, find_unused_parameters=len(method.turns) > 1, broadcast_buffers=False)
+
+    def backward(output: StepOutput) -> None:
+        _sum(method, output).backward()
+
     optimizers = [torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0) for _ in method.turns]
     results: dict[str, Tensor] = {}
     for step in range(2):
         for turn, optimizer in zip(method.turns, optimizers, strict=True):
-            out = model({stream: batches[stream] for stream in turn})
-            sum(method.loss_weights.get(key, 1.0) * loss for key, loss in out.losses.items()).backward()
+            given = {stream: batches[stream] for stream in turn}
+            if chunk is None:
+                backward(out := model(given))
+            else:
+                out = cached_backward(method, given, chunk, backward, nullcontext)
+                average([p.grad for p in method.parameters() if p.grad is not None])
             results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
             grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
             results |= {f"{name}/{step}/{turn}/grad/{part}": grad.clone() for part, grad in grads.items()}
@@ -120,30 +151,85 @@ def _train(name: str) -> dict[str, Tensor]:
     return results | {f"{name}/weights/{part}": t.detach().clone() for part, t in parts.items() if t.is_floating_point()}
 
 
-def _everything() -> dict[str, Tensor]:
-    return {key: value for name in METHODS for key, value in _train(name).items()}
+def _everything(chunk: int | None) -> dict[str, Tensor]:
+    return {key: value for name in METHODS for key, value in _train(name, chunk).items()}
 
 
 def _worker(number: int, world: int, folder: str) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=world)
     assert (rank(), world_size()) == (number, world)
-    save_file(_everything(), f"{folder}/{number}.safetensors")
+    save_file(_everything(None), f"{folder}/whole-{number}.safetensors")
+    save_file(_everything(CHUNK), f"{folder}/chunks-{number}.safetensors")
     dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, Tensor]:
-    return _everything()
+    return _everything(None)
+
+
+def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
+    assert found.keys() == wanted.keys()
+    for name, value in wanted.items():
+        gap = (found[name] - value).abs().max().item()
+        assert gap <= 1e-10 * max(1.0, value.abs().max().item()), f"{name} is off by {gap}"
 
 
 @pytest.mark.parametrize("world", [2, 4])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
     mp.spawn(_worker, args=(world, str(tmp_path)), nprocs=world)
-    ranks = [load_file(tmp_path / f"{number}.safetensors") for number in range(world)]
-    assert ranks[0].keys() == alone.keys()
-    for name, value in alone.items():
-        gap = (ranks[0][name] - value).abs().max().item()
-        assert gap <= 1e-10 * max(1.0, value.abs().max().item()), f"{name} is off by {gap}"
+    for kind in ("whole", "chunks"):
+        ranks = [load_file(tmp_path / f"{kind}-{number}.safetensors") for number in range(world)]
+        _same(ranks[0], alone)
         for other in ranks[1:]:
-            assert torch.equal(other[name], ranks[0][name]), f"{name} differs between workers"
+            for name, value in ranks[0].items():
+                assert torch.equal(other[name], value), f"{name} differs between workers"
+
+
+def test_chunks_equal_the_whole_batch(alone: dict[str, Tensor]) -> None:
+    _same(_everything(CHUNK), alone)
+
+
+RANDOM = {
+    "gclsr": GCLSRConfig(width=8, bottleneck=4, group_size=2),
+    "mocoutrl": MoCoUTRLConfig(),
+    "mocoutrl-released": MoCoUTRLConfig(variant="released", mean_with_padding=False),
+    "sg": SGBERTConfig(loss="sg", temperature=0.1),
+    "mlm": MaskedLMConfig(),
+}
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("name", [*METHODS, *(f"{name}-random" for name in RANDOM)])
+def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precision: torch.dtype) -> None:
+    """Dropout, augmentation and layers that are drawn are the same in both passes, and what follows draws what it would."""
+    method, batches = _made(name, {**METHODS, **{f"{name}-random": c for name, c in RANDOM.items()}}[name], dropout=0.1)
+    autocast = nullcontext
+    if precision is torch.bfloat16:
+        method, batches = method.float(), {n: _float(batch) for n, batch in batches.items()}
+        autocast = partial(torch.autocast, "cpu", torch.bfloat16)
+
+    def one_graph(given: dict[str, Batch]) -> None:
+        with autocast():
+            parts = {n: [method.encode(n, b.rows(i, i + CHUNK)) for i in range(0, len(b), CHUNK)] for n, b in given.items()}
+            features = {n: {key: torch.cat([part[key] for part in p]) for key in p[0]} for n, p in parts.items()}
+            output = method.losses(features, given)
+        (1024 * _sum(method, StepOutput({**output.losses, **method.penalties()}))).backward()
+
+    def cached(given: dict[str, Batch]) -> None:
+        cached_backward(method, given, CHUNK, lambda output: (1024 * _sum(method, output)).backward(), autocast)
+
+    for turn in method.turns:
+        found = []
+        for way in (one_graph, cached):
+            torch.manual_seed(3)
+            method.zero_grad(set_to_none=True)
+            way({stream: batches[stream] for stream in turn})
+            gradients = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
+            found.append({**gradients, "random state": torch.get_rng_state().double()})
+        if precision is torch.float64:
+            _same(found[1], found[0])
+        else:  # which adds up the gradients of chunks in bf16 in one graph, in float32 otherwise
+            flat = [torch.cat([g.flatten() for g in gradients.values()]) for gradients in found]
+            assert torch.linalg.vector_norm(flat[0] - flat[1]) < 0.02 * torch.linalg.vector_norm(flat[0])

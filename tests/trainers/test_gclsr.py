@@ -96,10 +96,11 @@ def test_without_stop_gradient_the_vectors_collapse(caplog: pytest.LogCaptureFix
 def test_batchnorm_sees_the_views_apart() -> None:
     """Each view alone through the same layers gives the same projections: its statistics are its own."""
     made, given = method(augmentation="none"), batch(views=2)
-    both = made.encode("text", given)["z"]
+    both = made.projections(made.encode("text", given).values())[0]
     for view in (0, 1):
         one = given.replace(**{n: t[:, view : view + 1] for n, t in given.tensors.items()})
-        assert torch.allclose(made.encode("text", one)["z"][:, 0], both[:, view], atol=1e-6)
+        alone = made.projections(made.encode("text", one).values())[0]
+        assert torch.allclose(alone[:, 0], both[:, view], atol=1e-6)
 
 
 def test_no_parameter_is_left_out_and_word_vectors_are_none() -> None:
@@ -118,14 +119,15 @@ def test_disagree_5_1_attention_in_training_only_or_always(variant: Any, always:
     encoder = made.sentence_encoder
     words = encoder.look_up(tokens["input_ids"])
     attended = encoder.embed(words, tokens["attention_mask"], attention=True)
-    assert torch.equal(made.encode("text", batch())["y"][:, 0], attended)
+    assert torch.equal(made.encode("text", batch())["first"], attended)
     assert torch.equal(encoder(tokens), attended) is always
-    assert method(attention="none", augmentation="none").encode("text", batch())["y"].shape == (32, 2, 20)
+    (unattended,) = method(attention="none", augmentation="none").encode("text", batch()).values()
+    assert unattended.shape == (32, 20)
     assert method(variant="paper", attention="training").sentence_encoder.attention is False
     encoder.softmax = True
     mixed = encoder.embed(words, tokens["attention_mask"], attention=True)
     bert = method(variant=variant, augmentation="none", weighting="softmax")
-    assert torch.equal(bert.encode("text", batch())["y"][:, 0], mixed) and not torch.allclose(mixed, attended)
+    assert torch.equal(bert.encode("text", batch())["first"], mixed) and not torch.allclose(mixed, attended)
 
 
 @pytest.mark.parametrize(("variant", "norms"), [("paper", 2), ("released", 3), ("fixed", 3)])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import math
@@ -15,9 +14,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
-from torch.nn.parallel import DistributedDataParallel
 
-from data.order import seed_of
 from data.stream import Reader
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
@@ -26,17 +23,16 @@ from trainers.engine import checkpoint
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
-from trainers.engine.optim import TurnOptimizer
+from trainers.engine.step import Stepper
 from trainers.engine.watchdog import Watchdog
-from trainers.method import Method, StepOutput
+from trainers.engine.window import Window
+from trainers.method import Method
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 NAMED = 10_000
 """Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
-
-PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Log(Protocol):
@@ -52,10 +48,6 @@ class Log(Protocol):
     def store(self, checkpoint: Path) -> None: ...
 
 
-class NonFiniteLoss(ArithmeticError):
-    """A loss became NaN or infinite."""
-
-
 class Engine:
     """One run of a recipe on one rank."""
 
@@ -66,26 +58,11 @@ class Engine:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
             keep_freed_memory()
-        parallel = host.world_size > 1
         method = checkpoint.build_method(recipe).to(host.device)
-        self.method: Method = synchronised(method) if parallel else method  # type: ignore[assignment]  # the same class
-        self.turns = recipe.turns
-        # One call per turn. With several turns each leaves the other's parameters unused.
-        self.model: nn.Module = (
-            DistributedDataParallel(
-                self.method,
-                device_ids=[host.device] if host.device.type == "cuda" else None,
-                broadcast_buffers=False,
-                find_unused_parameters=len(self.turns) > 1,
-            )
-            if parallel
-            else self.method
-        )
+        self.method: Method = synchronised(method) if host.world_size > 1 else method  # type: ignore[assignment]  # the same class
         self.shards = {name: stream.open() for name, stream in recipe.streams.items()}
         self.steps = recipe.steps(self.shards[recipe.lead].samples)
-        self.optimizers = {
-            turn: TurnOptimizer(self.method, turn, recipe.optim[turn], self.steps, run.precision) for turn in self.turns
-        }
+        self.stepper = Stepper(recipe, self.method, host, self.steps)
         self.encoder = ShardedEncoder(checkpoint.module_encoder(self.method, host.device))
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
@@ -93,8 +70,8 @@ class Engine:
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
-        self.carried: tuple[int, dict[str, float]] = 0, {}
-        """Steps and sums since the last report, of a run that goes on."""
+        self.carried: dict[str, Any] | None = None
+        """The window of a run that goes on."""
         self.last_score = -math.inf
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
@@ -132,17 +109,17 @@ class Engine:
 
     def _loop(self, readers: dict[str, Reader]) -> None:
         began = time.perf_counter() - self.seconds
-        window = self.window = _Window(readers, self.step)
-        window.steps, window.sums = self.carried
+        window = self.window = Window(readers)
+        window.restore(self.carried)
         while not self.done:
-            window.add(self._one_step(readers))
+            self.stepper(self.step, readers, window)
             self.step += 1
             self.method.after_step(self.step)
             self.seconds = time.perf_counter() - began
             last = self.step == self.steps
             if self.step % self.recipe.run.log_every == 0 or last:
                 self._report(window, readers)
-                window = self.window = _Window(readers, self.step)
+                window = self.window = Window(readers)
             self.done, stopping = last, self.host.stopping()
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
@@ -157,49 +134,6 @@ class Engine:
             if stopping:
                 raise Stopped(f"stopped after step {self.step} of {self.steps}")
         self.seconds = time.perf_counter() - began  # the last evaluation and checkpoint included
-
-    def _one_step(self, readers: dict[str, Reader]) -> dict[str, float]:
-        """All turns once. Its random numbers depend on (seed, rank, step) alone, so that a resumed run repeats them."""
-        recipe, host = self.recipe, self.host
-        values: dict[str, float] = {}
-        self.model.train()
-        torch.manual_seed(seed_of(recipe.run.seed, "step", host.rank, self.step) % 2**63)
-        micro = recipe.run.accumulation
-        for turn, streams in self.turns.items():
-            optimizer = self.optimizers[turn]
-            for part in range(micro):
-                batches = {
-                    name: readers[name].on_device(next(readers[name]), host.device, self.step * micro + part)
-                    for name in streams
-                }
-                wait = part < micro - 1 and isinstance(self.model, DistributedDataParallel)
-                with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
-                    with self._autocast():
-                        output: StepOutput = self.model(batches)
-                    weights = self.method.loss_weights
-                    loss = torch.stack([weights.get(n, 1.0) * v.float() for n, v in output.losses.items()]).sum()
-                    self._check(loss, turn, output, batches)
-                    optimizer.backward(loss / micro)
-                for name, value in {**output.losses, **output.metrics}.items():
-                    values[f"train/{name}"] = values.get(f"train/{name}", 0.0) + float(value.detach()) / micro
-            values[f"train/lr/{turn}"] = float(optimizer.schedule.get_last_lr()[0])
-            values[f"train/grad_norm/{turn}"] = optimizer.step()
-        return values
-
-    def _autocast(self) -> contextlib.AbstractContextManager[Any]:
-        dtype = PRECISIONS.get(self.recipe.run.precision)
-        return torch.autocast(self.host.device.type, dtype) if dtype else contextlib.nullcontext()
-
-    def _check(self, loss: Tensor, turn: str, output: StepOutput, batches: dict[str, Any]) -> None:
-        if bool(torch.isfinite(loss)):
-            return
-        bad = {name: value.item() for name, value in output.losses.items() if not bool(torch.isfinite(value))}
-        keys = "; ".join(f"stream {name!r}: {', '.join(batch.keys[:8])}" for name, batch in batches.items())
-        raise NonFiniteLoss(
-            f"step {self.step}, turn {turn!r}: loss {bad or loss.item()} is not finite. "
-            f"Samples of the batch (first 8): {keys}. "
-            f"Lower optim.{turn}.lr, set optim.{turn}.clip, or use run.precision fp32 or bf16."
-        )
 
     def _readers(self) -> dict[str, Reader]:
         recipe, host = self.recipe, self.host
@@ -223,11 +157,12 @@ class Engine:
                 inline=host.inline,
             )
             for name, config in recipe.streams.items()
-            if any(name in streams for streams in self.turns.values())
+            if any(name in streams for streams in self.recipe.turns.values())
         }
 
     def _evaluate(self) -> bool:
         """Score the development tasks; remember the best weights. True when this step is the best so far."""
+        self.stepper.watch.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
         if not scores or self.recipe.evaluation.select is None:
@@ -278,14 +213,15 @@ class Engine:
             "fingerprints": [rank["fingerprint"] for rank in ranks],
         }
 
-    def _report(self, window: _Window, readers: dict[str, Reader]) -> None:
+    def _report(self, window: Window, readers: dict[str, Reader]) -> None:
+        self.stepper.watch.check()
         values = mean_over_ranks(window.means(), self.host)
         for name, reader in readers.items():
             self.skips[name] += len(reader.skipped)
             self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
             reader.skipped = []
             values[f"data/{name}/skipped"] = float(self.skips[name])
-        batches = sum(self.recipe.streams[name].batch_size for streams in self.turns.values() for name in streams)
+        batches = sum(self.recipe.streams[name].batch_size for streams in self.recipe.turns.values() for name in streams)
         speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
         values |= window.wait_shares(readers) | {
             "time/samples_per_second": speed,
@@ -298,8 +234,9 @@ class Engine:
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
+        self.stepper.watch.check()
         mine = {name: reader.position for name, reader in readers.items()}
-        positions, windows = zip(*from_all_ranks((mine, (self.window.steps, self.window.sums)), self.host), strict=True)
+        positions, windows = zip(*from_all_ranks((mine, self.window.state()), self.host), strict=True)
         scores = {"score": self.last_score, "best": self.best_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0:
@@ -316,7 +253,7 @@ class Engine:
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": self.skips,
             "windows": windows,
-            "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.optimizers.items()},
+            "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.stepper.optimizers.items()},
         }
         weights, best, state = checkpoint.weights_of(self.method), self.best, checkpoint.copied(state)
 
@@ -336,7 +273,7 @@ class Engine:
         if self.host.rank == 0:
             self.skipped = {name: [tuple(item) for item in items] for name, items in state["skipped"].items()}
             self.skips = state["skips"]
-        for turn, optimizer in self.optimizers.items():
+        for turn, optimizer in self.stepper.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][turn])
         positions, world = state["positions"], self.host.world_size
         if len(positions) == world:
@@ -345,32 +282,6 @@ class Engine:
         else:
             log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
             self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}
-
-
-class _Window:
-    """Means and times since the last report."""
-
-    def __init__(self, readers: dict[str, Reader], first: int) -> None:
-        self.began, self.first, self.steps = time.perf_counter(), first, 0
-        self.sums: dict[str, float] = {}
-        self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
-
-    def add(self, values: dict[str, float]) -> None:
-        self.steps += 1
-        for name, value in values.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-
-    def elapsed(self) -> float:
-        return max(1e-9, time.perf_counter() - self.began)
-
-    def means(self) -> dict[str, float]:
-        return {name: value / self.steps for name, value in self.sums.items()}
-
-    def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
-        return {
-            f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
-            for name, reader in readers.items()
-        }
 
 
 def lower_is_better(task: Task) -> bool:

@@ -61,20 +61,28 @@ class TurnOptimizer:
     def backward(self, loss: Tensor) -> None:
         self.scaler.scale(loss).backward()
 
-    def step(self) -> float:
-        """Clip, update, advance the schedule. Returns the gradient's norm before clipping."""
-        self._set_momentum()
+    @property
+    def rate(self) -> float:
+        """The learning rate of the next update, of the first parameter group."""
+        return float(self.optimizer.param_groups[0]["lr"])
+
+    def clip(self) -> Tensor:
+        """Clip what the backwards have made, unscaled. Returns the gradient's norm before."""
         self.scaler.unscale_(self.optimizer)
         params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
         if self.config.clip is None:  # clipping at infinity would write every gradient once more
-            norm = torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
-        else:
-            norm = torch.nn.utils.clip_grad_norm_(params, self.config.clip)
+            return torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
+        return torch.nn.utils.clip_grad_norm_(params, self.config.clip)
+
+    def step(self, broken: Tensor) -> None:
+        """Update the parameters, unless `broken` is 1 (float32, scalar), and advance the schedule."""
+        self._set_momentum()
+        if not self.scaler.is_enabled():  # which looks for itself
+            self.optimizer.found_inf = broken  # type: ignore[attr-defined]  # what torch's fused kernels ask for
         self.scaler.step(self.optimizer)
         self.scaler.update()
         self.optimizer.zero_grad(set_to_none=True)
         self.schedule.step()
-        return float(norm)
 
     def _set_momentum(self) -> None:
         config = self.config

@@ -63,6 +63,11 @@ def check_settings(recipe: Recipe) -> None:
         with _named(f"streams.{name}."):
             stream.check_settings()
     run = recipe.run
+    for name in ("gradient_checkpointing", "compile"):
+        if getattr(run, name) and recipe.encoder.kind != "transformer":
+            raise RecipeError(
+                f"run.{name}=True is for transformers, and method {recipe.method.name!r} trains none; set False"
+            )
     if run.precision == "fp16" and run.workers and not run.gpus_per_worker:
         raise RecipeError(
             "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import math
+import traceback
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 import trainers.engine.loop
 from trainers.engine.checkpoint import load_method
 from trainers.engine.hosts import LocalHost
-from trainers.engine.loop import Engine, NonFiniteLoss
+from trainers.engine.loop import Engine
 from trainers.engine.optim import schedule_factor
 from trainers.engine.output import store_of
+from trainers.engine.step import NonFiniteLoss
+from trainers.engine.window import Window
+from trainers.method import StepOutput
 from trainers.recipe import OptimConfig, Recipe
+from trainers.simcse import SimCSEConfig
 
 
 class Memory:
@@ -82,8 +88,10 @@ def test_two_runs_give_bit_identical_losses(recipe: Recipe, tmp_path: Path) -> N
     assert other.losses()[1]["train/text"] != first.losses()[1]["train/text"]
 
 
-def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path) -> None:
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path, chunk: int | None) -> None:
     """Stopped at step 3, in the middle of a pass of every stream, with the moments of several optimizers."""
+    recipe = recipe.replace("run.chunk", chunk)
     whole, _, before = run(recipe)
     half = recipe.replace("run.output", str(tmp_path / "half"))
     interrupted(half)
@@ -147,15 +155,108 @@ def test_the_untrained_weights_may_not_be_chosen(
 
 def test_accumulation_averages_the_batches_that_it_draws(recipe: Recipe, tmp_path: Path) -> None:
     """Without dropout and at rate 0, an accumulated step is the mean of the two single steps on the same batches."""
-    still = recipe.replace("encoder.hidden_dropout", 0.0).replace("encoder.attention_dropout", 0.0)
+    resting = still(recipe)
     for turn in ("text", "image", "audio"):
-        still = still.replace(f"optim.{turn}.lr", 0.0)
-    single, _, _ = run(still.replace("run.output", str(tmp_path / "single")))
-    double, _, _ = run(still.replace("run.accumulation", 2).replace("run.max_steps", 3))
+        resting = resting.replace(f"optim.{turn}.lr", 0.0)
+    single, _, _ = run(resting.replace("run.output", str(tmp_path / "single")))
+    double, _, _ = run(resting.replace("run.accumulation", 2).replace("run.max_steps", 3))
     for step in (1, 2, 3):
         for name in ("train/text", "train/image", "train/audio"):
             mean = (single.values[2 * step - 1][name] + single.values[2 * step][name]) / 2
             assert double.values[step][name] == pytest.approx(mean, rel=1e-5), (step, name)
+
+
+def still(recipe: Recipe) -> Recipe:
+    return recipe.replace("encoder.hidden_dropout", 0.0).replace("encoder.attention_dropout", 0.0)
+
+
+@pytest.mark.parametrize(
+    ("settings", "dropout"),
+    [({"chunk": 3}, False), ({"chunk": 3, "precision": "bf16"}, False), ({"gradient_checkpointing": True}, True)],
+    ids=str,
+)
+def test_settings_that_save_memory_change_no_result(
+    recipe: Recipe, tmp_path: Path, settings: dict[str, Any], dropout: bool
+) -> None:
+    """Several turns, accumulation and clipping; recomputed states have the dropout that they had."""
+    plain = (recipe if dropout else still(recipe)).replace("run.accumulation", 2).replace("run.max_steps", 3)
+    plain = plain.replace("run.precision", settings.get("precision", "fp32"))
+    whole, _, _ = run(plain)
+    changed = plain.replace("run.output", str(tmp_path / "changed"))
+    for name, value in settings.items():
+        changed = changed.replace(f"run.{name}", value)
+    found, _, _ = run(changed)
+    for step, values in whole.losses().items():
+        for name, value in values.items():
+            rel = 0.05 if "precision" in settings else 1e-3
+            assert found.losses()[step][name] == pytest.approx(value, rel=rel, abs=1e-6), (step, name)
+
+
+def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path) -> None:
+    content = still(recipe).model_dump()
+    content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))
+    content["method"] = SimCSEConfig(head="none")
+    content["evaluation"] |= {"select": None, "final": ()}
+    text = Recipe.model_validate(content).replace("run.max_steps", 2)
+    plain, _, _ = run(text)
+    compiled, _, made = run(text.replace("run.compile", True).replace("run.output", str(tmp_path / "compiled")))
+    assert made.method.sentence_encoder.model._compiled_call_impl is not None
+    for step in (1, 2):
+        assert compiled.losses()[step] == pytest.approx(plain.losses()[step], rel=1e-4)
+
+
+@pytest.mark.parametrize("what", ["loss", "gradient"])
+def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> None:
+    """Neither those of its turn nor those of the turns behind it."""
+    made = engine(recipe, Memory())
+    losses, before = made.method.losses, {}
+
+    def broken(features: Any, batches: Any) -> StepOutput:
+        output = losses(features, batches)
+        if made.step != 2 or "image" not in features:
+            return output
+        before.update({name: t.clone() for name, t in made.method.state_dict().items()})
+        image = output.losses["image"]
+        if what == "loss":
+            return StepOutput({"image": image * math.nan})
+        return StepOutput({"image": image + (image - image.detach()).sqrt()})
+
+    made.method.losses = broken  # type: ignore[method-assign]
+    with pytest.raises(NonFiniteLoss, match=f"step 2, turn 'image': {what}"):
+        made.run()
+    for name, tensor in made.method.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+
+
+class Waits(TorchDispatchMode):
+    """Where in our code somebody takes a number out of a tensor, for which the host waits on a GPU."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.places: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.aten._local_scalar_dense.default:
+            stack = [frame.filename for frame in traceback.extract_stack() if "/torch/" not in frame.filename]
+            self.places.append(stack[-2])  # the last is here
+        return func(*args, **kwargs or {})
+
+
+@pytest.mark.parametrize("chunk", [None, 3])
+def test_nobody_waits_for_the_device_inside_a_step(
+    recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chunk: int | None
+) -> None:
+    made = engine(recipe.replace("run.chunk", chunk), Memory())
+    monkeypatch.setattr(made.stepper.watch, "check", lambda before=None: None)  # on a GPU it looks at the step before
+    readers = made._readers()
+    window = Window(readers)
+    with Waits() as waits:
+        made.stepper(0, readers, window)
+        assert not [place for place in waits.places if "/trainers/" in place]
+        window.means()
+    assert made.stepper.optimizers["text"].rate < 1e-3  # it was a whole step
+    for reader in readers.values():
+        reader.close()
 
 
 def test_a_non_finite_loss_names_turn_stream_and_samples(recipe: Recipe) -> None:

@@ -7,8 +7,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,6 +17,7 @@ from trainers.engine.launch import fit
 from trainers.engine.lease import held
 from trainers.engine.loop import Engine
 from trainers.engine.stop import Interrupted
+from trainers.method import Method
 from trainers.recipe import Recipe, RecipeError
 
 
@@ -30,17 +31,17 @@ class Died(BaseException):
 
 
 def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
-    """Carry a recipe out until a step, and end as a killed process does: nothing is told to MLflow."""
-    real = Engine._one_step
+    """Carry a recipe out until after a step, and end as a killed process does: nothing is told to MLflow."""
 
-    def one_step(engine: Engine, readers: Any) -> dict[str, float]:
-        if engine.step == step:
-            engine.host.store.settle()  # type: ignore[attr-defined]
+    def after_step(method: Method, done: int) -> None:
+        if done == step:
+            for thread in threading.enumerate():
+                if thread.name == "checkpoint":
+                    thread.join()
             raise Died
-        return real(engine, readers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_one_step", one_step)
+        patch.setattr(Method, "after_step", after_step)
         patch.setattr("trainers.engine.tracking.RunHandle.finish", lambda *_: None)
         with pytest.raises(Died):
             fit(recipe)
@@ -69,7 +70,7 @@ def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, monkeypatch: p
     """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
     broken = recipe.replace("run.log_every", 2).replace("evaluation.keep", "last")
     expected = fit(broken.replace("run.output", str(tmp_path / "whole")))
-    dies(monkeypatch, broken, 3)
+    dies(monkeypatch, broken, 4)
     (dead,) = runs(recipe).keys() - {expected["mlflow_run_id"]}
     assert runs(recipe)[dead] == "RUNNING"
     mine = [tmp_path / "run" / folder / "thesis.txt" for folder in ("checkpoint", "export")]
@@ -124,15 +125,12 @@ def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
 def test_a_signal_ends_a_run_after_its_step(
     recipe: Recipe, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    real = Engine._one_step
-
-    def one_step(engine: Engine, readers: Any) -> dict[str, float]:
-        if engine.step == 4:
+    def after_step(method: Method, done: int) -> None:
+        if done == 5:
             os.kill(os.getpid(), number)
-        return real(engine, readers)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Engine, "_one_step", one_step)
+        patch.setattr(Method, "after_step", after_step)
         with pytest.raises(Interrupted) as stopped:
             fit(recipe)
     assert stopped.value.code == 128 + number and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL

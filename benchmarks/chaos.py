@@ -38,8 +38,6 @@ SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --evaluation.kee
 SETTINGS += " --run.log_every 2 --run.threads 1"
 RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
 BUCKET = "multicse"
-MARK = "MULTICSE_CHAOS"
-"""A variable that all processes of a run have in their environment, by which those that are left are found."""
 LIMIT = 240.0
 """Seconds after which a command counts as hanging."""
 VANISH = 30.0
@@ -122,16 +120,15 @@ class Place:
     def start(self, mark: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         """Start a command, whose words are appended to a file."""
         with open(self.folder / f"{mark}.log", "ab") as log:
-            env = {**self.env, MARK: mark}
-            return subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=subprocess.STDOUT)
+            return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT)
 
 
-def family(mark: str) -> list[psutil.Process]:
-    """Processes of a run, whoever their parents are."""
+def family(place: Place) -> list[psutil.Process]:
+    """Processes that work below the folder: all of a run, whoever their parents are and whatever they call themselves."""
     found = []
     for process in psutil.process_iter():
         with contextlib.suppress(psutil.Error):
-            if process.environ().get(MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+            if process.cwd().startswith(str(place.folder)) and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
     return found
 
@@ -145,12 +142,12 @@ def reached(case: Case, output: Path, moment: int) -> bool:
     return max(map(int, re.findall(r'"step": (\d+),', text)), default=0) >= moment
 
 
-def strike(victim: str, driver: subprocess.Popen[bytes], mark: str) -> None:
+def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> None:
     """Kill it, or tell the driver to stop."""
     if victim.startswith("SIG"):
         driver.send_signal(signal.Signals[victim])
         return
-    everyone = family(mark)
+    everyone = family(place)
     if victim in VICTIMS:
         everyone = [one for one in everyone if VICTIMS[victim] in _line(one)][:1]
     elif victim == "driver":
@@ -166,15 +163,15 @@ def _line(process: psutil.Process) -> str:
     return ""
 
 
-def ended(driver: subprocess.Popen[bytes], mark: str) -> int | None:
+def ended(driver: subprocess.Popen[bytes], place: Place) -> int | None:
     """The exit code, once all its processes have ended too; none when something does not end."""
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = driver.wait(LIMIT)
     deadline = time.monotonic() + VANISH
-    while family(mark) and code is not None and time.monotonic() < deadline:
+    while family(place) and code is not None and time.monotonic() < deadline:
         time.sleep(0.2)
-    left = family(mark)
+    left = family(place)
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
@@ -195,11 +192,11 @@ def carry_out(case: Case, place: Place, dice: random.Random) -> None:
         while blow is not None and driver.poll() is None and time.monotonic() < deadline:
             if reached(case, output, blow[1]):
                 time.sleep(dice.uniform(0, 0.3) if blow[1] else dice.uniform(0, 10))
-                strike(blow[0], driver, mark)
+                strike(blow[0], driver, place)
                 told = time.monotonic()
                 break
             time.sleep(0.002)
-        code = ended(driver, mark)
+        code = ended(driver, place)
         if code is None:
             case.said.append(f"processes did not end after {blow[0] if blow else 'its end'}")
         if told and blow is not None and blow[0].startswith("SIG"):
@@ -309,7 +306,7 @@ def undisturbed(place: Place, workers: int) -> Path:
     """The output of a run that nothing happens to."""
     mark = f"whole-{workers}"
     driver = place.start(mark, place.command(place.folder / mark, workers, remote=False))
-    if ended(driver, mark) != 0:
+    if ended(driver, place) != 0:
         sys.exit(f"a run that nothing happens to fails:\n{(place.folder / f'{mark}.log').read_text()[-3000:]}")
     return place.folder / mark
 

@@ -61,12 +61,12 @@ def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
     return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
 
 
-def on_any_rank(mine: bool, host: Host) -> bool:
-    """Whether it is so on at least one rank."""
+def on_any_rank(mine: bool, host: Host, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether it is so on at least one rank. group: of ranks that exchange what is on a CPU; none: the default one."""
     if host.world_size == 1:
         return mine
-    tensor = torch.tensor(float(mine), device=host.device)
-    dist.all_reduce(tensor)
+    tensor = torch.tensor(float(mine))
+    dist.all_reduce(tensor, group=group)
     return bool(tensor > 0)
 
 
@@ -108,6 +108,9 @@ class RayHost:
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
         self.device: torch.device = ray.train.torch.get_device()
         self.store, self._stop = store, threading.Event()
+        # Of their own, since to ask a GPU would be to wait for it after every step.
+        gpus = self.world_size > 1 and self.device.type == "cuda"
+        self._group = dist.new_group(backend="gloo") if gpus else None
         if self.rank == 0:
             store.tidy()
             threading.Thread(target=self._listen, args=(board,), daemon=True, name="listen").start()
@@ -141,4 +144,4 @@ class RayHost:
         ray.train.report(metrics)
 
     def stopping(self) -> bool:
-        return on_any_rank(self._stop.is_set(), self)
+        return on_any_rank(self._stop.is_set(), self, self._group)

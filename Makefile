@@ -10,7 +10,7 @@ PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
-.PHONY: setup demo test test-data test-cluster check format bench clean
+.PHONY: setup demo test test-data test-cluster check format bench guard clean
 
 setup: $(STAMP)
 
@@ -43,12 +43,13 @@ format: $(STAMP)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-# What lacks its data says so and is skipped.
+# What lacks its data says so and has no row in the table.
 bench: $(STAMP)
-	@for file in benchmarks/speed/[a-z]*.py; do \
-		grep -q __main__ $$file || continue; name=$$(basename $$file .py); \
-		echo "\n== $$name"; $(BIN)/python -m benchmarks.speed.$$name || exit 1; \
-	done
+	$(BIN)/python -m benchmarks.targets
+
+# Ratios that are clearly worse than recorded end it with an error.
+guard: $(STAMP)
+	$(BIN)/python -m benchmarks.guard
 
 clean:
 	rm -rf $(VENV) runs mlruns mlartifacts mlflow.db

@@ -1,11 +1,12 @@
 """The one timer of all benchmarks: sides that take turns, medians, spread, peak memory; and the data, or why there is none.
 
 On a CPU processor time counts, since others may use the machine; on a GPU, and where a side works in other processes, the
-clock does.
+clock does. What a benchmark is to show is a `Target`; `make bench` makes one table of all of them.
 """
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import re
@@ -13,12 +14,15 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 Call = Callable[[], object]
+ROWS = "MULTICSE_BENCH_ROWS"
+"""Environment variable: the file to which targets are appended, a line of JSON each."""
 
 
 def datasets(*parts: str) -> Path:
@@ -50,33 +54,118 @@ def clock(wall: bool = False) -> float:
     return time.perf_counter() if wall else time.process_time()
 
 
-def race(sides: Mapping[str, Call], rounds: int, wall: bool = False) -> dict[str, list[float]]:
+class Rounds(list[float]):
+    """Seconds of every round of a side."""
+
+    peak_mb = 0.0
+    """The most memory during a round: of this process, or of torch on its GPU."""
+
+
+def race(sides: Mapping[str, Call], rounds: int, wall: bool = False) -> dict[str, Rounds]:
     """Seconds of every round by side. Sides take turns, every second round backwards; first calls are not timed."""
-    took: dict[str, list[float]] = {name: [] for name in sides}
+    took = {name: Rounds() for name in sides}
     for call in sides.values():
         call()
     for turn in range(rounds):
         for name in list(sides)[:: -1 if turn % 2 else 1]:
+            _forget_peak()
             began = clock(wall)
             sides[name]()
             took[name].append(clock(wall) - began)
+            took[name].peak_mb = max(took[name].peak_mb, _peak())
     return took
+
+
+def ratios(slow: Sequence[float], fast: Sequence[float]) -> list[float]:
+    """The ratio within every round."""
+    return [a / b for a, b in zip(slow, fast, strict=True)]
 
 
 def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
     """Median over the rounds of the ratio within a round."""
-    return statistics.median(a / b for a, b in zip(slow, fast, strict=True))
+    return statistics.median(ratios(slow, fast))
+
+
+def spread(values: Sequence[float]) -> float:
+    """Half of the range of the middle half, in percent of the median."""
+    low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
+    return 50 * (high - low) / middle
 
 
 def show(title: str, took: Mapping[str, Sequence[float]], items: float = 1, ours: str = "ours") -> None:
-    """Print a table: median milliseconds, their spread (half of the range of the middle half), items a second, and how many
-    times faster than each side `ours` is."""
-    print(f"\n{title}\n| side | ms | spread | items/s | {ours} is faster by |\n|---|---:|---:|---:|---:|")
+    """Print a table: median milliseconds, their spread, items a second, how many times faster than each side `ours` is, and
+    the peak of memory."""
+    print(f"\n{title}\n| side | ms | spread | items/s | {ours} is faster by | peak MB |\n|---|---:|---:|---:|---:|---:|")
     for name, seconds in took.items():
-        median = statistics.median(seconds)
-        low, _, high = statistics.quantiles(seconds, n=4) if len(seconds) > 1 else (median,) * 3
-        spread, faster = 50 * (high - low) / median, ratio(seconds, took[ours])
-        print(f"| {name} | {1e3 * median:.1f} | ± {spread:.0f} % | {items / median:,.0f} | {faster:.2f} |", flush=True)
+        median, faster = statistics.median(seconds), ratio(seconds, took[ours])
+        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}", _mb(seconds)]
+        print(f"| {name} | {' | '.join(row)} |", flush=True)
+
+
+def _mb(seconds: Sequence[float]) -> str:
+    return f"{seconds.peak_mb:,.0f}" if isinstance(seconds, Rounds) and seconds.peak_mb else ""
+
+
+@dataclass(kw_only=True)
+class Target:
+    """What a benchmark is to show: a ratio measured in one run, and what it should be. `report` prints it as a row."""
+
+    area: str
+    """The section of docs/performance.md: text, limit, streams, engine, start, scale, serving, sweeps."""
+    what: str
+    """The two sides, short: ``MiniLM-L6 in fp32: ours / sentence-transformers, sentences per second``."""
+    at_least: float | None = None
+    at_most: float | None = None
+    """Of these two one is given."""
+    measured: Sequence[float] = ()
+    """The ratio in every round; empty: not measured here, `why` says what lacks."""
+    unit: str = ""
+    """``s`` where the target is no ratio but seconds that a user waits."""
+    peak_mb: Mapping[str, float] = field(default_factory=dict)
+    """Peak memory by side; `peaks` takes it from a race."""
+    why: str = ""
+    """Where it is not reached: what the rest goes to."""
+
+    @property
+    def wanted(self) -> str:
+        """``≥ 1.3``, ``≤ 10 s``."""
+        return (f"≤ {self.at_most:g}" if self.at_least is None else f"≥ {self.at_least:g}") + self._unit
+
+    @property
+    def _unit(self) -> str:
+        return f" {self.unit}" if self.unit else ""
+
+    @property
+    def reached(self) -> bool | None:
+        """Whether the median is what was wanted; None: not measured."""
+        if not self.measured:
+            return None
+        median = statistics.median(self.measured)
+        return median <= self.at_most if self.at_least is None and self.at_most is not None else median >= self.at_least
+
+    def report(self) -> None:
+        """Print the row, and keep it for `make bench`."""
+        print(f"\n{HEAD}\n{self.row()}", flush=True)
+        if place := os.environ.get(ROWS):
+            with open(place, "a", encoding="utf-8") as file:
+                file.write(json.dumps(asdict(self)) + "\n")
+
+    def row(self) -> str:
+        """A line of the table of targets."""
+        measured = "-"
+        if self.measured:
+            measured = f"{statistics.median(self.measured):.2f}{self._unit} ± {spread(self.measured):.0f} %"
+        said = {True: "yes", False: "**no**", None: "not here"}[self.reached]
+        peaks = ", ".join(f"{side} {megabytes:,.0f}" for side, megabytes in self.peak_mb.items())
+        return f"| {self.area} | {self.what} | {self.wanted} | {measured} | {said} | {peaks} | {self.why} |"
+
+
+HEAD = "| area | target | wanted | measured | reached | peak MB | why not |\n|---|---|---|---|---|---|---|"
+
+
+def peaks(took: Mapping[str, Rounds]) -> dict[str, float]:
+    """Peak memory of the sides of a race, for `Target.peak_mb`."""
+    return {name: rounds.peak_mb for name, rounds in took.items()}
 
 
 def peak_mb(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], *arguments: Any) -> tuple[float, Any]:
@@ -91,6 +180,20 @@ def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], ar
     before = _resident("VmRSS")
     result = call(*given)
     return _resident("VmHWM") - before, result
+
+
+def _forget_peak() -> None:
+    """The peak so far does not count any more."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    elif Path("/proc/self/clear_refs").exists():
+        Path("/proc/self/clear_refs").write_text("5")
+
+
+def _peak() -> float:
+    if torch.cuda.is_available():
+        return torch.cuda.max_memory_allocated() / 2**20
+    return _resident("VmHWM") if Path("/proc/self/status").exists() else 0.0
 
 
 def _resident(what: str) -> float:

@@ -17,7 +17,8 @@ from transformers import AutoTokenizer, CLIPTextModel, PretrainedConfig
 from models.clip_layers import add_dropout, last_clip_layer
 from models.heads import Head
 from models.hub_folders import ENCODER
-from models.pooling import AVERAGED, Pooling, by_length, pool
+from models.packing import Packing, layers_can_pack, named, prepare, token_states
+from models.pooling import AVERAGED, Pooling, pool
 from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
 from models.text_folders import (
     has_pooler,
@@ -84,6 +85,7 @@ class TextEncoder(SentenceEncoder):
         if pooling not in get_args(Pooling):
             raise ValueError(f"encoder.pooling: {pooling!r} is not known; allowed: {', '.join(get_args(Pooling))}")
         self.model: Any = model
+        prepare(model)
         self.tokenizer, self.normalise = tokenizer, normalise
         self.pooling: Pooling = pooling
         self.config: PretrainedConfig = model.config
@@ -218,26 +220,17 @@ class TextEncoder(SentenceEncoder):
         return F.normalize(vectors, dim=-1) if self.normalise else vectors
 
     def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
-        """``outputs(...).pooled`` (B, d) in a cheaper way: rows of similar length together (`by_length`), whose word
-        embeddings are looked up at once, since every lookup has a gradient of the size of the whole table.
-        """
-        try:
-            table = self.model.get_input_embeddings()
-        except NotImplementedError:  # CANINE hashes characters
+        """``outputs(...).pooled`` (B, d); of CLIP's text transformer the last layer is computed for one token of each text
+        only."""
+        if self.pooling != "eot" or not isinstance(self.model, CLIPTextModel) or not layers_can_pack(self.model):
             return self.outputs(input_ids, attention_mask).pooled
-        return by_length(self._pooled, table(input_ids), attention_mask)
-
-    def _pooled(self, words: Tensor, mask: Tensor) -> Tensor:
-        """The tokens behind a causal model's last one change nothing, so CLIP's text transformer needs no mask, and its last
-        layer is computed for one token of each text only."""
-        by_kernel = getattr(self.model.config, "_attn_implementation", "") == "sdpa"  # others ask for a mask
-        if self.pooling != "eot" or not isinstance(self.model, CLIPTextModel) or not by_kernel:
-            return self.outputs(inputs_embeds=words, attention_mask=mask).pooled
-        hidden = self.model.embeddings(inputs_embeds=words)
+        packing = Packing(attention_mask)
+        hidden = packing.pack(self.model.embeddings(input_ids))
         *layers, last = self.model.encoder.layers
         for layer in layers:
-            hidden = layer(hidden, None, is_causal=True)
-        return self.model.final_layer_norm(last_clip_layer(last, hidden, mask.sum(1) - 1, causal=True))
+            hidden = layer(hidden, None, is_causal=True, packing=packing)
+        states = last_clip_layer(last, packing.unpack(hidden), attention_mask.sum(1) - 1, causal=True)
+        return self.model.final_layer_norm(states)
 
     def outputs(
         self,
@@ -247,12 +240,14 @@ class TextEncoder(SentenceEncoder):
         inputs_embeds: Tensor | None = None,
         patches: Tensor | None = None,
         layers: bool = False,
+        padding: bool = False,
     ) -> EncoderOutput:
         """Everything the transformer says about one of three inputs.
 
         input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
         stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
-        attention_mask (B, L) goes with the first two. `layers` asks for the states of all layers.
+        attention_mask (B, L) goes with the first two. `layers` asks for the states of all layers, `padding` for those of
+        padding too, which otherwise mean nothing and cost nothing (`token_states`).
 
         Raises ValueError for patches when the model's type is not in `STACKS`.
         """
@@ -264,10 +259,14 @@ class TextEncoder(SentenceEncoder):
             tokens, hidden = states[-1], tuple(states)
             mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)
         else:
-            text = {"input_ids": input_ids} if inputs_embeds is None else {"inputs_embeds": inputs_embeds}
-            out = self.model(**text, attention_mask=attention_mask, output_hidden_states=layers)
-            tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
-            mask = tokens.new_ones(tokens.shape[:2]).long() if attention_mask is None else attention_mask
+            given = input_ids if inputs_embeds is None else inputs_embeds
+            assert given is not None  # one of the three
+            mask = given.new_ones(given.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
+            if padding:
+                out = self.model(**named(given), attention_mask=mask, output_hidden_states=layers)
+                tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
+            else:
+                tokens, hidden = token_states(self.model, given, mask, layers)
         return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else (), mask)
 
     def _layers(self) -> nn.ModuleList:

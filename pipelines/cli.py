@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
 import tyro
 
-from data.errors import DataError, did_you_mean
-from trainers.engine.step import NonFiniteLoss
+from data.errors import did_you_mean
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -113,18 +113,28 @@ def main(
 
     `before` makes what the recipe starts from, when that is part of the pipeline.
     """
-    from trainers.engine.launch import fit
-
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    try:
+    with _told(ValueError):
         recipe = parse(recipes, description or "", sys.argv[1:])
+    # The libraries take seconds, which --help and a mistyped option should not.
+    from trainers.engine.launch import fit
+    from trainers.engine.step import NonFiniteLoss
+
+    with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
         prepare(recipe)
         before(recipe)
         summary = fit(recipe)
-    except (RecipeError, DataError, NonFiniteLoss, ValueError, OSError) as error:  # the last: no room, no right, no file
-        sys.exit(f"error: {error}")
     print(report(summary))
     return summary
+
+
+@contextlib.contextmanager
+def _told(*kinds: type[Exception]) -> Iterator[None]:
+    """Errors of these kinds end the program with their message."""
+    try:
+        yield
+    except kinds as error:
+        sys.exit(f"error: {error}")
 
 
 def report(summary: dict[str, Any]) -> str:

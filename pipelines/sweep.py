@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
 def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
-    from trainers.engine.launch import quiet, start_ray
+    from trainers.engine.launch import opening, quiet, start_ray
     from trainers.engine.lease import held
     from trainers.tuning import sweep as engine
 
@@ -109,7 +109,8 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     if goes_on and (folder / "summary.json").exists():
         print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
         return 0
-    start_ray(search.first)
+    with opening(search.first, search.experiment):
+        start_ray(search.first)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
     with held(folder, "--output"):
         return _carry_out(search, folder, goes_on)

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 
 from data.batch import Batch
 from models.heads import Head
-from models.pooling import by_length
 from models.text_encoder import TextEncoder
 from models.text_folders import positions
 from trainers import losses
@@ -155,24 +154,14 @@ class MoCoUTRL(Method):
             # through the module, which may do more than look up: Gemma's multiplies
             views = torch.func.functional_call(self.table, {"weight": self.dictionary}, (ids[:, 1:],))
             words = torch.cat([self.table(ids[:, :1]), views], 1)
-        if self.choices.token_loss == "rows":
-            pooled, at_word = self._read(words.flatten(0, 1), mask.flatten(0, 1))
-        else:
-            rows = (torch.cat([words, marks[..., None].to(words)], -1).flatten(0, 1), mask.flatten(0, 1))
-            states = self._at_word(*rows) if self.choices.mean_with_padding else by_length(self._at_word, *rows)
-            pooled, at_word = states.chunk(2, -1)
+        rows, whole = self.choices.token_loss == "rows", self.choices.mean_with_padding
+        out = self.sentence_encoder.outputs(
+            inputs_embeds=words.flatten(0, 1), attention_mask=mask.flatten(0, 1), padding=rows or whole
+        )
+        pooled = out.tokens.mean(1) if whole else out.pooled
+        at_word = out.tokens if rows else mean_of_marked(out.tokens, marks.flatten(0, 1))
         z, w = pooled.unflatten(0, ids.shape[:2]), at_word.unflatten(0, ids.shape[:2])
         return {"z": self.sld(z), "w": w if self.config.balance == 1 else self.tld(w)}
-
-    def _read(self, words: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
-        """Sentence vectors (B, d) and token states (B, L, d) of word embeddings (B, L, d)."""
-        out = self.sentence_encoder.outputs(inputs_embeds=words, attention_mask=mask)
-        return (out.tokens.mean(1) if self.choices.mean_with_padding else out.pooled), out.tokens
-
-    def _at_word(self, inputs: Tensor, mask: Tensor) -> Tensor:
-        """Sentence vector and state at the word (B, 2d) of embeddings (B, L, d + 1) whose last column marks the word."""
-        pooled, tokens = self._read(inputs[..., :-1], mask)
-        return torch.cat([pooled, mean_of_marked(tokens, inputs[..., -1])], 1)
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         z, batch, t = features["text"]["z"], batches["text"], self.config.temperature

@@ -5,7 +5,6 @@ frozen copy; nothing is augmented.
 from __future__ import annotations
 
 import copy
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 import torch
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.frozen import frozen
 from models.heads import Head
-from models.pooling import by_length, layer_stack, pooled_layers
+from models.pooling import layer_stack, pooled_layers
 from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset
@@ -128,11 +127,10 @@ class SGBERT(Method):
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
         ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
         if self.config.positive == "translation":  # both texts through BERT_T
-            views = by_length(self._vectors, ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+            views = self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
         else:
-            c = by_length(self._vectors, ids[:, 0], mask[:, 0])
-            teach = partial(pooled_layers, self.teacher, pooling=self.pooling)
-            h = by_length(teach, ids[:, -1], mask[:, -1])[:, self.config.first_layer :]  # h_ik
+            c = self.sentence_encoder.pooled(ids[:, 0], mask[:, 0])
+            h = pooled_layers(self.teacher, ids[:, -1], mask[:, -1], self.pooling)[:, self.config.first_layer :]  # h_ik
             if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
                 picked = torch.randint(h.shape[1], (len(h), 1), device=h.device)
                 h = h.take_along_dim(picked[..., None], dim=1)
@@ -162,9 +160,6 @@ class SGBERT(Method):
         pairs = zip(self.sentence_encoder.model.parameters(), self.teacher.parameters(), strict=True)
         trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0
         return {"regularisation": losses.squared_distance(trained, fixed)}
-
-    def _vectors(self, ids: Tensor, mask: Tensor) -> Tensor:
-        return self.sentence_encoder.outputs(ids, mask).pooled
 
     def _texts(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1] != self.config.texts:

@@ -59,7 +59,7 @@ class SimCSE(Method):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``views`` (B, V, d). All views go through one forward, rows interleaved: x1, x1, x2, x2, ..."""
         ids, mask = (self._views(batch[name]) for name in ("input_ids", "attention_mask"))
-        pooled = self.sentence_encoder.outputs(ids.flatten(0, 1), mask.flatten(0, 1)).pooled
+        pooled = self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1))
         return {"views": self.sentence_encoder.project(pooled).unflatten(0, ids.shape[:2])}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:

@@ -1,9 +1,11 @@
-"""What stopping early saves: the same random trials with ASHA and to the end, one sweep after the other.
+"""What a sweep costs beside its steps, and what stopping early saves.
 
-    python -m benchmarks.speed.sweep [--pipeline visualcse] [--recipe demo] [--trials 16] [--searcher random]
+    python -m benchmarks.speed.sweep [--pipeline simcse] [--trials 8] [--steps 100]
+    python -m benchmarks.speed.sweep --out DIR [--pipeline visualcse] [--trials 16] [--every 20]
 
-Times are of the whole command, the best model's export included. Both sweeps have as many trials at a time and, where the
-searcher is random, the same settings; both evaluate every `every` steps, since ASHA decides there.
+First: the time of a sweep until its last trial's end, from the command on, over that of the loops of the same trials one
+after the other in this process, which has all cores. With `out`, a new folder: the same random trials with ASHA and to the
+end, one sweep after the other; times are of the whole command, the best model's export included.
 """
 
 from __future__ import annotations
@@ -14,41 +16,87 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import tyro
 
-from benchmarks.timer import skip
+from benchmarks.timer import Target
+from pipelines import registry
+from pipelines.cli import prepare
+from trainers.engine.hosts import LocalHost
+from trainers.engine.launch import resolve
+from trainers.engine.loop import Engine
+
+
+class Ran(NamedTuple):
+    """A sweep that was run: its trials as in trials.json, and seconds from its command to its last trial's end, and to its
+    own end."""
+
+    trials: list[dict[str, Any]]
+    best: float
+    last: float
+    whole: float
+
+
+def sweep(place: Path, pipeline: str, trials: int, *options: str) -> Ran:
+    """Run a sweep of demos in a new folder, with its own database."""
+    place.mkdir(parents=True)
+    command = [sys.executable, "-m", "pipelines.sweep", pipeline, "--trials", str(trials), "--output", str(place), *options]
+    command += ["--run.tracking_uri", f"sqlite:///{place}/mlflow.db"]
+    began = time.time()
+    with (place / "log.txt").open("w") as log:
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+    whole = time.time() - began
+    rows = json.loads((place / "trials.json").read_text())
+    best = json.loads((place / "summary.json").read_text())["best"]["score"]
+    return Ran(rows, best, max(row["ended_at"] for row in rows) - began, whole)
+
+
+def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any]) -> float:
+    """Seconds of the loops of these trials, their evaluations included, one after the other in this process."""
+    seconds = 0.0
+    for trial in trials:
+        recipe = resolve(registry.load(pipeline).RECIPES["demo"]())
+        for path, value in {**settings, **trial["changes"], "evaluation.final": (), "run.checkpoint_every": None}.items():
+            recipe = recipe.replace(path, value)
+        prepare(recipe)
+        with tempfile.TemporaryDirectory() as place:
+            seconds += Engine(recipe.replace("run.output", place), LocalHost(Path(place)), None).run()["train_seconds"]
+    return seconds
 
 
 def main(
-    pipeline: str = "visualcse",
-    recipe: str = "demo",
-    trials: int = 16,
-    searcher: str = "random",
+    pipeline: str | None = None,
+    trials: int | None = None,
+    steps: int = 100,
+    rounds: int = 1,
     every: int | None = None,
+    searcher: str = "random",
     out: Path | None = None,
 ) -> None:
-    """Print a row a sweep. Sixteen demos take about half an hour, so `out`, a new folder, has to be given for them."""
-    if out is None and (recipe, trials) == ("demo", 16):
-        skip("16 trials of a demo take half an hour: give --out DIR for them, or --recipe smoke --trials 2")
-    folder = (out or Path(tempfile.mkdtemp())).resolve()
-    print("| scheduler | s | until the last trial's end, s | steps | stopped | best |\n|---|---:|---:|---:|---:|---:|")
-    for scheduler in ("asha", "none"):
-        place = folder / scheduler
-        place.mkdir(parents=True)
-        command = [sys.executable, "-m", "pipelines.sweep", pipeline, "--recipe", recipe, "--trials", str(trials)]
-        command += ["--searcher", searcher, "--scheduler", scheduler, "--output", str(place)]
-        command += ["--run.tracking_uri", f"sqlite:///{place}/mlflow.db"]
-        command += ["--evaluation.every", str(every)] if every else []
-        began = time.time()
-        with (place / "log.txt").open("w") as log:
-            subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-        seconds = time.time() - began
-        rows = json.loads((place / "trials.json").read_text())
-        best = json.loads((place / "summary.json").read_text())["best"]
-        last, steps = max(row["ended_at"] for row in rows) - began, sum(row["step"] for row in rows)
-        stopped = sum(row["status"] == "stopped" for row in rows)
-        print(f"| {scheduler} | {seconds:.0f} | {last:.0f} | {steps} | {stopped} | {best['score']:.2f} |", flush=True)
+    """Print a row a sweep. Sixteen demos with and without ASHA take about half an hour."""
+    how = ("--searcher", searcher)
+    if out is not None:
+        print("| scheduler | s | until the last trial's end, s | steps | stopped | best |\n|---|---:|---:|---:|---:|---:|")
+        how += ("--evaluation.every", str(every)) if every else ()
+        for scheduler in ("asha", "none"):
+            ran = sweep(out.resolve() / scheduler, pipeline or "visualcse", trials or 16, "--scheduler", scheduler, *how)
+            made, stopped = sum(row["step"] for row in ran.trials), sum(row["status"] == "stopped" for row in ran.trials)
+            print(f"| {scheduler} | {ran.whole:.0f} | {ran.last:.0f} | {made} | {stopped} | {ran.best:.2f} |", flush=True)
+        return
+    settings = {"run.max_steps": steps, "evaluation.every": every or steps // 2}
+    given = [part for path, value in settings.items() for part in (f"--{path}", str(value))]
+    measured = []
+    for _ in range(rounds):
+        with tempfile.TemporaryDirectory() as place:
+            ran = sweep(Path(place) / "sweep", pipeline or "simcse", trials or 8, "--scheduler", "none", *how, *given)
+        alone = in_turn(pipeline or "simcse", ran.trials, settings)
+        print(
+            f"{len(ran.trials)} trials: {ran.last:.1f} s until the last end, {ran.whole:.1f} s in all; alone {alone:.1f} s"
+        )
+        measured.append(ran.last / alone)
+    what = f"{len(ran.trials)} trials of {steps} steps: sweep / their loops one after the other in one process"
+    Target(area="sweeps", what=what, at_most=1.1, measured=measured).report()
 
 
 if __name__ == "__main__":

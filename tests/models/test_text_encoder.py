@@ -27,7 +27,7 @@ from transformers import (
 )
 
 from models.frozen import frozen
-from models.pooling import Pooling, by_length
+from models.pooling import Pooling
 from models.text_encoder import TextEncoder
 from models.text_folders import positions, set_dropouts
 from tests.models import tiny_encoder
@@ -241,21 +241,6 @@ def test_frozen_stays_asleep_and_out_of_the_checkpoint() -> None:
     assert not copy.deepcopy(pupil).train().teacher.training
 
 
-def test_groups_of_similar_length_give_what_one_call_gives() -> None:
-    """Rows keep their places and trailing padding alone is cut."""
-    lengths = torch.randint(1, 12, (19,), generator=torch.Generator().manual_seed(0))
-    mask = (torch.arange(16) < lengths[:, None]).long()
-    ids = torch.arange(19 * 16).view(19, 16)
-    widths: list[int] = []
-
-    def forward(ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-        widths.append(ids.shape[1])
-        return torch.stack([(ids * mask).sum(1), ids[:, 0]], dim=1)
-
-    assert torch.equal(by_length(forward, ids, mask), forward(ids, mask))
-    assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]
-
-
 def test_threads_share_a_tokenizer_without_changing_each_others_lengths() -> None:
     """Every stream tokenises in a thread of its own, and evaluation in another; the tokenizer has one state."""
     encoder = tiny_encoder.encoder()
@@ -273,15 +258,5 @@ def test_a_model_without_word_embeddings_is_pooled_all_the_same() -> None:
     config = CanineConfig(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32,
                           max_position_embeddings=64, local_transformer_stride=16, num_hash_buckets=32)  # fmt: skip
     encoder = tiny_encoder.encoder("mean", config).eval()
-    ids, mask = torch.randint(5, 25, (3, 32)), torch.ones(3, 32, dtype=torch.long)
-    close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled)
-
-
-def test_cheaper_pooling_is_the_same() -> None:
-    """In groups of similar length, from word embeddings that are looked up at once; with a text that has no token."""
-    encoder = tiny_encoder.encoder("mean").eval()
-    batch = tiny_encoder.text_batch(12, length=9)
-    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
-    close(encoder.pooled(ids, mask), encoder.outputs(ids, mask).pooled)
-    mask[3] = 0
-    assert encoder.pooled(ids, mask).isfinite().all()
+    ids, mask = torch.randint(5, 25, (9, 32)), torch.ones(9, 32, dtype=torch.long)
+    close(encoder.outputs(ids, mask).tokens, encoder.model(ids, mask).last_hidden_state)

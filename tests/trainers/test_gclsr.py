@@ -49,9 +49,9 @@ def test_disagree_5_4_each_view_predicts_the_other() -> None:
     made.double()
     made.sentence_encoder.table = made.sentence_encoder.table.double()
     total: Any = 0.0
-    out = [made._view(given["input_ids"][:, v], given["attention_mask"][:, v]) for v in (0, 1)]
-    for (_, _, p), (_, z, _) in ((out[0], out[1]), (out[1], out[0])):
-        for row_p, row_z in zip(p, z.detach(), strict=True):
+    z, p = made.projections(made.encode("text", given).values())
+    for view in (0, 1):
+        for row_p, row_z in zip(p[:, view], z[:, 1 - view].detach(), strict=True):
             for start in range(0, 16, 4):
                 a, b = row_p[start : start + 4], row_z[start : start + 4]
                 total = total - (a @ b) / (a.norm() * b.norm()) / (2 * len(p) * 4)

@@ -10,8 +10,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
-from concurrent.futures import Future, wait
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +24,14 @@ from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost, Stopped
 from trainers.engine.lease import held, leased
 from trainers.engine.loop import Engine
-from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output
+from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.stop import Interrupted, Stop
 from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, brief
+from trainers.engine.tracking import RunHandle, brief, import_mlflow, open_experiment
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -75,23 +75,47 @@ def quiet() -> None:
         transformers.utils.logging.disable_progress_bar()
 
 
+TRAIN = {
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
+}
+"""Ray Train's settings, unless the environment has its own."""
+ONE_MACHINE = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
+"""More of them where Ray is started here: no node is taken away that had to be watched, and asking often costs nothing."""
+
+
 def start_ray(recipe: Recipe) -> None:
     """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
     import ray
 
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
-    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
-    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
-    os.environ.setdefault("RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S", "1800")
+    verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
+    settings = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **TRAIN, **(ONE_MACHINE if here else {})}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
     if ray.is_initialized():
         return
-    verbose = recipe.run.verbose
     ray.init(
-        address=None if os.environ.get("RAY_ADDRESS") else "local",
+        address="local" if here else None,
         include_dashboard=None,
         log_to_driver=verbose,
         logging_level=logging.INFO if verbose else logging.ERROR,
     )
+
+
+@contextlib.contextmanager
+def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
+    """MLflow's database and an experiment are opened in a thread while the body starts Ray, since each takes seconds.
+
+    Raises TrackingError at the end.
+    """
+    import ray  # noqa: F401  # here: of two threads that import the same, one can meet half of it
+
+    import_mlflow()
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(open_experiment, recipe.run.tracking_uri, experiment)
+        yield
+        opened.result()
 
 
 AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
@@ -173,7 +197,8 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     check(recipe)
     with Stop() as stop:
         if recipe.run.workers:
-            start_ray(recipe)
+            with opening(recipe, experiment_of(recipe)):
+                start_ray(recipe)
             check(recipe, *capacity())
             stop.listen()
         with held(output.folder), leased(output.store):

@@ -74,7 +74,13 @@ class TurnOptimizer:
             return torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
         return torch.nn.utils.clip_grad_norm_(params, self.config.clip)
 
-    def step(self, broken: Tensor) -> None:
+    def step(self) -> Tensor:
+        """Clip and update. Returns the gradient's norm before."""
+        norm = self.clip()
+        self.update()
+        return norm
+
+    def update(self, broken: Tensor | None = None) -> None:
         """Update the parameters, unless `broken` is 1 (float32, scalar), and advance the schedule."""
         self._set_momentum()
         if not self.scaler.is_enabled():  # which looks for itself

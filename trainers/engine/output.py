@@ -106,7 +106,7 @@ class Output:
     def _open(self, run_id: str | None, look: bool) -> RunHandle:
         """The run in MLflow: `run_id`, else, where to look is worth it, the one that was begun for this output."""
         recipe, key = self.recipe, key_of(self.recipe)
-        uri, experiment = recipe.run.tracking_uri or "", recipe.run.experiment or recipe.paper
+        uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
         tags = {"identity": recipe.identity(), "key": key}
         if run_id is None and look:
@@ -136,6 +136,11 @@ class Output:
         """Remember which files of the export are ours."""
         note = _read(self.folder / NOTE) or {}
         _write(self.folder / NOTE, note | {EXPORT: names})
+
+
+def experiment_of(recipe: Recipe) -> str:
+    """Of MLflow."""
+    return recipe.run.experiment or recipe.paper
 
 
 def key_of(recipe: Recipe) -> str:

@@ -82,7 +82,7 @@ class Stepper:
                 watch.add(seen, {"gradient": norm})
             window.add({f"grad_norm/{turn}": norm})
             window.rates[f"train/lr/{turn}"] += optimizer.rate
-            optimizer.step(watch.broken)
+            optimizer.update(watch.broken)
         watch.check(before=step)
 
     def _backward(self, optimizer: TurnOptimizer, batches: dict[str, Batch], last: bool) -> StepOutput:

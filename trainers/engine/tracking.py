@@ -56,9 +56,7 @@ def open_run(
     """
     uri = resolve_uri(uri)
     try:
-        with _database_lock(uri):
-            client = _client(uri)  # makes the tables
-            experiment_id = _experiment(client, uri, experiment)
+        client, experiment_id = _open(uri, experiment)
         if run_id is None:
             from mlflow.entities import Param
 
@@ -72,11 +70,35 @@ def open_run(
     except Exception as error:
         if run_id is not None and "not found" in str(error):
             raise TrackingError(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
-        raise TrackingError(
-            f"run.tracking_uri={uri!r} cannot be used: {brief(error)}. Start the server (`mlflow server --port 5000`), "
-            "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
-        ) from error
+        raise _unusable(uri, error) from error
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
+
+
+def open_experiment(uri: str | None, experiment: str) -> None:
+    """Make the database and the experiment where they are absent, which takes seconds, so that `open_run` does not.
+
+    Raises TrackingError as `open_run`.
+    """
+    uri = resolve_uri(uri)
+    try:
+        _open(uri, experiment)
+    except TrackingError:
+        raise
+    except Exception as error:
+        raise _unusable(uri, error) from error
+
+
+def _open(uri: str, experiment: str) -> tuple[Any, str]:
+    with _database_lock(uri):
+        client = _client(uri)  # makes the tables
+        return client, _experiment(client, uri, experiment)
+
+
+def _unusable(uri: str, error: Exception) -> TrackingError:
+    return TrackingError(
+        f"run.tracking_uri={uri!r} cannot be used: {brief(error)}. Start the server (`mlflow server --port 5000`), "
+        "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,119 @@
+"""Every benchmark of benchmarks/speed/, and one table of what they are to show: ``make bench``.
+
+    python -m benchmarks.targets [--only text start] [--write]
+
+A benchmark that lacks its data says so and has no row.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+import tyro
+
+from benchmarks.timer import HEAD, ROWS, Target
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGE = ROOT / "docs" / "performance.md"
+FIGURES = ROOT / "docs" / "figures"
+
+
+def scripts() -> dict[str, Path]:
+    """Name and file of every benchmark."""
+    files = sorted((ROOT / "benchmarks" / "speed").glob("[a-z]*.py"))
+    return {file.stem: file for file in files if "__main__" in file.read_text()}
+
+
+def machine() -> str:
+    """Processor, GPU and versions, in a line."""
+    import torch
+
+    from trainers.engine.card import library_versions
+
+    info = Path("/proc/cpuinfo")
+    found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None
+    parts = [f"{os.cpu_count()} x {found[1] if found else platform.processor() or platform.machine()}"]
+    parts += [torch.cuda.get_device_name()] if torch.cuda.is_available() else []
+    parts += [f"{name} {version}" for name, version in library_versions().items()]
+    return f"{date.today()}: {', '.join(parts)}"
+
+
+def measure(names: list[str]) -> tuple[list[Target], list[str]]:
+    """Run the benchmarks, whose output is seen; their targets, and the names of those that failed."""
+    failed = []
+    with tempfile.TemporaryDirectory() as place:
+        rows = Path(place) / "rows.jsonl"
+        rows.touch()
+        for name in names:
+            print(f"\n== {name}", flush=True)
+            command = [sys.executable, "-m", f"benchmarks.speed.{name}"]
+            if subprocess.run(command, cwd=ROOT, env={**os.environ, ROWS: str(rows)}).returncode:
+                failed.append(name)
+        return [Target(**json.loads(line)) for line in rows.read_text().splitlines()], failed
+
+
+def table(targets: list[Target]) -> str:
+    """All targets, in the order in which they were measured."""
+    return "\n".join([HEAD, *(target.row() for target in targets)])
+
+
+def draw(targets: list[Target]) -> None:
+    """A figure an area: the ratio of every target, with its rounds, and what was wanted."""
+    import matplotlib.pyplot as plt
+
+    for area in dict.fromkeys(target.area for target in targets):
+        rows = [target for target in targets if target.area == area and target.measured]
+        if not rows:
+            continue
+        figure, axes = plt.subplots(figsize=(9, 1 + 0.45 * len(rows)), layout="constrained")
+        for place, target in enumerate(rows):
+            colour = "tab:blue" if target.reached else "tab:orange"
+            axes.barh(place, statistics.median(target.measured), color=colour, height=0.6)
+            axes.plot(target.measured, [place] * len(target.measured), "k.", markersize=3)
+            wanted = target.at_least if target.at_least is not None else target.at_most
+            axes.plot([wanted] * 2, [place - 0.4, place + 0.4], color="black", linewidth=2)
+        axes.set_yticks(range(len(rows)), [f"{target.what} ({target.wanted})" for target in rows], fontsize=7)
+        axes.invert_yaxis()
+        axes.set_title(f"{area}: measured, and what was wanted (line)", fontsize=9)
+        figure.savefig(FIGURES / f"performance_{area}.png", dpi=120)
+        plt.close(figure)
+
+
+def update(targets: list[Target]) -> None:
+    """Replace the rows of these areas in `PAGE`, and draw their figures."""
+    text = PAGE.read_text()
+    for area in dict.fromkeys(target.area for target in targets):
+        of_area = [target for target in targets if target.area == area]
+        begin, end = f"<!-- {area}: measured -->", "<!-- end -->"
+        part = f"{begin}\n{machine()}\n\n{table(of_area)}\n\n![{area}](figures/performance_{area}.png)\n{end}"
+        text, found = re.subn(f"{re.escape(begin)}.*?{re.escape(end)}", lambda _, part=part: part, text, flags=re.DOTALL)
+        if not found:
+            text += f"\n## {area}\n\n{part}\n"
+    PAGE.write_text(text)
+    draw(targets)
+
+
+def main(only: tuple[str, ...] = (), write: bool = False) -> None:
+    """Print the table. `only`: some of the benchmarks. `write`: into docs/performance.md too, with figures."""
+    known = scripts()
+    if unknown := set(only) - set(known):
+        sys.exit(f"--only: there is no benchmark {sorted(unknown)[0]!r}; there are {', '.join(known)}")
+    targets, failed = measure([name for name in known if not only or name in only])
+    print(f"\n{machine()}\n\n{table(targets)}")
+    if write:
+        update(targets)
+    if failed:
+        sys.exit(f"failed: {', '.join(failed)}")
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)

@@ -1,0 +1,183 @@
+"""Texts without their padding: the tokens of a batch end to end in one row, and attention within each text.
+
+Linear layers, norms and dropout see one long row of tokens; attention alone has to know where a text ends, and transformers
+lets it be exchanged. Models whose attention is written into them are computed in groups of rows of similar length instead.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
+"""Types of model whose attention can be exchanged and whose positions can be given."""
+LAYERS_PACKED = {"clip_text_model"}
+"""Those of which this is true of the layers alone."""
+NAME = "packed"
+"""What transformers knows `attention` by."""
+GROUPS = 4  # of similar length in a batch, for other models on a CPU
+
+
+class Packing:
+    """Where the tokens of a batch (B, L) are in one row of T: texts of one length beside each other, shorter ones first.
+
+    mask (B, L) is 1 where a token counts. The order depends on the mask alone, so that a run can be repeated.
+    """
+
+    def __init__(self, mask: Tensor) -> None:
+        host = mask.cpu()  # a GPU is waited for here, and nowhere else
+        lengths, order = host.sum(1).sort(stable=True)
+        rows, columns = host[order].nonzero(as_tuple=True)
+        lengths = lengths[lengths > 0]
+        found, counts = lengths.unique_consecutive(return_counts=True)
+        self.shape = mask.shape
+        self.texts: list[tuple[int, int]] = list(zip(counts.tolist(), found.tolist(), strict=True))
+        """How many texts there are of each length: (count, length)."""
+        self.places = (order[rows] * mask.shape[1] + columns).to(mask.device)
+        """(T,), of each token in the flattened batch."""
+        self.positions = columns[None].to(mask.device)
+        """(1, T), of each token in its text."""
+        self.starts = F.pad(lengths.cumsum(0), (1, 0)).to(mask.device)
+        """Of every text in the row, and the row's end."""
+
+    def pack(self, batch: Tensor) -> Tensor:
+        """The tokens (1, T, ...) of (B, L, ...)."""
+        return batch.flatten(0, 1).index_select(0, self.places)[None]
+
+    def unpack(self, row: Tensor) -> Tensor:
+        """(B, L, d) of the tokens (1, T, d), zero where there is padding."""
+        batch = row.new_zeros(self.shape.numel(), row.shape[-1])
+        return batch.index_copy(0, self.places, row[0]).unflatten(0, self.shape)
+
+    def arguments(self, model: Any, inputs: Tensor) -> dict[str, Any]:
+        """What a model is called with for token ids (B, L) or word embeddings (B, L, d)."""
+        table = getattr(model.embeddings, "position_embeddings", None)
+        padding = getattr(table, "padding_idx", None)  # RoBERTa counts positions from behind it
+        positions = self.positions if padding is None else self.positions + padding + 1
+        return {**named(self.pack(inputs)), "position_ids": positions, "packing": self}
+
+
+def named(inputs: Tensor) -> dict[str, Tensor]:
+    """Token ids or word embeddings under the name that a model takes them by."""
+    return {"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs}
+
+
+def can_pack(model: Any) -> bool:
+    """Whether a model takes packed texts, once `prepare` has seen it."""
+    return model.config.model_type in PACKED and layers_can_pack(model)
+
+
+def layers_can_pack(model: Any) -> bool:
+    """Whether its layers do."""
+    return model.config._attn_implementation == NAME
+
+
+def prepare(model: Any) -> None:
+    """Let a model take packed texts, where its type can; whatever else it is called with it takes as before."""
+    if model.config.model_type in PACKED | LAYERS_PACKED and model.config._attn_implementation == "sdpa":
+        model.config._attn_implementation = NAME
+
+
+def attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    packing: Packing | None = None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    is_causal: bool | None = None,
+    **kwargs: Any,
+) -> tuple[Tensor, None]:
+    """transformers' `sdpa` where nothing is packed; else the attention (1, T, H, d) of queries, keys and values (1, H, T, d)
+    within each text of `packing`."""
+    if packing is None:
+        options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    within = within_jagged if query.device.type == "cuda" else within_lengths
+    return within(packing, (query, key, value), {"dropout_p": dropout, "scale": scaling, "is_causal": causal}), None
+
+
+def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+    """One call for the texts of each length, which need neither padding nor a mask."""
+    tokens = [count * length for count, length in packing.texts]
+    parts = []
+    for size, *qkv in zip(packing.texts, *(states.split(tokens, 2) for states in row), strict=True):
+        query, key, value = (states[0].unflatten(1, size).transpose(0, 1) for states in qkv)
+        parts.append(F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2).flatten(0, 1))
+    return torch.cat(parts)[None]
+
+
+def within_jagged(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
+    """One call for all texts, for which torch has kernels of variable length on CUDA, with dropout in every precision."""
+    fewest, most = packing.texts[0][1], packing.texts[-1][1]
+    shape: dict[str, Any] = {"offsets": packing.starts, "min_seqlen": fewest, "max_seqlen": most}
+    tokens = (states[0].transpose(0, 1).contiguous() for states in row)
+    query, key, value = (torch.nested.nested_tensor_from_jagged(states, **shape).transpose(1, 2) for states in tokens)
+    return F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2).values()[None]
+
+
+ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
+
+
+def token_states(model: Any, inputs: Tensor, mask: Tensor, layers: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Token states (B, L, d) of a model's last layer, and with `layers` of the embeddings and every layer.
+
+    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L). Nothing is computed for padding, or in training on a
+    CPU little, where the model cannot be packed; the states there mean nothing.
+    """
+    if can_pack(model):
+        packing = Packing(mask)
+        out = model(**packing.arguments(model, inputs), output_hidden_states=layers)
+        return packing.unpack(out.last_hidden_state), tuple(packing.unpack(states) for states in out.hidden_states or ())
+
+    def states(inputs: Tensor, attention_mask: Tensor) -> Tensor:
+        out = model(**named(inputs), attention_mask=attention_mask, output_hidden_states=layers)
+        found = torch.stack([out.last_hidden_state, *(out.hidden_states or ())], 1)
+        return F.pad(found, (0, 0, 0, mask.shape[1] - found.shape[2]))
+
+    words = _words(model, inputs) if torch.is_grad_enabled() else None
+    last, *all_layers = (states(inputs, mask) if words is None else by_length(states, words, mask)).unbind(1)
+    return last, tuple(all_layers)
+
+
+def _words(model: Any, inputs: Tensor) -> Tensor | None:
+    """The word embeddings of a batch, looked up at once: every lookup has a gradient of the size of the whole table. None
+    where a model takes none, or has none, such as CANINE, which hashes characters."""
+    if inputs.is_floating_point():
+        return inputs
+    if "inputs_embeds" not in inspect.signature(model.forward).parameters:
+        return None
+    try:
+        return model.get_input_embeddings()(inputs)
+    except NotImplementedError:
+        return None
+
+
+def by_length(forward: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, attention_mask: Tensor) -> Tensor:
+    """forward(inputs, attention_mask) (B, ...), on a CPU computed in groups of rows of similar length; inputs are token ids
+    (B, L) or word embeddings (B, L, d).
+
+    Half of the tokens of a small mixed batch are padding, and on a CPU they cost as much as the others; a GPU would rather
+    have one call. Only trailing padding is cut, so positions stay. Dropout draws other masks than in one call; without
+    it the result is the same.
+    """
+    if inputs.device.type != "cpu" or len(inputs) < 2 * GROUPS:
+        return forward(inputs, attention_mask)
+    columns = torch.arange(1, attention_mask.shape[1] + 1)
+    lengths = (attention_mask * columns).amax(1)
+    order = lengths.argsort(stable=True)
+    groups = [(rows, max(1, int(lengths[rows].max()))) for rows in order.tensor_split(GROUPS)]
+    parts = [forward(inputs[rows, :length], attention_mask[rows, :length]) for rows, length in groups]
+    return torch.cat(parts)[order.argsort()]

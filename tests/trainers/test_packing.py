@@ -1,0 +1,138 @@
+"""No arithmetic on padding: every text method has the gradients that it has with padded rows, in double precision."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PretrainedConfig
+
+from data.batch import Batch
+from models import packing
+from models.packing import Packing, by_length, within_jagged, within_lengths
+from models.text_encoder import TextEncoder
+from tests.models import tiny_encoder
+from tests.trainers.test_clip import VIT, ended, text_config
+from tests.trainers.test_methods import AUDIO, IMAGE
+from tests.trainers.test_mocoutrl import triplets
+from tests.trainers.test_sgbert import FAMILIES
+from trainers.clip import CLIPConfig
+from trainers.method import Method
+from trainers.mocoutrl import MoCoUTRLConfig
+from trainers.nonling import NonLingCSEConfig
+from trainers.pretrain import MaskedLMConfig
+from trainers.sgbert import SGBERTConfig
+from trainers.simcse import SimCSEConfig
+
+Made = Callable[[TextEncoder], Method]
+text = tiny_encoder.text_batch
+METHODS: dict[str, tuple[Made, dict[str, Batch]]] = {
+    "simcse": (SimCSEConfig().build, {"text": text(12)}),
+    "simcse, pairs": (SimCSEConfig(supervised=True).build, {"text": text(12, views=3)}),
+    "nonling": (NonLingCSEConfig(image=IMAGE, audio=AUDIO).build, {"text": text(12)}),
+    "sgbert": (SGBERTConfig(head_width=24).build, {"text": text(12)}),
+    "mocoutrl": (MoCoUTRLConfig().build, {"text": triplets(12)}),
+    "mlm": (MaskedLMConfig().build, {"text": text(12)}),
+    "clip": (CLIPConfig(tower=VIT, embed_dim=6, captions=1.0).build, {"pairs": ended(tiny_encoder.pair_batch(12))}),
+}
+CASES = [*((name, "bert") for name in METHODS), ("clip", "clip")]
+CASES += [(name, family) for name in ("simcse", "sgbert", "mocoutrl") for family in FAMILIES]
+
+
+def gradients(made: Made, encoder: TextEncoder, batches: dict[str, Batch]) -> dict[str, Tensor]:
+    torch.manual_seed(1)
+    method = made(encoder).double().eval()
+    torch.manual_seed(2)
+    doubled = {name: Batch({n: t.double() if t.is_floating_point() else t for n, t in batch.tensors.items()})
+               for name, batch in batches.items()}  # fmt: skip
+    out = method(doubled)
+    torch.stack([method.loss_weights.get(name, 1.0) * value for name, value in out.losses.items()]).sum().backward()
+    return {name: p.grad for name, p in method.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize(("name", "family"), CASES)
+def test_gradients_are_those_of_padded_rows(name: str, family: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config: PretrainedConfig = {"bert": tiny_encoder.bert_config(), "clip": text_config()}.get(family) or FAMILIES[family]
+    made, batches = METHODS[name]
+
+    def encoder() -> TextEncoder:
+        fresh = copy.deepcopy(config)
+        fresh._attn_implementation = None  # what an earlier model left there
+        return tiny_encoder.encoder("eot" if family == "clip" else "cls_before_pooler", fresh)
+
+    without = gradients(made, encoder(), batches)
+    monkeypatch.setattr(packing, "GROUPS", 10**6)
+    monkeypatch.setattr(packing, "PACKED", set())
+    padded = gradients(made, encoder(), batches)
+    assert without.keys() == padded.keys()
+    for parameter, gradient in padded.items():
+        torch.testing.assert_close(without[parameter], gradient, rtol=1e-10, atol=1e-10, msg=parameter)
+
+
+def test_layers_see_the_tokens_alone() -> None:
+    encoder = tiny_encoder.encoder()
+    batch = text(12, length=20)
+    seen: list[torch.Size] = []
+    encoder.model.encoder.layer[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))
+    encoder.outputs(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
+    assert seen == [(1, int(batch["attention_mask"].sum()), 16)]
+
+
+def test_a_text_without_tokens_and_one_with_holes() -> None:
+    """What has no token gets zeros; a token that does not count is left out, and the others keep their positions."""
+    encoder = tiny_encoder.encoder("mean").eval()
+    batch = text(4, length=9)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    mask[1, 1], mask[3] = 0, 0
+    out = encoder.outputs(ids, mask)
+    padded = encoder.outputs(ids, mask, padding=True)
+    torch.testing.assert_close(out.pooled[:3], padded.pooled[:3])
+    torch.testing.assert_close(out.tokens[:3][mask[:3] > 0], padded.tokens[:3][mask[:3] > 0])
+    assert not out.tokens[3].any() and not out.pooled[3].any()
+
+
+def row_of(packed: Packing) -> tuple[Tensor, Tensor, Tensor]:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, len(packed.places), 8, dtype=torch.float64, requires_grad=True)
+    return query, key, value
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_within_texts_is_that_of_each_text_alone(causal: bool) -> None:
+    mask = text(7, length=9)["attention_mask"][:, 0]
+    row, options = row_of(packed := Packing(mask)), {"scale": 0.3, "is_causal": causal}
+    whole, first = within_lengths(packed, row, options), 0
+    for length in sorted(mask.sum(1).tolist()):
+        query, key, value = (states[:, :, first : first + length] for states in row)
+        alone = F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2)
+        torch.testing.assert_close(whole[:, first : first + length], alone, rtol=0, atol=1e-10)
+        first += length
+
+
+def test_the_attention_for_cuda_is_the_same() -> None:
+    """torch also carries it out on a CPU, slowly and not for causal models; with gradients."""
+    row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))
+    found = []
+    for within in (within_lengths, within_jagged):
+        out = within(packed, row, {"scale": 0.3})
+        found.append((out, *torch.autograd.grad(out.square().sum(), row)))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+def test_groups_of_similar_length_give_what_one_call_gives() -> None:
+    """Rows keep their places and trailing padding alone is cut."""
+    lengths = torch.randint(1, 12, (19,), generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(16) < lengths[:, None]).long()
+    ids = torch.arange(19 * 16).view(19, 16)
+    widths: list[int] = []
+
+    def forward(ids: Tensor, mask: Tensor) -> Tensor:
+        widths.append(ids.shape[1])
+        return torch.stack([(ids * mask).sum(1), ids[:, 0]], dim=1)
+
+    assert torch.equal(by_length(forward, ids, mask), forward(ids, mask))
+    assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]

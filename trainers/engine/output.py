@@ -14,7 +14,7 @@ from typing import Any
 
 from trainers.engine.journal import Journal
 from trainers.engine.store import CheckpointError, Store
-from trainers.engine.tracking import RunHandle, TrackingError, close_left, find_runs, open_run
+from trainers.engine.tracking import RunHandle, TrackingError, find_runs, import_mlflow, open_run
 from trainers.recipe import Recipe, RecipeError, local_name
 
 log = logging.getLogger(__name__)
@@ -92,7 +92,7 @@ class Output:
             )
         if not goes_on:
             if note:
-                close_left(note["uri"], note["run_id"])
+                _end_dead(note["uri"], note["run_id"])
             self.clear()
             store.clear()
         cut_off = (self.folder / RECIPE).exists() and not note  # while its run was made
@@ -157,6 +157,14 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
         return Store(str(local))
     base, question, options = recipe.run.storage.partition("?")
     return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local)
+
+
+def _end_dead(uri: str, run_id: str) -> None:
+    """End a run in MLflow whose process died and that nobody will go on with."""
+    with contextlib.suppress(Exception):  # a server that is away, a run that was deleted
+        client = import_mlflow().MlflowClient(uri)
+        if client.get_run(run_id).info.status == "RUNNING":
+            client.set_terminated(run_id, "KILLED")
 
 
 def _begun(recipe: Recipe) -> bool:

@@ -121,14 +121,6 @@ def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundR
     return [FoundRun(run.info.run_id, run.info.status, dict(run.data.tags)) for run in runs]
 
 
-def close_left(uri: str, run_id: str) -> None:
-    """End a run as KILLED whose process died and that nobody will go on with. Raises nothing."""
-    with contextlib.suppress(Exception):
-        client = _client(uri)
-        if client.get_run(run_id).info.status == "RUNNING":
-            client.set_terminated(run_id, "KILLED")
-
-
 def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
     """Give a run another name and more tags. Raises what MLflow raises."""
     from mlflow.entities import RunTag

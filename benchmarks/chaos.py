@@ -40,8 +40,10 @@ RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.
 BUCKET = "multicse"
 LIMIT = 240.0
 """Seconds after which a command counts as hanging."""
-VANISH = 30.0
+VANISH = 60.0
 """Seconds that processes have to end by themselves once their command has ended."""
+LIBRARIES = ("pymp-", "torch")
+"""Temporary folders of Python's multiprocessing, which Ray's workers leave however they end, and torch's cache."""
 ATTEMPTS = 4
 """Times that a command is repeated at most."""
 
@@ -163,20 +165,26 @@ def _line(process: psutil.Process) -> str:
     return ""
 
 
-def ended(driver: subprocess.Popen[bytes], place: Place) -> int | None:
-    """The exit code, once all its processes have ended too; none when something does not end."""
+def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) -> tuple[int | None, list[str]]:
+    """The exit code, none of a command that hangs, and what processes had to be killed after it.
+
+    at_once: do not wait for the others.
+    """
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = driver.wait(LIMIT)
+    if at_once and code is not None:
+        return code, []
     deadline = time.monotonic() + VANISH
     while family(place) and code is not None and time.monotonic() < deadline:
         time.sleep(0.2)
     left = family(place)
+    names = [_line(process) for process in left]
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
     driver.wait()
-    return None if left else code
+    return code, names
 
 
 def carry_out(case: Case, place: Place, dice: random.Random) -> None:
@@ -196,12 +204,13 @@ def carry_out(case: Case, place: Place, dice: random.Random) -> None:
                 told = time.monotonic()
                 break
             time.sleep(0.002)
-        code = ended(driver, place)
-        if code is None:
-            case.said.append(f"processes did not end after {blow[0] if blow else 'its end'}")
+        # Who finds the driver dead repeats the command at once, whatever still runs.
+        code, left = ended(driver, place, at_once=blow is not None and blow[0] == "driver")
+        if left or code is None:
+            case.said.append(f"processes did not end after {blow[0] if blow else 'its end'}: {', '.join(left)}")
         if told and blow is not None and blow[0].startswith("SIG"):
             took, expected = time.monotonic() - told, 128 + signal.Signals[blow[0]]
-            if code not in (0, expected) or took > 15 + VANISH / 2:
+            if code not in (0, expected) or took > 15 + VANISH:
                 case.said.append(f"{blow[0]}: exit code {code} after {took:.0f} s")
         if code == 0 and not blows:
             return
@@ -255,7 +264,7 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
         *output.glob("checkpoint/rank-*"),
         *output.glob(".export-*"),
         *output.glob("ray"),
-        *(file for file in place.temporary.iterdir() if file.name not in known),
+        *(file for file in place.temporary.iterdir() if file.name not in known and not file.name.startswith(LIBRARIES)),
     ]
     if left:
         case.said.append(f"left behind: {', '.join(map(str, left))}")
@@ -306,7 +315,7 @@ def undisturbed(place: Place, workers: int) -> Path:
     """The output of a run that nothing happens to."""
     mark = f"whole-{workers}"
     driver = place.start(mark, place.command(place.folder / mark, workers, remote=False))
-    if ended(driver, place) != 0:
+    if ended(driver, place) != (0, []):
         sys.exit(f"a run that nothing happens to fails:\n{(place.folder / f'{mark}.log').read_text()[-3000:]}")
     return place.folder / mark
 

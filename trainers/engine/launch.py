@@ -22,7 +22,7 @@ from trainers import registry
 from trainers.engine.checkpoint import load_method
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost, Stopped
-from trainers.engine.lease import held, leased
+from trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from trainers.engine.loop import Engine
 from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
 from trainers.engine.preflight import check, describe_shards_of
@@ -57,7 +57,10 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
         if rank:
             return Engine(recipe, host, None).run()
         journal, show = output / JOURNAL, board.put.remote
-        with Tracker(journal, settings["uri"], settings["run_id"], show=show) as tracker:
+        with (
+            held(output, name=WRITER, wait=OUTLIVES),
+            Tracker(journal, settings["uri"], settings["run_id"], show=show) as tracker,
+        ):
             return Engine(recipe, host, tracker).run()
     except Stopped:
         return {}
@@ -204,11 +207,12 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         with held(output.folder), leased(output.store):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
-            return _carry_out(recipe, output, stop, began)
+            with held(output.folder, name=WRITER, wait=OUTLIVES):
+                handle = output.claim()
+            return _carry_out(recipe, handle, output, stop, began)
 
 
-def _carry_out(recipe: Recipe, output: Output, stop: Stop, began: float) -> dict[str, Any]:
-    handle = output.claim()
+def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, began: float) -> dict[str, Any]:
     status = "FAILED"
     try:
         prepare(recipe)

@@ -21,18 +21,30 @@ from trainers.recipe import RecipeError
 RENEWED = 10.0
 """Seconds after which a lease behind a URL is written again; one that is not for four times as long is nobody's."""
 HOLDER = "holder.json"
+DRIVER, WRITER = ".lock", ".writer.lock"
+"""Locks in a run's output: of its driver, and of the worker that writes there, which may outlive a dead driver a while."""
+OUTLIVES = 60.0
+"""Seconds that this may take."""
 
 
 @contextlib.contextmanager
-def held(folder: Path, setting: str = "run.output") -> Iterator[None]:
-    """A folder for this process alone, made when absent. Raises RecipeError that says who has it."""
+def held(folder: Path, setting: str = "run.output", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
+    """A folder for this process alone, made when absent. Raises RecipeError that says who has it.
+
+    name: of the lock, as who writes there and who drives are two processes. wait: seconds that another one has to end.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / ".lock", "a+") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a process that dies lets go of it
-        except BlockingIOError:
-            file.seek(0)
-            raise _in_use(setting, str(folder), file.read()) from None
+    end = time.monotonic() + wait
+    with open(folder / name, "a+") as file:
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # a process that dies lets go of it
+                break
+            except BlockingIOError:
+                if time.monotonic() > end:
+                    file.seek(0)
+                    raise _in_use(setting, str(folder), file.read()) from None
+            time.sleep(0.2)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}")
         file.flush()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -24,6 +27,24 @@ def test_a_holder_that_lives_is_named(store: Store) -> None:
     with leased(store), pytest.raises(RecipeError, match=r"run\.storage=.*in use by process \d+ on "), leased(store):
         pass
     assert store.read(HOLDER) is None
+
+
+def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
+    """A worker outlives its dead driver a while; the lock ends with its process."""
+    program = f"""
+import time
+from pathlib import Path
+from trainers.engine.lease import held
+with held(Path({str(tmp_path)!r})):
+    print("held", flush=True)
+    time.sleep(1)
+"""
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(RecipeError, match=rf"run\.output=.* process {other.pid} on "), held(tmp_path):
+            pass
+        with held(tmp_path, wait=30):
+            assert (tmp_path / lease.DRIVER).read_text().startswith(f"process {os.getpid()} on ")
 
 
 @pytest.mark.parametrize("host", ["here", "elsewhere"])

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from trainers.engine import lease
-from trainers.engine.lease import HOLDER, leased
+from trainers.engine.lease import HOLDER, held, leased
 from trainers.engine.store import Store
 from trainers.recipe import RecipeError
 

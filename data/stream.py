@@ -88,6 +88,8 @@ class Reader:
     position: int = 0
     """Ordinal after the last sample that was handed out: where a resumed reader starts."""
     wait_seconds: float = 0.0
+    waiting_since: float | None = None
+    """When it began to wait for the batch that it has not got yet, as `time.perf_counter` counts."""
     skipped: list[tuple[str, str]] = field(default_factory=list)
     """Key and reason of every sample that was left out; may be emptied, as `lost` counts them all."""
     lost: int = 0
@@ -172,7 +174,7 @@ class Reader:
             yield value
 
     def __next__(self) -> Batch:
-        began = time.perf_counter()
+        began = self.waiting_since = time.perf_counter()
         try:
             batch, position, skipped = next(self._source)
         except StopIteration:
@@ -180,6 +182,7 @@ class Reader:
                 f"stream {self.name!r} ended before the run: more samples were skipped than its plan allows; the next is "
                 f"{self._next_bad()}. Repair the shards."
             ) from None
+        self.waiting_since = None
         self.wait_seconds += time.perf_counter() - began
         self.position = position
         if skipped:

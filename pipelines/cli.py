@@ -44,12 +44,16 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         if not given or not (given[0] in recipes or Path(given[0]).is_file()):
             raise RecipeError(f"--recipe takes a file that a run wrote (recipe.json) or one of: {', '.join(recipes)}")
         del arguments[place : place + 2]
-        base = recipes[given[0]]() if given[0] in recipes else Recipe.from_json(Path(given[0]).read_text())
+        base = recipes[given[0]]() if given[0] in recipes else _from_file(Path(given[0]))
     else:
         name = arguments.pop(0) if arguments and not arguments[0].startswith("-") else _default(recipes)
         if name not in recipes:
             raise RecipeError(f"no recipe {name!r}.{did_you_mean(name, recipes)} There are: {', '.join(recipes)}")
         base = recipes[name]()
+    if "--run.overwrite" in arguments:  # alone: yes
+        place = arguments.index("--run.overwrite") + 1
+        if arguments[place : place + 1] not in (["True"], ["False"]):
+            arguments.insert(place, "True")
     return tyro.cli(
         Recipe,
         default=base,
@@ -58,6 +62,13 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
     )
+
+
+def _from_file(file: Path) -> Recipe:
+    """Another run's recipe. Where this run goes is not for the file to say, nor what it replaces there."""
+    recipe = Recipe.from_json(file.read_text())
+    output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
+    return recipe.replace("run.output", output).replace("run.overwrite", False)
 
 
 def _default(recipes: Recipes) -> str:
@@ -109,7 +120,7 @@ def main(
     from trainers.engine.launch import fit
     from trainers.engine.step import NonFiniteLoss
 
-    with _told(ValueError, NonFiniteLoss):
+    with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
         prepare(recipe)
         before(recipe)
         summary = fit(recipe)

@@ -1,4 +1,4 @@
-"""The model of a checkpoint: ``python pipelines/export.py runs/demo/checkpoint OUT``."""
+"""The model of a checkpoint: ``python pipelines/export.py runs/demo OUT``."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Arguments:
     whose architecture transformers does not have (neither CLIP nor CLAP) brings its Python along:
     SentenceTransformer(OUT, trust_remote_code=True). Its halves, for a further run, are OUT/text and OUT/tower.
 
-    Example: python pipelines/export.py runs/demo/checkpoint models/mine --onnx --int8
+    Example: python pipelines/export.py runs/demo models/mine --onnx --int8
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
-    """Folder of a checkpoint: recipe.json and safetensors. A run leaves its last one in OUTPUT/checkpoint."""
+    """A run's output, whose last checkpoint is taken, or the folder of one checkpoint: recipe.json and safetensors."""
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
     """Folder that is made."""
     overwrite: bool = False
@@ -80,13 +80,16 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     from trainers.engine.card import library_versions, model_card
     from trainers.engine.checkpoint import read_state
     from trainers.engine.preflight import describe_shards_of
+    from trainers.engine.store import whole
     from trainers.recipe import Recipe
 
+    checkpoint = whole(checkpoint)
     recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
     state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
-    summary = checkpoint.parent / "summary.json"
-    if summary.is_file():
+    for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):
+        if not summary.is_file():
+            continue
         found = json.loads(summary.read_text())
         if Path(found.get("checkpoint", "")).name == checkpoint.name and found.get("identity") == recipe.identity():
             numbers = {name: found.get(name) for name in ("before", "after", "best_step")}

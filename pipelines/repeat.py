@@ -31,8 +31,8 @@ from trainers.recipe import Recipe, RecipeError
 class Arguments:
     """Train one recipe with several seeds; mean ± sample sd of every number before and after.
 
-    Any setting of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo --help). A seed whose
-    folder holds the summary of the same recipe is not run again: what was stopped goes on, and seeds can be added.
+    Any setting of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo --help). A seed that
+    is finished is not run again, and what was stopped goes on; seeds can be added.
     """
 
     pipeline: tyro.conf.Positional[str]
@@ -85,16 +85,9 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
 
 
 def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
-    """The summary of one seed, from its folder if it is there."""
-    recipe = resolve(recipe.replace("run.seed", seed).replace("run.output", str(output)))
-    if (output / "summary.json").is_file():
-        found: dict[str, Any] = json.loads((output / "summary.json").read_text())
-        if found.get("identity") != recipe.identity():
-            raise RecipeError(f"{output} holds a finished run of other settings; give another --output")
-        print(f"seed {seed}: finished already, {output}")
-        return found
+    """The summary of one seed, from its folder if it is there; what was interrupted goes on."""
     print(f"seed {seed}: {output}")
-    return fit(recipe)
+    return fit(recipe.replace("run.seed", seed).replace("run.output", str(output)))
 
 
 def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:

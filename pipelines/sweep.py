@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import json
 import logging
+import signal
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -74,7 +75,8 @@ class Arguments:
     output: Path | None = None
     """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, where the hash stands for all that decides the trials."""
     resume: bool = False
-    """Go on with a sweep that was interrupted. Trials that ended are not run again."""
+    """It is an error when there is no sweep to go on with. One that was interrupted goes on in any case, and trials that
+    ended are not run again."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -91,32 +93,44 @@ def main(argv: list[str] | None = None) -> int:
 def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
-    from pipelines.sweep_table import SweepTable
     from trainers.engine.launch import opening, quiet, start_ray
+    from trainers.engine.lease import held
     from trainers.tuning import sweep as engine
-    from trainers.tuning.room import room_on_cluster
-    from trainers.tuning.watch import Watch
 
     search = make_sweep(arguments, rest)
     folder = (arguments.output or Path("runs") / search.name).resolve()
     if not search.first.run.verbose:
         quiet()
     engine.check_sweep(search)
-    _check_begun(engine.exists(search, folder), arguments.resume, engine.storage_of(search, folder))
-    if arguments.resume and (folder / "summary.json").exists():
+    goes_on = engine.exists(search, folder)
+    if arguments.resume and not goes_on:
+        place = engine.storage_of(search, folder)
+        raise RecipeError(f"--resume: there is no sweep of these settings in {place}; leave --resume out to begin it")
+    if goes_on and (folder / "summary.json").exists():
         print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
         return 0
     with opening(search.first, search.experiment):
         start_ray(search.first)
+    signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
+    with held(folder, "--output"):
+        return _carry_out(search, folder, goes_on)
+
+
+def _carry_out(search: Sweep, folder: Path, goes_on: bool) -> int:
+    from pipelines.sweep_table import SweepTable
+    from trainers.tuning import sweep as engine
+    from trainers.tuning.room import room_on_cluster
+    from trainers.tuning.watch import Watch
+
     room = room_on_cluster(search.recipes.values(), search.concurrent)
-    parent = _open(search, folder, arguments.resume)
+    parent = _open(search, folder, goes_on)
     print(describe(search, room, folder))
     plan = engine.plan_of(search, folder, parent)
     table = SweepTable(search.metric, engine.count(search))
     watch = Watch(plan, parent, table.update)
     status = "FAILED"
     try:
-        analysis = engine.run(search, plan, room.at_once, watch, arguments.resume)
+        analysis = engine.run(search, plan, room.at_once, watch, goes_on)
         table.close()
         code = conclude(search, plan, analysis, parent, watch)
         status = {0: "FINISHED", 130: "KILLED"}.get(code, "FAILED")
@@ -203,14 +217,6 @@ def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
     return moving
 
 
-def _check_begun(begun: bool, resume: bool, storage: str) -> None:
-    if begun and not resume:
-        other = "run.storage" if "://" in storage else "--output"
-        raise RecipeError(f"this sweep was begun already, in {storage}; go on with --resume, or give another {other}")
-    if resume and not begun:
-        raise RecipeError(f"--resume: there is no sweep of these settings in {storage}; leave --resume out to begin it")
-
-
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     """The sweep's own MLflow run, the same one when it is resumed."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -284,7 +290,7 @@ def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: Ru
         print(f"figure left out: {reason}")
     ended = sum(trial.ended for trial in trials)
     if ended < count(search):
-        print(f"interrupted after {ended} of {count(search)} trials; the same command with --resume goes on")
+        print(f"interrupted after {ended} of {count(search)} trials; the same command goes on")
         return 130
     if best is None:
         print("no trial came to a score; see the errors above")
@@ -301,23 +307,21 @@ def _keep_best(
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
     from trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
-    from trainers.tuning.sweep import storage_of
     from trainers.tuning.trial import run_folder
 
     folder = Path(plan.folder)
-    storage = storage_of(search, folder)
     recipe = plan.recipe(ended[best.trial_id].config)
     again = recipe.replace("run.output", f"runs/{recipe.name}-best")
     (folder / "best.json").write_text(again.to_json() + "\n")
     parent.log_artifact(folder / "best.json")
     model = recipe.run.register_as or recipe.name.replace("/", "-")
-    delivered, scores = deliver_best(plan, best, ended[best.trial_id], storage, parent, folder / "best", model, ALIAS)
+    delivered, scores = deliver_best(plan, best, ended[best.trial_id], parent, folder / "best", model, ALIAS)
     plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
     after = {"best": mean_scores(scores)}
     if plain.scored:
         base = plan.recipe(ended[plain.trial_id].config)
         base = base.replace("run.output", str(run_folder(plan, plain.trial_id, base.run.seed)))
-        with checkpoints(ended[plain.trial_id], storage) as folders:
+        with checkpoints(ended[plain.trial_id]) as folders:
             after["as it stands"] = mean_scores(held_out(base, folders))
     metrics = {
         f"{name}/{task}/{metric}": value.mean

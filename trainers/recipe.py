@@ -112,6 +112,11 @@ class RunConfig(Settings):
 
     output: str = "runs"
     """Folder of checkpoints, journal and export."""
+    resume: Literal["auto", "never", "must"] = "auto"
+    """An unfinished run of this recipe in the output goes on where it was; never: it begins anew; must: it is an error
+    when there is none."""
+    overwrite: bool = False
+    """Replace the run that the output holds, be it finished or another recipe's."""
     seed: int = 42
     """All that is random follows from it: weights, order, views, dropout."""
     epochs: float = Field(1, gt=0)
@@ -145,6 +150,8 @@ class RunConfig(Settings):
     """Where checkpoints go, any pyarrow URL (s3://…); none: the output folder. Needed with several nodes."""
     max_failures: int = 0
     """Restarts from the last checkpoint after a worker is lost."""
+    step_timeout: float = Field(1800, gt=0)
+    """Seconds that a worker waits for one thing, as a batch of a stream, before it ends; a tenth of it: a warning."""
     tracking_uri: str | None = None
     """MLflow; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
     experiment: str | None = None
@@ -157,7 +164,7 @@ class RunConfig(Settings):
 
 _NOT_IDENTITY = (
     *("output", "workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures", "tracking_uri"),
-    *("experiment", "register_as", "verbose", "log_every", "checkpoint_every"),
+    *("experiment", "register_as", "verbose", "log_every", "checkpoint_every", "resume", "overwrite", "step_timeout"),
 )
 
 
@@ -262,17 +269,24 @@ class Recipe(Settings):
             content["run"].pop(name)
         for stream in content["streams"].values():
             stream.pop("cpus")
-            stream["shards"] = "::".join(_local_name(url) for url in stream["shards"].split("::"))
+            stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))
         for part in (content["encoder"], *(part for part in content["method"].values() if isinstance(part, dict))):
             for name in ("path", "vectors"):
                 if part.get(name):
-                    part[name] = _local_name(part[name])
+                    part[name] = local_name(part[name])
         evaluation = content["evaluation"]
-        evaluation["data"] = _local_name(evaluation["data"] or "")
+        evaluation["data"] = local_name(evaluation["data"] or "")
         for name in ("watch", "final"):
             evaluation[name] = [_local_task(task) for task in evaluation[name]]
         evaluation["select"] = _local_task(evaluation["select"] or "")
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
+
+    def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
+        """Settings that decide the result and are not the same here and there: path -> both values."""
+        ours, theirs = self.flat(), other.flat()
+        apart = {f"run.{name}" for name in _NOT_IDENTITY} | {f"streams.{name}.cpus" for name in self.streams}
+        paths = [path for path in {**ours, **theirs} if path not in apart]
+        return {p: (ours.get(p), theirs.get(p)) for p in paths if ours.get(p) != theirs.get(p)}
 
     @property
     def paper(self) -> str:
@@ -305,11 +319,11 @@ def _local_task(name: str) -> str:
     if not colon:
         return name
     place, _, query = place.partition("?")
-    options = [f"{key}={_local_name(value)}" for key, value in parse_qsl(query)]
-    return f"{kind}:{_local_name(place)}" + (f"?{'&'.join(options)}" if options else "")
+    options = [f"{key}={local_name(value)}" for key, value in parse_qsl(query)]
+    return f"{kind}:{local_name(place)}" + (f"?{'&'.join(options)}" if options else "")
 
 
-def _local_name(path: str) -> str:
+def local_name(path: str) -> str:
     return path if "://" in path else "/".join(path.rstrip("/").split("/")[-2:])
 
 

@@ -20,6 +20,8 @@ from data.offline.demo import write_demo_shards
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from trainers.engine.journal import Journal
 from trainers.engine.launch import AUTOSCALING
+from trainers.engine.output import key_of
+from trainers.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -94,6 +96,10 @@ def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
 def content(s3: S3Server, key: str) -> bytes:
     client: Any = s3.client()
     return bytes(client.get_object(Bucket=BUCKET, Key=key)["Body"].read())
+
+
+def recipe_of(output: Path) -> Recipe:
+    return Recipe.from_json((output / "recipe.json").read_text())
 
 
 def last_step(output: Path) -> int:
@@ -180,7 +186,7 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
     sent = {key.split("/")[3] for key in s3.objects("runs/shards/") if key.endswith("/dataset.json")}
     assert sent >= {"text", "image"}, "the offline shards of the driver's disk travel to the other nodes"
 
-    states = [key for key in s3.objects(f"runs/{one['mlflow_run_id']}/") if key.endswith("/state.pt")]
+    states = [key for key in s3.objects(f"runs/{key_of(recipe_of(broken))}/") if key.endswith("/state.pt")]
     steps = [torch.load(io.BytesIO(content(s3, key)), weights_only=True)["step"] for key in states]
     assert max(steps) == 30, "the last checkpoint is not in the store"
     model = "export/model.safetensors"
@@ -282,7 +288,7 @@ def test_a_job_leaves_everything_in_the_store(head: RayHead, s3: S3Server, track
 
     summary = json.loads((output / "summary.json").read_text())
     run_id = summary["mlflow_run_id"]
-    checkpoints = s3.objects(f"runs/{run_id}/")
+    checkpoints = s3.objects(f"runs/{key_of(recipe_of(output))}/")
     last = max(key.rpartition("/")[0] for key in checkpoints if key.endswith("/method.safetensors"))
     names = {Path(key).name for key in checkpoints if key.startswith(f"{last}/")}
     assert {"method.safetensors", "best.safetensors", "state.pt", "recipe.json", "journal.jsonl"} <= names

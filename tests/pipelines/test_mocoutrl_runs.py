@@ -28,6 +28,7 @@ from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import fit
 from trainers.engine.preflight import check, check_settings
 from trainers.engine.prepare import prepare
+from trainers.engine.store import whole as whole_one
 from trainers.gclsr import GCLSRConfig
 from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
 from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig
@@ -123,7 +124,7 @@ def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:
     interrupted(half)
     resumed, _, _ = run(half)
     assert [resumed.values[step]["train/text"] for step in (3, 4)] == [whole.values[step]["train/text"] for step in (3, 4)]
-    assert not [name for name in load_file(tmp_path / "half" / "checkpoint" / "method.safetensors") if "table" in name]
+    assert not [name for name in load_file(whole_one(tmp_path / "half") / "method.safetensors") if "table" in name]
 
 
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:

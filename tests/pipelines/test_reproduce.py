@@ -16,7 +16,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from evaluation.tasks.lee import lee
-from pipelines import repeat, reproduce
+from pipelines import reproduce
 from pipelines.downloads import maker
 from pipelines.parts import SMALL_ENCODER
 from pipelines.tables import runs
@@ -24,6 +24,7 @@ from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
 from pipelines.tables.render import render
 from pipelines.tables.table import Row, Table, Values
+from trainers.engine import launch
 from trainers.recipe import Recipe
 
 
@@ -67,13 +68,13 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
     scale = runs.Scale(tmp_path, tmp_path, mini=True)
     fitted: list[int] = []
-    fit = repeat.fit
+    train = launch.train
 
-    def counted(recipe: Recipe) -> dict[str, Any]:
+    def counted(recipe: Recipe, *arguments: Any, **more: Any) -> Any:
         fitted.append(recipe.run.seed)
-        return fit(recipe)
+        return train(recipe, *arguments, **more)
 
-    monkeypatch.setattr(repeat, "fit", counted)
+    monkeypatch.setattr(launch, "train", counted)
 
     def stop(line: str) -> None:
         if "seed 2" in line:

@@ -16,6 +16,7 @@ from tests.small import WORDS
 from tests.trainers.engine.test_engine import run
 from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import resolve
+from trainers.engine.store import whole
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
 
@@ -56,7 +57,7 @@ def test_runs_and_leaves_the_student_alone_in_the_checkpoint(guided: Recipe, pos
     assert isinstance(method, SGBERT)
     assert all(np.isfinite(memory.values[step]["train/text"]) for step in (1, 2, 3, 4))
     assert memory.values[1]["train/regularisation"] == 0 < memory.values[4]["train/regularisation"]
-    checkpoint = Path(recipe.run.output) / "checkpoint"
+    checkpoint = whole(Path(recipe.run.output))
     for name in ("method", "best"):
         with safe_open(checkpoint / f"{name}.safetensors", "pt") as file:
             assert not [key for key in file.keys() if "teacher" in key]  # noqa: SIM118

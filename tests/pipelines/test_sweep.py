@@ -231,7 +231,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     assert set(nested(parent)) == {"0/1", "0/2", "1/1", "1/2"}
     from trainers.tuning.best import checkpoints, held_out, mean_scores
 
-    with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
+    with checkpoints(results[0]) as folders:
         assert list(folders) == [1, 2]
         # The last weights: the best ones may be those of step 0, which all seeds share.
         first, second = (load_file(folder / "method.safetensors") for folder in folders.values())
@@ -300,7 +300,7 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
     assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 3
     # Whether ASHA stops one of the others depends on which of them is there first.
     assert trials[0].status == "finished" and trials[0].best is not None
-    with checkpoints(results[0], engine.storage_of(search, Path(plan.folder))) as folders:
+    with checkpoints(results[0]) as folders:
         assert held_out(plan.recipe({"trial": assignments(search)[0]}), folders)[0]["lee"]["spearman"] is not None
     assert all(run.info.status == "FINISHED" for run in nested(parent).values())
 
@@ -341,10 +341,9 @@ def test_two_methods_at_once_from_the_command_line(
             summary["held_out"]["best"]["lee"]["spearman"][0], abs=1e-6
         )
 
-    assert pipeline.main(command) == 2 and "--resume" in capsys.readouterr().err
-    assert pipeline.main([*command, "--resume"]) == 0 and "has ended" in capsys.readouterr().out
+    assert pipeline.main(command) == 0 and "has ended" in capsys.readouterr().out
     (tmp_path / "out" / "summary.json").unlink()
-    assert pipeline.main([*command, "--resume"]) == 0  # its trials have ended: only the conclusion is drawn again
+    assert pipeline.main(command) == 0  # its trials have ended: only the conclusion is drawn again
     resumed = json.loads((tmp_path / "out" / "trials.json").read_text())
     for before_it, after_it in zip(trials, resumed, strict=True):
         assert {key: before_it[key] for key in KEPT} == {key: after_it[key] for key in KEPT}

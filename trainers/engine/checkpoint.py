@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import logging
 from pathlib import Path
 from typing import Any
@@ -10,9 +11,11 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from data.order import seed_of
 from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
+from trainers.engine.store import whole
 from trainers.method import Method
 from trainers.recipe import Recipe
 
@@ -26,6 +29,8 @@ def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     """The recipe's method on its encoder, initialised from the recipe's seed."""
     torch.manual_seed(seed_of(recipe.run.seed, "init") % 2**63)
     beside = [checkpoint.resolve().parent] if checkpoint else []
+    if checkpoint and checkpoint.name.startswith("step-"):
+        beside.append(beside[0].parent)
     method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
     if getattr(method.sentence_encoder, "projected", False):
         log.warning("encoder.path: its projection into another modality's space is left out")
@@ -33,11 +38,12 @@ def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
 
 
 def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
-    """The method of a checkpoint folder with its best weights. Raises ValueError for a folder that is no checkpoint.
+    """The method of a checkpoint with its best weights. Raises ValueError for a folder that is no checkpoint.
 
-    recipe: none: the checkpoint's own, whose paths are those of the machine that wrote it.
+    checkpoint: its folder, or that of all of a run, or the run's output: then the newest. recipe: none: the checkpoint's
+    own, whose paths are those of the machine that wrote it.
     """
-    folder = Path(checkpoint)
+    folder = whole(Path(checkpoint))
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
     method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
@@ -79,12 +85,22 @@ def load_weights(method: nn.Module, file: Path) -> None:
         raise ValueError(f"{file} cannot be used: {error}") from None
 
 
-def write(folder: Path, recipe: Recipe, method: nn.Module, best: dict[str, Tensor] | None, state: dict[str, Any]) -> None:
+def copied(state: dict[str, Any]) -> dict[str, Any]:
+    """The same with copies of all tensors on the CPU, which training does not change."""
+    copies: dict[str, Any] = tree_map(lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state)
+    return copies
+
+
+def write(
+    folder: Path, recipe: Recipe, weights: dict[str, Tensor], best: dict[str, Tensor] | None, state: dict[str, Any]
+) -> None:
     """Write a checkpoint into a folder. state: what `torch.load` reads without unpickling code."""
-    save_file(weights_of(method), folder / METHOD)
+    save_file(weights, folder / METHOD)
     if best is not None:
         save_file(best, folder / BEST)
-    torch.save(state, folder / STATE)
+    buffer = io.BytesIO()  # torch's own writer ends the process where a disk is full
+    torch.save(state, buffer)
+    (folder / STATE).write_bytes(buffer.getbuffer())
     (folder / RECIPE).write_text(recipe.to_json())
 
 

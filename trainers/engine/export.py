@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +31,11 @@ ROUNDED = 0.25
 
 def write_export(
     encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str], onnx: bool = False, int8: bool = False
-) -> None:
+) -> list[str]:
     """Make `out` the encoder's folder with its card; what was there stays until all is well. Raises ExportError.
 
-    card: the model card, given what the encoder says of itself. onnx, int8: with ONNX files, see `write_onnx`.
+    Files of the same names are replaced, others are left. card: the model card, given what the encoder says of itself.
+    onnx, int8: with ONNX files, see `write_onnx`. Returns the names of the files, relative to `out`.
     """
     if (onnx or int8) and not encoder.layered:
         raise ExportError("--onnx: for text models of transformers; this one is of another kind, or has a second half")
@@ -45,9 +47,14 @@ def write_export(
             write_onnx(fresh, PROBES, int8)
         text = encoder.card(fresh)._replace(form=form_of(verify(encoder, fresh)))
         (fresh / "README.md").write_text(card(text), encoding="utf-8")
-        if out.exists():
-            out.rename(Path(place) / "old")
-        fresh.rename(out)
+        names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
+        if not out.exists():
+            fresh.rename(out)
+            return names
+        for name in names:
+            (out / name).parent.mkdir(parents=True, exist_ok=True)
+            os.replace(fresh / name, out / name)
+    return names
 
 
 def form_of(saved: SentenceTransformer) -> str:

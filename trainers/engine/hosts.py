@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
+
+from trainers.engine.store import Fill, Store, remove, step_of
 
 
 class Host(Protocol):
@@ -24,13 +26,21 @@ class Host(Protocol):
         """The folder to resume from, if any."""
         ...
 
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        """Keep a checkpoint; called by every rank, with a folder on rank 0 only.
+    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
+        """Keep a checkpoint; called by every rank, on rank 0 with what writes its files into a folder.
 
         metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
-        sign turned where lower is better.
+        sign turned where lower is better. last: whether training ends here; else it may be written while it goes on.
         """
         ...
+
+    def stopping(self) -> bool:
+        """Whether the run is to end after this step, the same on every rank; called by every rank after every step."""
+        ...
+
+
+class Stopped(Exception):
+    """Training ended before its last step because it was asked to; its checkpoint is kept."""
 
 
 def from_all_ranks(mine: Any, host: Host) -> list[Any]:
@@ -51,57 +61,87 @@ def mean_over_ranks(values: dict[str, float], host: Host) -> dict[str, float]:
     return dict(zip(values, (tensor / host.world_size).tolist(), strict=True))
 
 
+def on_any_rank(mine: bool, host: Host, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether it is so on at least one rank. group: of ranks that exchange what is on a CPU; none: the default one."""
+    if host.world_size == 1:
+        return mine
+    tensor = torch.tensor(float(mine))
+    dist.all_reduce(tensor, group=group)
+    return bool(tensor > 0)
+
+
 class LocalHost:
-    """The loop in this process (`run.workers=0`): streams are read inline, checkpoints are plain folders."""
+    """The loop in this process (`run.workers=0`): streams are read inline.
+
+    stop: whether somebody asked to stop.
+    """
 
     rank, world_size, inline = 0, 1, True
 
-    def __init__(self, output: Path) -> None:
+    def __init__(self, store: Store, stop: Callable[[], bool] = lambda: False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self.folder = output / "checkpoint"
+        self.store, self._stop = store, stop
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
-        yield self.folder if self.folder.exists() else None
+        self.store.tidy()
+        yield self.store.newest()
 
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        if folder is None:
-            return
-        fresh = self.folder.with_suffix(".new")
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(folder, fresh)
-        old = self.folder.with_suffix(".old")
-        if self.folder.exists():
-            self.folder.rename(old)
-        fresh.rename(self.folder)
-        shutil.rmtree(old, ignore_errors=True)
+    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
+        if fill is not None:
+            self.store.save(int(metrics["step"]), fill, last)
+
+    def stopping(self) -> bool:
+        return on_any_rank(self._stop(), self)
 
 
 class RayHost:
-    """The loop inside a Ray Train worker."""
+    """The loop inside a Ray Train worker. Rank 0 asks `board`, an actor, every second whether to stop."""
 
     inline = False
 
-    def __init__(self) -> None:
+    def __init__(self, store: Store, board: Any) -> None:
         import ray.train
         import ray.train.torch
 
         context = ray.train.get_context()
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
         self.device: torch.device = ray.train.torch.get_device()
+        self.store, self._stop = store, threading.Event()
+        # Of their own, since to ask a GPU would be to wait for it after every step.
+        gpus = self.world_size > 1 and self.device.type == "cuda"
+        self._group = dist.new_group(backend="gloo") if gpus else None
+        if self.rank == 0:
+            store.tidy()
+            threading.Thread(target=self._listen, args=(board,), daemon=True, name="listen").start()
+
+    def _listen(self, board: Any) -> None:
+        import ray
+
+        with contextlib.suppress(ray.exceptions.RayError):  # the driver has gone
+            while not self._stop.wait(1.0):
+                if ray.get(board.stopping.remote()):
+                    self._stop.set()
 
     @contextlib.contextmanager
     def checkpoint(self) -> Iterator[Path | None]:
+        """That which rank 0 takes; on other nodes it is fetched."""
+        found = self.store.newest() if self.rank == 0 else None
+        name = from_all_ranks(found and found.name, self)[0]
+        if name is not None and found is None:
+            found = self.store.get(step_of(name))
+        yield found
+        if found is not None and self.store.remote:
+            remove(found)
+            if self.rank:
+                self.store.local.rmdir()
+
+    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
         import ray.train
 
-        found = ray.train.get_checkpoint()
-        if found is None:
-            yield None
-            return
-        with found.as_directory() as folder:
-            yield Path(folder)
+        if fill is not None:
+            self.store.save(int(metrics["step"]), fill, last)
+        ray.train.report(metrics)
 
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        import ray.train
-
-        ray.train.report(metrics, checkpoint=ray.train.Checkpoint.from_directory(folder) if folder else None)
+    def stopping(self) -> bool:
+        return on_any_rank(self._stop.is_set(), self, self._group)

@@ -7,9 +7,11 @@ import json
 import logging
 import os
 import shutil
+import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -19,30 +21,49 @@ from evaluation import registry as tasks
 from trainers import registry
 from trainers.engine.checkpoint import load_method
 from trainers.engine.figures import log_figures
-from trainers.engine.hosts import LocalHost, RayHost
+from trainers.engine.hosts import LocalHost, RayHost, Stopped
+from trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from trainers.engine.loop import Engine
+from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
+from trainers.engine.stop import Interrupted, Stop
+from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, import_mlflow, open_experiment, open_run
+from trainers.engine.tracking import RunHandle, brief, import_mlflow, open_experiment
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
 
+class LostWorker(ValueError):
+    """A training worker died, more often than ``run.max_failures`` allows, or what it needs of the cluster."""
+
+
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     for name, source in settings["methods"].items():
         registry.load_source(name, source)
+    from ray.train import get_context
+
     recipe = Recipe.from_json(settings["recipe"])
     if not recipe.run.verbose:
         quiet()
-    host = RayHost()
-    if host.rank != 0:
-        return Engine(recipe, host, None).run()
-    show = settings["board"].put.remote
-    with Tracker(Path(settings["journal"]), settings["uri"], settings["run_id"], show=show) as tracker:
-        return Engine(recipe, host, tracker).run()
+    output, board, rank = Path(settings["output"]), settings["board"], get_context().get_world_rank()
+    # From a URL every other rank fetches for itself; several may be on one node.
+    local = output / CHECKPOINT / (f"{OTHER}{rank}" if rank else "")
+    host = RayHost(Store(settings["place"], local), board)
+    try:
+        if rank:
+            return Engine(recipe, host, None).run()
+        journal, show = output / JOURNAL, board.put.remote
+        with (
+            held(output, name=WRITER, wait=OUTLIVES),
+            Tracker(journal, settings["uri"], settings["run_id"], show=show) as tracker,
+        ):
+            return Engine(recipe, host, tracker).run()
+    except Stopped:
+        return {}
 
 
 def quiet() -> None:
@@ -165,73 +186,105 @@ def travelling(recipe: Recipe) -> Recipe:
 def fit(recipe: Recipe) -> dict[str, Any]:
     """Run a recipe from checks to export; returns the summary that is also written to ``OUTPUT/summary.json``.
 
-    Raises RecipeError or DataError before anything is started when the recipe cannot run.
+    A run of this recipe that is unfinished in the output goes on where it was, and one that is finished is not carried out
+    again: its summary is returned. Raises RecipeError or DataError before anything is started when the recipe cannot run or
+    the output is another run's, and Interrupted after Ctrl-C or SIGTERM.
     """
     began = time.time()
     if not recipe.run.verbose:
         quiet()
     recipe = resolve(recipe)
+    output = Output(recipe)
+    if (summary := output.finished()) is not None:
+        return summary
     check(recipe)
-    output = Path(recipe.run.output)
-    if recipe.run.workers:
-        with opening(recipe, _experiment(recipe)):
-            start_ray(recipe)
-        check(recipe, *capacity())
-    output.mkdir(parents=True, exist_ok=True)
-    (output / "recipe.json").write_text(recipe.to_json())
-    prepare(recipe)
-    handle = open_run(
-        recipe.run.tracking_uri or "",
-        _experiment(recipe),
-        f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}",
-        params=recipe.flat(),
-        tags={"identity": recipe.identity()},
-        journal=output / "journal.jsonl",
-    )
+    with Stop() as stop:
+        if recipe.run.workers:
+            with opening(recipe, experiment_of(recipe)):
+                start_ray(recipe)
+            check(recipe, *capacity())
+            stop.listen()
+        with held(output.folder), leased(output.store):
+            if (summary := output.finished()) is not None:  # by another process meanwhile
+                return summary
+            with held(output.folder, name=WRITER, wait=OUTLIVES):
+                handle = output.claim()
+            return _carry_out(recipe, handle, output, stop, began)
+
+
+def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, began: float) -> dict[str, Any]:
     status = "FAILED"
     try:
-        result, checkpoint = train(recipe, handle, output)
-        handle.drain(output / "journal.jsonl")
-        summary = deliver(recipe, handle, result, checkpoint, output)
+        prepare(recipe)
+        result, checkpoint = train(recipe, handle, output.folder, output.store, stop=stop)
+        handle.drain(output.journal)
+        summary = deliver(recipe, handle, result, checkpoint, output.folder)
+        output.exported(summary.pop("exported", []))
         summary["seconds"] = time.time() - began
-        (output / "summary.json").write_text(json.dumps(summary, indent=2))
         status = "FINISHED"
-        return summary
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Interrupted):
         status = "KILLED"
+        print(f"\nstopped; the same command goes on with what is in {output.folder}", file=sys.stderr)
         raise
     finally:
         handle.finish(status)
+    output.finish(summary)
+    return summary
 
 
-def _experiment(recipe: Recipe) -> str:
-    return recipe.run.experiment or recipe.paper
+def train(
+    recipe: Recipe,
+    handle: RunHandle,
+    output: Path,
+    store: Store,
+    callbacks: Sequence[Any] = (),
+    stop: Stop | None = None,
+) -> tuple[dict[str, Any], Path]:
+    """Train, from the newest checkpoint on; returns the loop's result and the folder of the last checkpoint.
 
+    callbacks: of Ray Train's run (with workers). stop: what signals ask for; without it they are somebody else's.
 
-def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[Any] = ()) -> tuple[dict[str, Any], Path]:
-    """Train; returns the loop's result and the folder of the last checkpoint.
-
-    callbacks: of Ray Train's run (with workers).
+    Raises Interrupted when a signal came; the checkpoint of that step is kept.
     """
-    run, journal = recipe.run, output / "journal.jsonl"
-    if run.workers == 0:
-        host = LocalHost(output)
-        shutil.rmtree(host.folder, ignore_errors=True)
-        with Tracker(journal, handle.uri, handle.run_id, show=ProgressLine().show) as tracker:
-            result = Engine(recipe, host, tracker).run()
-        return result, host.folder
+    stop = stop or Stop()
+    with stop.patient():
+        result = _in_process(recipe, handle, output, store, stop) if recipe.run.workers == 0 else None
+        if recipe.run.workers:
+            result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
+    folder = store.newest()
+    if folder is None:
+        raise CheckpointError(f"the last checkpoint in {store.place} is damaged; the same command makes it again")
+    if not (output / JOURNAL).exists() and (folder / JOURNAL).exists():  # rank 0 was on another node
+        shutil.copy(folder / JOURNAL, output / JOURNAL)
+    assert result is not None  # a loop that was stopped has ended in Interrupted
+    return result, folder
 
+
+def _in_process(recipe: Recipe, handle: RunHandle, output: Path, store: Store, stop: Stop) -> dict[str, Any] | None:
+    with Tracker(output / JOURNAL, handle.uri, handle.run_id, show=ProgressLine().show) as tracker:
+        try:
+            return Engine(recipe, LocalHost(store, lambda: stop.asked is not None), tracker).run()
+        except Stopped:
+            return None
+
+
+def _in_workers(
+    recipe: Recipe, handle: RunHandle, output: Path, place: str, callbacks: Sequence[Any], stop: Stop
+) -> dict[str, Any] | None:
     import ray
-    from ray.train import CheckpointConfig, FailureConfig, RunConfig, ScalingConfig
+    from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
 
+    run = recipe.run
+    shutil.rmtree(output / RAY, ignore_errors=True)  # of a driver that was killed
     board = Board()
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
             "recipe": travelling(recipe).to_json(secrets=True),
             "methods": registry.loaded(),
-            "journal": str(journal),
+            "output": str(output),
+            "place": place,
             "uri": handle.uri,
             "run_id": handle.run_id,
             "board": board.actor,
@@ -243,39 +296,60 @@ def train(recipe: Recipe, handle: RunHandle, output: Path, callbacks: Sequence[A
             | ({"GPU": run.gpus_per_worker} if run.gpus_per_worker else {}),
         ),
         run_config=RunConfig(
-            name=handle.run_id,
-            storage_path=run.storage or str(output / "ray"),
+            # Checkpoints are ours: Ray's are known only seconds after they are there, and not to another driver.
+            name=RAY,
+            storage_path=str(output),
             failure_config=FailureConfig(max_failures=run.max_failures),
-            checkpoint_config=CheckpointConfig(num_to_keep=2),
             callbacks=[*callbacks],
         ),
     )
     try:
-        result = trainer.fit()
-    except ray.train.TrainingFailedError as error:
+        result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
+        return result
+    except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
         raise _worker_error(error) from error
     finally:
         board.close()
-    folder = output / "checkpoint"
-    shutil.rmtree(folder, ignore_errors=True)
-    with result.checkpoint.as_directory() as last:
-        shutil.copytree(last, folder)
-    if not journal.exists() and (folder / "journal.jsonl").exists():  # rank 0 was on another node
-        shutil.copy(folder / "journal.jsonl", journal)
-    if not recipe.run.storage:
-        shutil.rmtree(output / "ray", ignore_errors=True)
-    return result.return_value, folder
+        shutil.rmtree(output / RAY, ignore_errors=True)
+
+
+def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
+    """The trainer's result. In the main thread signals are answered meanwhile: workers are told to stop."""
+    if not stop.main:
+        return trainer.fit()
+    outcome: Future[Any] = Future()
+
+    def fit() -> None:
+        try:
+            outcome.set_result(trainer.fit())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=fit, daemon=True, name="fit").start()
+    told = False
+    while not outcome.done():
+        wait([outcome], timeout=0.2)
+        if stop.asked is not None and not told:
+            board.actor.stop.remote()
+            told = True
+    return outcome.result()
 
 
 def _worker_error(error: Exception) -> Exception:
-    """A worker's own ValueError or non-finite loss, in place of Ray's report about it."""
-    failures = getattr(error, "worker_failures", None) or {}
-    for failure in failures.values():
-        inner = getattr(failure, "_base_exc", failure)
+    """A worker's own ValueError or non-finite loss, in place of Ray's report about it; another own error as Ray tells it."""
+    failures = [*(getattr(error, "worker_failures", None) or {}).values()]
+    for failure in failures:
+        inner = getattr(failure, "_base_exc", None)
         inner = getattr(inner, "cause", inner)
         if isinstance(inner, (ValueError, ArithmeticError)):
             return inner
-    return error
+    lost = [failure for failure in failures if not hasattr(failure, "_base_exc")]  # what others say follows from it
+    if failures and not lost:
+        return error
+    return LostWorker(
+        f"a worker or node was lost ({brief((lost or [error])[0])}). The same command goes on from the last checkpoint; "
+        "--run.max_failures 3 does so by itself"
+    )
 
 
 def deliver(
@@ -288,16 +362,16 @@ def deliver(
     from trainers.engine.card import library_versions, model_card
     from trainers.engine.export import write_export
 
-    export, method = output / "export", load_method(checkpoint)
+    export, method = output / EXPORT, load_method(checkpoint)
     numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
     facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
-    write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))
+    exported = write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
     if skipped:
-        (output / "skipped.json").write_text(json.dumps(skipped, indent=2))
-        handle.log_artifact(output / "skipped.json")
-    handle.log_artifact(output / "recipe.json")
+        (output / SKIPPED).write_text(json.dumps(skipped, indent=2))
+        handle.log_artifact(output / SKIPPED)
+    handle.log_artifact(output / RECIPE)
     handle.log_artifact(export, "export")
     try:
         log_figures(recipe, method, handle, output, export)
@@ -311,6 +385,7 @@ def deliver(
         **result,
         "skipped": skips,
         "export": str(export),
+        "exported": exported,
         "checkpoint": str(checkpoint),
         "mlflow_run_id": handle.run_id,
         "tracking_uri": handle.uri,

@@ -6,7 +6,6 @@ import hashlib
 import logging
 import math
 import os
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -22,9 +21,10 @@ from evaluation.registry import make_tasks
 from evaluation.task import Task, evaluate
 from trainers.engine import checkpoint
 from trainers.engine.batchnorm import synchronised
-from trainers.engine.hosts import Host, from_all_ranks, mean_over_ranks
+from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.step import Stepper
+from trainers.engine.watchdog import Watchdog
 from trainers.engine.window import Window
 from trainers.method import Method
 from trainers.recipe import Recipe
@@ -69,6 +69,9 @@ class Engine:
         self.development: list[Task] = make_tasks(development, evaluation.data)
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
+        self.done = False
+        self.carried: dict[str, Any] | None = None
+        """The window of a run that goes on."""
         self.last_score = -math.inf
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
@@ -80,7 +83,10 @@ class Engine:
         self.evaluation_seconds = 0.0
 
     def run(self) -> dict[str, Any]:
-        """Train to the end. Returns scores before and after, the best step, times and what was skipped."""
+        """Train to the end. Returns scores before and after, the best step, times and what was skipped.
+
+        Raises Stopped where the host was asked to stop, after a checkpoint.
+        """
         with self.host.checkpoint() as folder:
             if folder is not None:
                 self._load(folder)
@@ -94,7 +100,8 @@ class Engine:
                 self.best_score, self.best = -math.inf, None
         readers = self._readers()
         try:
-            self._loop(readers)
+            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout):
+                self._loop(readers)
         finally:  # a trial that a sweep stops leaves its process to the next one
             for reader in readers.values():
                 reader.close()
@@ -102,9 +109,9 @@ class Engine:
 
     def _loop(self, readers: dict[str, Reader]) -> None:
         began = time.perf_counter() - self.seconds
-        window = Window(readers)
-        stop = self.step >= self.steps
-        while not stop:
+        window = self.window = Window(readers)
+        window.restore(self.carried)
+        while not self.done:
             self.stepper(self.step, readers, window)
             self.step += 1
             self.method.after_step(self.step)
@@ -112,18 +119,20 @@ class Engine:
             last = self.step == self.steps
             if self.step % self.recipe.run.log_every == 0 or last:
                 self._report(window, readers)
-                window = Window(readers)
-            stop = last
+                window = self.window = Window(readers)
+            self.done, stopping = last, self.host.stopping()
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
                 start = time.perf_counter()
                 improved = self._evaluate()
                 self.evaluation_seconds += time.perf_counter() - start
                 patience = self.recipe.evaluation.patience
-                stop = stop or (patience is not None and not improved and self.bad_rounds >= patience)
-            every = self.recipe.run.checkpoint_every
-            if stop or (evaluated if every is None else self.step % every == 0):
-                self._save(readers)
+                self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
+            every, stopping = self.recipe.run.checkpoint_every, stopping and not self.done
+            if self.done or stopping or (evaluated if every is None else self.step % every == 0):
+                self._save(readers, last=self.done or stopping)
+            if stopping:
+                raise Stopped(f"stopped after step {self.step} of {self.steps}")
         self.seconds = time.perf_counter() - began  # the last evaluation and checkpoint included
 
     def _readers(self) -> dict[str, Reader]:
@@ -224,16 +233,18 @@ class Engine:
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
 
-    def _save(self, readers: dict[str, Reader]) -> None:
+    def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()
-        positions = from_all_ranks({name: reader.position for name, reader in readers.items()}, self.host)
+        mine = {name: reader.position for name, reader in readers.items()}
+        positions, windows = zip(*from_all_ranks((mine, self.window.state()), self.host), strict=True)
         scores = {"score": self.last_score, "best": self.best_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0:
-            self.host.save(None, metrics)
+            self.host.save(None, metrics, last)
             return
         state = {
             "step": self.step,
+            "done": self.done,
             "best": [self.best_score, self.best_step, self.bad_rounds, self.last_score],
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
@@ -241,18 +252,22 @@ class Engine:
             "positions": positions,
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": self.skips,
+            "windows": windows,
             "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.stepper.optimizers.items()},
         }
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place)
-            checkpoint.write(folder, self.recipe, self.method, self.best, state)
+        weights, best, state = checkpoint.weights_of(self.method), self.best, checkpoint.copied(state)
+
+        def fill(folder: Path) -> None:
+            checkpoint.write(folder, self.recipe, weights, best, state)
             if self.log:
                 self.log.store(folder)
-            self.host.save(folder, metrics)
+
+        self.host.save(fill, metrics, last)
 
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method)
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
+        self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]
         if self.host.rank == 0:
@@ -263,6 +278,7 @@ class Engine:
         positions, world = state["positions"], self.host.world_size
         if len(positions) == world:
             self.positions |= positions[self.host.rank]
+            self.carried = state["windows"][self.host.rank]
         else:
             log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
             self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}

@@ -52,7 +52,10 @@ class ProgressLine:
 
 
 class Board:
-    """A tiny actor with the latest line, which workers on any node write, and a thread of the driver that shows it."""
+    """A tiny actor with the latest line, which workers on any node write, and a thread of the driver that shows it.
+
+    Workers ask it whether to stop.
+    """
 
     def __init__(self) -> None:
         import ray
@@ -60,12 +63,19 @@ class Board:
         class Latest:
             def __init__(self) -> None:
                 self.line: dict[str, Any] | None = None
+                self.asked = False
 
             def put(self, line: dict[str, Any]) -> None:
                 self.line = line
 
             def get(self) -> dict[str, Any] | None:
                 return self.line
+
+            def stop(self) -> None:
+                self.asked = True
+
+            def stopping(self) -> bool:
+                return self.asked
 
         self.actor: Any = ray.remote(num_cpus=0)(Latest).remote()
         self._line, self._done = ProgressLine(), threading.Event()
@@ -93,5 +103,5 @@ class Board:
         import ray
 
         self._done.set()
-        self._thread.join(timeout=15)
+        self._thread.join(timeout=3)
         ray.kill(self.actor)

@@ -94,8 +94,8 @@ class Tracker:
     def __enter__(self) -> Tracker:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(3.0 if kind else 30.0)  # who stops a run does not wait for a server
 
     def _open(self) -> IO[bytes]:
         """The journal; the threads start with it."""

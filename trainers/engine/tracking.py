@@ -281,7 +281,7 @@ class RunHandle:
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
         if self.journal is not None and Journal(self.journal).waiting():
-            self.drain(self.journal, timeout=10)
+            self.drain(self.journal, timeout=3 if status == "KILLED" else 10)
         try:
             self._do({"do": "status", "status": status, "time": int(time.time() * 1000)})
         except Exception as error:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,7 +26,18 @@ class Window:
         """Add `share` of each value, a scalar tensor, to the sum of its name."""
         names = tuple(values)
         added = torch.stack([value.detach().double() for value in values.values()]) * share
-        self.sums[names] = self.sums[names] + added if names in self.sums else added
+        self.sums[names] = self.sums[names].to(added.device) + added if names in self.sums else added
+
+    def state(self) -> dict[str, Any]:
+        """What was measured so far, for a run that goes on; waits for the device."""
+        sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
+        return {"steps": self.steps, "sums": sums, "rates": dict(self.rates)}
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on with what another window measured."""
+        if state is not None:
+            self.steps, self.sums = state["steps"], dict(state["sums"])
+            self.rates.update(state["rates"])
 
     def elapsed(self) -> float:
         return max(1e-9, time.perf_counter() - self.began)

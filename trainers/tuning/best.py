@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import pyarrow.fs
 import torch
 from ray import tune
 
@@ -20,6 +20,7 @@ from evaluation.registry import make_tasks
 from evaluation.task import evaluate
 from trainers.engine.checkpoint import build_method, load_method, module_encoder
 from trainers.engine.launch import deliver
+from trainers.engine.store import Store
 from trainers.engine.tracking import RunHandle
 from trainers.method import Method
 from trainers.recipe import Recipe
@@ -46,15 +47,19 @@ def _curve(table: pd.DataFrame) -> tuple[tuple[int, float], ...]:
 
 
 @contextlib.contextmanager
-def checkpoints(trial: tune.experiment.Trial, storage: str) -> Iterator[dict[int, Path]]:
+def checkpoints(trial: tune.experiment.Trial) -> Iterator[dict[int, Path]]:
     """Folders with the weights that one of Tune's trials chose, by seed. Raises ValueError for one without a checkpoint."""
-    checkpoint, path = trial.checkpoint, trial.last_result.get("checkpoint_path")
-    if checkpoint is None and path is not None:  # Ray Train's own, of a trial of workers
-        checkpoint = tune.Checkpoint(path, pyarrow.fs.FileSystem.from_uri(storage)[0])
-    if checkpoint is None:
-        raise ValueError("the trial has no checkpoint, so there is no model of it")
-    with checkpoint.as_directory() as place:
-        folder = Path(place)
+    checkpoint, place = trial.checkpoint, trial.last_result.get("checkpoint_path")
+    with contextlib.ExitStack() as stack:
+        if checkpoint is not None:
+            folder = Path(stack.enter_context(checkpoint.as_directory()))
+        else:  # of a trial of workers that was stopped early
+            local = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+            store = None if place is None else Store(place, local)
+            found = store and store.newest()
+            if found is None:
+                raise ValueError("the trial has no checkpoint, so there is no model of it")
+            folder = found
         last = json.loads((folder / "recipe.json").read_text())["run"]["seed"]
         earlier = {int(path.name): path for path in sorted((folder / SEEDS).glob("*"))}
         yield {**earlier, int(last): folder}
@@ -90,7 +95,6 @@ def deliver_best(
     plan: Plan,
     trial: Trial,
     ended: tune.experiment.Trial,
-    storage: str,
     parent: RunHandle,
     output: Path,
     model: str,
@@ -102,7 +106,7 @@ def deliver_best(
     ended: the trial as Tune has it.
     """
     shutil.rmtree(output, ignore_errors=True)
-    with checkpoints(ended, storage) as folders:
+    with checkpoints(ended) as folders:
         seed, folder = next(iter(folders.items()))
         shutil.copytree(folder, output / "checkpoint")
         trained = run_folder(plan, trial.trial_id, seed)

@@ -32,8 +32,10 @@ from trainers.engine.checkpoint import weights_of
 from trainers.engine.journal import Journal
 from trainers.engine.launch import quiet, train
 from trainers.engine.loop import Engine
+from trainers.engine.output import store_of
 from trainers.engine.preflight import check
 from trainers.engine.prepare import prepare
+from trainers.engine.store import Fill, Store
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.recipe import Recipe
@@ -144,7 +146,8 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
                 engine.run()
             budget.finish(seed, engine.best_score, weights_of(engine.method), seeded)
         else:
-            _, checkpoint = train(seeded, handle, Path(seeded.run.output), [host.forward()])
+            store = store_of(seeded, handle.run_id)
+            _, checkpoint = train(seeded, handle, Path(seeded.run.output), store, [host.forward(store)])
             score = budget.report_end(seed, checkpoint, handle.run_id)
             best = load_file(checkpoint / ("best.safetensors" if (checkpoint / "best.safetensors").exists() else METHOD))
             budget.finish(seed, score, best, seeded)
@@ -317,21 +320,28 @@ class TrialHost:
             else:
                 yield _adopted(Path(place), Path(fresh))
 
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
-        assert folder is not None  # there is one rank
+    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
+        assert fill is not None  # there is one rank
         if self.keeps_last and "score" in metrics:  # what is delivered is what counts
             metrics = {**metrics, "best": metrics["score"]}
         report = self.budget.report(self.seed, metrics, self.run_id)
-        self.budget.write(folder, self.seed)
-        tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
+        with tempfile.TemporaryDirectory() as place:
+            fill(Path(place))
+            self.budget.write(Path(place), self.seed)
+            tune.report(report, checkpoint=tune.Checkpoint.from_directory(place))
 
-    def forward(self) -> TuneReportCallback:
-        """For a run of Ray Train: its workers' reports, passed on as the trial's. Their checkpoints stay Train's."""
+    def stopping(self) -> bool:
+        """Tune stops trials itself."""
+        return False
+
+    def forward(self, store: Store) -> TuneReportCallback:
+        """For a run of Ray Train: its workers' reports, passed on as the trial's, and where their checkpoints are."""
         budget, seed, run_id = self.budget, self.seed, self.run_id
 
         class Forward(TuneReportCallback):
             def after_report(self, run_context: Any, metrics: list[dict[str, Any]], checkpoint: Any) -> None:
-                super().after_report(run_context, [budget.report(seed, metrics[0], run_id)], checkpoint)
+                report = budget.report(seed, metrics[0], run_id) | {"checkpoint_path": store.place}
+                super().after_report(run_context, [report], checkpoint)
 
         return Forward()
 
@@ -341,6 +351,6 @@ def _adopted(checkpoint: Path, folder: Path) -> Path:
     shutil.copy(checkpoint / METHOD, folder)
     state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
     _, _, _, score = state["best"]
-    state["best"] = [-math.inf, state["step"], 0, score]
+    state["best"], state["done"] = [-math.inf, state["step"], 0, score], False
     torch.save(state, folder / "state.pt")
     return folder

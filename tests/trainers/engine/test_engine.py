@@ -17,6 +17,7 @@ from trainers.engine.checkpoint import load_method
 from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import schedule_factor
+from trainers.engine.output import store_of
 from trainers.engine.step import NonFiniteLoss
 from trainers.engine.window import Window
 from trainers.method import StepOutput
@@ -48,7 +49,7 @@ class Memory:
 
 
 def engine(recipe: Recipe, memory: Memory) -> Engine:
-    host = LocalHost(Path(recipe.run.output))
+    host = LocalHost(store_of(recipe))
     host.device = torch.device("cpu")
     return Engine(recipe, host, memory)
 
@@ -64,8 +65,8 @@ def interrupted(recipe: Recipe) -> None:
     made = engine(recipe, Memory())
     save = made._save
 
-    def stop_after_saving(readers: Any) -> None:
-        save(readers)
+    def stop_after_saving(readers: Any, last: bool) -> None:
+        save(readers, last=True)
         raise KeyboardInterrupt
 
     made._save = stop_after_saving  # type: ignore[method-assign]

@@ -1,0 +1,348 @@
+"""Kill runs at random moments and repeat their command: ``python -m benchmarks.chaos --runs 40``.
+
+Every run is one of these, in turn: in process, with one worker, with two; checkpoints on the local disk or in an S3 server
+on loopback. At a random step, or in the middle of writing a checkpoint, a worker, the driver, the raylet, the control store
+or everything is killed, or the driver is told to stop. Then the same command is repeated until it succeeds.
+
+Checked: the exported weights are, bit for bit, those of a run that nothing happened to; so are all metrics, each step once,
+in one MLflow run that is FINISHED; no process, temporary folder or other run is left. The last line says how many runs went
+well, and the exit code is 1 unless all did.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import random
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import psutil
+import tyro
+
+ROOT = Path(__file__).resolve().parents[1]
+STEPS = 12
+SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --evaluation.keep last --run.checkpoint_every 3"
+SETTINGS += " --run.log_every 2 --run.threads 1"
+RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
+BUCKET = "multicse"
+LIMIT = 240.0
+"""Seconds after which a command counts as hanging."""
+VANISH = 60.0
+"""Seconds that processes have to end by themselves once their command has ended."""
+LIBRARIES = ("pymp-", "torch")
+"""Temporary folders of Python's multiprocessing, which Ray's workers leave however they end, and torch's cache."""
+ATTEMPTS = 4
+"""Times that a command is repeated at most."""
+
+VICTIMS = {
+    "worker": "TrainWorker",
+    "raylet": "raylet/raylet",
+    "control store": "gcs_server",
+}
+"""What Ray's processes are known by."""
+
+
+Kind = Literal["process", "one", "two"]
+WORKERS: dict[Kind, int] = {"process": 0, "one": 1, "two": 2}
+
+
+@dataclass
+class Case:
+    """One run: how it is carried out, and what happens to it."""
+
+    number: int
+    workers: int
+    remote: bool
+    victims: tuple[str, ...]
+    """One for each time that it is disturbed."""
+    moments: tuple[int, ...]
+    """The step after which that happens; below 0: while a checkpoint is being written."""
+    said: list[str] = field(default_factory=list)
+
+    def __str__(self) -> str:
+        how = "in process" if not self.workers else f"{self.workers} worker{'s' * (self.workers > 1)}"
+        what = ", ".join(
+            f"{victim} {'in a checkpoint' if step < 0 else f'after step {step}'}"
+            for victim, step in zip(self.victims, self.moments, strict=True)
+        )
+        return f"{self.number:>3}  {how:<11}{'s3' if self.remote else 'disk':<6}{what}"
+
+
+def cases(runs: int, seed: int, only: Sequence[Kind]) -> Iterator[Case]:
+    """As many as asked for; every kind of run meets every kind of victim when there are enough."""
+    dice, chosen = random.Random(seed), [WORKERS[name] for name in only]
+    victims = {
+        workers: ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])] for workers in chosen
+    }
+    for number in range(runs):
+        workers = chosen[number % len(chosen)]
+        times = dice.choice((1, 1, 2))
+        picked = [victims[workers][(number // len(chosen) + i) % len(victims[workers])] for i in range(times)]
+        moments = sorted(dice.choice((-1, *range(STEPS))) for _ in range(times))
+        yield Case(number, workers, bool(number // len(chosen) % 2), tuple(picked), tuple(moments))
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where everything happens."""
+
+    folder: Path
+    env: Mapping[str, str]
+    """Of every command."""
+
+    @property
+    def temporary(self) -> Path:
+        """Where temporary folders are made."""
+        return self.folder / "tmp"
+
+    @property
+    def uri(self) -> str:
+        return f"sqlite:///{self.folder}/mlflow.db"
+
+    def command(self, output: Path, workers: int, remote: bool) -> list[str]:
+        """What a user types."""
+        places = ["--run.output", str(output), "--run.tracking_uri", self.uri, "--run.workers", str(workers)]
+        storage = ["--run.storage", f"s3://{BUCKET}/runs"] if remote else []
+        script = str(ROOT / "pipelines" / "visualcse.py")
+        return [sys.executable, script, *SETTINGS.split(), *(RAY.split() if workers else []), *places, *storage]
+
+    def start(self, mark: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a command, whose words are appended to a file."""
+        with open(self.folder / f"{mark}.log", "ab") as log:
+            return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT)
+
+
+def family(place: Place) -> list[psutil.Process]:
+    """Processes that work below the folder: all of a run, whoever their parents are and whatever they call themselves."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.cwd().startswith(str(place.folder)) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+def reached(case: Case, output: Path, moment: int) -> bool:
+    """Whether the moment has come. A checkpoint that is on its way has a folder of its own."""
+    if moment < 0:
+        return any((output / "checkpoint").glob("*.part"))
+    journal = output / "journal.jsonl"
+    text = journal.read_text(errors="replace") if journal.exists() else ""
+    return max(map(int, re.findall(r'"step": (\d+),', text)), default=0) >= moment
+
+
+def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> None:
+    """Kill it, or tell the driver to stop."""
+    if victim.startswith("SIG"):
+        driver.send_signal(signal.Signals[victim])
+        return
+    everyone = family(place)
+    if victim in VICTIMS:
+        everyone = [one for one in everyone if VICTIMS[victim] in _line(one)][:1]
+    elif victim == "driver":
+        everyone = [one for one in everyone if one.pid == driver.pid]
+    for one in everyone:
+        with contextlib.suppress(psutil.Error):
+            one.kill()
+
+
+def _line(process: psutil.Process) -> str:
+    with contextlib.suppress(psutil.Error):
+        return " ".join(process.cmdline())
+    return ""
+
+
+def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) -> tuple[int | None, list[str]]:
+    """The exit code, none of a command that hangs, and what processes had to be killed after it.
+
+    at_once: do not wait for the others.
+    """
+    code: int | None = None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = driver.wait(LIMIT)
+    if at_once and code is not None:
+        return code, []
+    deadline = time.monotonic() + VANISH
+    while family(place) and code is not None and time.monotonic() < deadline:
+        time.sleep(0.2)
+    left = family(place)
+    names = [_line(process) for process in left]
+    for process in left:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+    driver.wait()
+    return code, names
+
+
+def carry_out(case: Case, place: Place, dice: random.Random) -> None:
+    """Disturb it, repeat its command until it succeeds. What went wrong is in `said`."""
+    mark = f"run-{case.number}"
+    output = place.folder / mark
+    command = place.command(output, case.workers, case.remote)
+    blows = list(zip(case.victims, case.moments, strict=True))
+    for _ in range(len(blows) + ATTEMPTS):
+        driver = place.start(mark, command)
+        blow = blows.pop(0) if blows else None
+        deadline, told = time.monotonic() + LIMIT, 0.0
+        while blow is not None and driver.poll() is None and time.monotonic() < deadline:
+            if reached(case, output, blow[1]):
+                time.sleep(dice.uniform(0, 0.3) if blow[1] else dice.uniform(0, 10))
+                strike(blow[0], driver, place)
+                told = time.monotonic()
+                break
+            time.sleep(0.002)
+        # Who finds the driver dead repeats the command at once, whatever still runs.
+        code, left = ended(driver, place, at_once=blow is not None and blow[0] == "driver")
+        if left or code is None:
+            case.said.append(f"processes did not end after {blow[0] if blow else 'its end'}: {', '.join(left)}")
+        if told and blow is not None and blow[0].startswith("SIG"):
+            took, expected = time.monotonic() - told, 128 + signal.Signals[blow[0]]
+            if code not in (0, expected) or took > 15 + VANISH:
+                case.said.append(f"{blow[0]}: exit code {code} after {took:.0f} s")
+        if code == 0 and not blows:
+            return
+    case.said.append("the command does not succeed")
+
+
+def weights(output: Path) -> str:
+    """A hash of the exported weights."""
+    file = output / "export" / "model.safetensors"
+    return hashlib.sha256(file.read_bytes()).hexdigest() if file.exists() else "none"
+
+
+def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
+    """Every value that MLflow has of training and evaluation."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(uri)
+    keys = [key for key in client.get_run(run_id).data.metrics if key.split("/")[0] in ("train", "eval", "before", "final")]
+    return {key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key)) for key in keys}
+
+
+def _parts(case: Case) -> int:
+    """What a run is compared with: one worker gives what a run in process does."""
+    return 2 if case.workers == 2 else 0
+
+
+def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> None:
+    """Compare with the undisturbed run, and look for what is left. What is wrong is in `said`.
+
+    known: names of temporary folders that undisturbed runs leave as well.
+    """
+    from mlflow import MlflowClient
+
+    output = place.folder / f"run-{case.number}"
+    if weights(output) != weights(reference):
+        case.said.append("other weights")
+    client = MlflowClient(place.uri)
+    (experiment,) = client.search_experiments(filter_string="name = 'visualcse'")
+    runs = [
+        run
+        for run in client.search_runs([experiment.experiment_id], max_results=1000)
+        if run.data.params.get("run.output") == str(output)
+    ]
+    statuses = [run.info.status for run in runs]
+    if statuses != ["FINISHED"]:
+        case.said.append(f"its runs are {statuses}")
+    elif metrics(place.uri, runs[0].info.run_id) != metrics(place.uri, _run_id(reference)):
+        case.said.append("other metrics")
+    left = [
+        *output.glob("checkpoint/*.part"),
+        *output.glob("checkpoint/rank-*"),
+        *output.glob(".export-*"),
+        *output.glob("ray"),
+        *(file for file in place.temporary.iterdir() if file.name not in known and not file.name.startswith(LIBRARIES)),
+    ]
+    if left:
+        case.said.append(f"left behind: {', '.join(map(str, left))}")
+
+
+def _run_id(output: Path) -> str:
+    return str(json.loads((output / "summary.json").read_text())["mlflow_run_id"])
+
+
+@contextlib.contextmanager
+def prepared(keep: Path | None) -> Iterator[Place]:
+    """A folder of its own with an S3 server; afterwards nothing of it is left, unless it is to be kept."""
+    from moto.server import ThreadedMotoServer
+
+    folder = keep or Path(tempfile.mkdtemp(prefix="chaos-"))
+    folder.mkdir(parents=True, exist_ok=True)
+    folder = folder.resolve()
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    env = {
+        **{name: value for name, value in os.environ.items() if name not in ("RAY_ADDRESS", "MLFLOW_TRACKING_URI")},
+        "AWS_ENDPOINT_URL": f"http://{host}:{port}",
+        "AWS_ACCESS_KEY_ID": "test",
+        "AWS_SECRET_ACCESS_KEY": "test",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "TMPDIR": str(folder / "tmp"),
+        "RAY_TMPDIR": str(folder / "r"),
+        "HF_HUB_OFFLINE": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+    }
+    for name in ("tmp", "r"):
+        (folder / name).mkdir(exist_ok=True)
+    import boto3
+
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
+    boto3.client("s3", endpoint_url=env["AWS_ENDPOINT_URL"], **keys).create_bucket(Bucket=BUCKET)
+    try:
+        yield Place(folder, env)
+    finally:
+        server.stop()
+        if keep is None:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def undisturbed(place: Place, workers: int) -> Path:
+    """The output of a run that nothing happens to."""
+    mark = f"whole-{workers}"
+    driver = place.start(mark, place.command(place.folder / mark, workers, remote=False))
+    if ended(driver, place) != (0, []):
+        sys.exit(f"a run that nothing happens to fails:\n{(place.folder / f'{mark}.log').read_text()[-3000:]}")
+    return place.folder / mark
+
+
+def main(runs: int = 40, seed: int = 0, only: tuple[Kind, ...] = ("process", "one", "two"), keep: Path | None = None) -> int:
+    """Kill `runs` runs and repeat their commands; `seed`: of moments and victims; `keep`: work there and leave all of it.
+
+    Returns the exit code.
+    """
+    dice, good, all_cases = random.Random(seed + 1), 0, list(cases(runs, seed, only))
+    with prepared(keep) as place:
+        references = {parts: undisturbed(place, parts) for parts in sorted({_parts(case) for case in all_cases})}
+        known = {file.name for file in place.temporary.iterdir()}  # caches of libraries
+        for case in all_cases:
+            began = time.monotonic()
+            carry_out(case, place, dice)
+            judge(case, place, references[_parts(case)], known)
+            good += not case.said
+            print(f"{case}  {time.monotonic() - began:.0f} s  {'; '.join(case.said) or 'as it should'}", flush=True)
+            if case.said:
+                print((place.folder / f"run-{case.number}.log").read_text(errors="replace")[-3000:], flush=True)
+    print(
+        f"{good} of {len(all_cases)} runs went on by repeating the command and ended bit-identical, with each step once; "
+        f"{'nothing was' if good == len(all_cases) else 'see above for what was'} left behind"
+    )
+    return 0 if good == len(all_cases) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(tyro.cli(main, description=__doc__))

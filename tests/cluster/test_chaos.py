@@ -1,0 +1,16 @@
+"""Four runs of the chaos benchmark: killed in process and through Ray, with checkpoints on the disk and in a store."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks import chaos
+
+
+@pytest.mark.cluster
+@pytest.mark.timeout(1500)
+def test_what_dies_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
+    code = chaos.main(runs=4, seed=1, only=("process", "one"))
+    said = capsys.readouterr().out
+    assert code == 0 and said.splitlines()[-1].startswith("4 of 4"), said

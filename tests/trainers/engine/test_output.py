@@ -1,0 +1,155 @@
+"""A run's folder: what died goes on, what is finished stays, and nobody else's is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from trainers.engine import launch
+from trainers.engine.launch import fit
+from trainers.engine.lease import held
+from trainers.engine.loop import Engine
+from trainers.engine.stop import Interrupted
+from trainers.method import Method
+from trainers.recipe import Recipe, RecipeError
+
+
+@pytest.fixture(autouse=True)
+def _no_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "log_figures", lambda *_: None)
+
+
+class Died(BaseException):
+    """What no code of ours catches, as a process that is killed."""
+
+
+def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
+    """Carry a recipe out until after a step, and end as a killed process does: nothing is told to MLflow."""
+
+    def after_step(method: Method, done: int) -> None:
+        if done == step:
+            for thread in threading.enumerate():
+                if thread.name == "checkpoint":
+                    thread.join()
+            raise Died
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Method, "after_step", after_step)
+        patch.setattr("trainers.engine.tracking.RunHandle.finish", lambda *_: None)
+        with pytest.raises(Died):
+            fit(recipe)
+
+
+def runs(recipe: Recipe) -> dict[str, str]:
+    """Run id -> status of all runs in MLflow."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(recipe.run.tracking_uri)
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    return {run.info.run_id: run.info.status for run in client.search_runs(experiments)}
+
+
+def history(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
+    from mlflow import MlflowClient
+
+    return sorted((m.step, m.value) for m in MlflowClient(recipe.run.tracking_uri).get_metric_history(run_id, "train/text"))
+
+
+def weights(output: Path) -> bytes:
+    return (output / "export" / "model.safetensors").read_bytes()
+
+
+def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
+    broken = recipe.replace("run.log_every", 2).replace("evaluation.keep", "last")
+    expected = fit(broken.replace("run.output", str(tmp_path / "whole")))
+    dies(monkeypatch, broken, 4)
+    (dead,) = runs(recipe).keys() - {expected["mlflow_run_id"]}
+    assert runs(recipe)[dead] == "RUNNING"
+    mine = [tmp_path / "run" / folder / "thesis.txt" for folder in ("checkpoint", "export")]
+    for file in mine:
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("mine")
+    begun, load = [], Engine._load
+    monkeypatch.setattr(Engine, "_load", lambda engine, folder: (load(engine, folder), begun.append(engine.step)))
+    summary = fit(broken)
+    assert begun == [3] and summary["mlflow_run_id"] == dead
+    assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
+    assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
+    assert history(recipe, dead) == history(recipe, expected["mlflow_run_id"])
+    assert [step for step, _ in history(recipe, dead)] == [2, 4, 6]
+    assert [file.read_text() for file in mine] == ["mine", "mine"]
+
+    # Once more: finished. Its weights are not made again, and another recipe does not replace them by chance.
+    written = (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns
+    assert fit(broken) == summary == json.loads((tmp_path / "run" / "summary.json").read_text())
+    other = broken.replace("optim.text.lr", 2e-3)
+    with pytest.raises(RecipeError, match=r"finished run .*optim\.text\.lr: 0\.001 there, 0\.002 here.*run\.overwrite"):
+        fit(other)
+    assert (tmp_path / "run" / "export" / "model.safetensors").stat().st_mtime_ns == written
+    again = fit(other.replace("run.overwrite", True))
+    assert again["identity"] != summary["identity"] and weights(tmp_path / "run") != weights(tmp_path / "whole")
+    assert [file.read_text() for file in mine] == ["mine", "mine"]
+    assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
+
+
+def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RecipeError, match=r"run\.resume='must'"):
+        fit(recipe.replace("run.resume", "must"))
+    dies(monkeypatch, recipe, 5)
+    (dead,) = runs(recipe)
+    with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
+        fit(recipe.replace("run.seed", 7))
+    summary = fit(recipe.replace("run.resume", "never"))
+    assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
+    assert [step for step, _ in history(recipe, summary["mlflow_run_id"])] == [1, 2, 3, 4, 5, 6]
+
+
+def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
+    with held(tmp_path / "run"), pytest.raises(RecipeError, match=rf"run\.output=.*in use by process {os.getpid()} on"):
+        fit(recipe)
+    assert not (tmp_path / "run" / "recipe.json").exists()
+    (tmp_path / "run" / "export").mkdir()
+    with pytest.raises(RecipeError, match=r"run\.output=.* holds export"):  # which no run wrote
+        fit(recipe)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_a_run_after_its_step(
+    recipe: Recipe, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def after_step(method: Method, done: int) -> None:
+        if done == 5:
+            os.kill(os.getpid(), number)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Method, "after_step", after_step)
+        with pytest.raises(Interrupted) as stopped:
+            fit(recipe)
+    assert stopped.value.code == 128 + number and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert "the same command goes on" in capsys.readouterr().err
+    assert [*runs(recipe).values()] == ["KILLED"]
+    begun, load = [], Engine._load
+    monkeypatch.setattr(Engine, "_load", lambda engine, folder: (load(engine, folder), begun.append(engine.step)))
+    summary = fit(recipe.replace("run.resume", "must"))
+    assert begun == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
+
+
+def test_a_second_signal_ends_at_once() -> None:
+    program = """
+import os, signal, time
+from trainers.engine.stop import Stop
+with Stop() as stop, stop.patient():
+    for number in (signal.SIGTERM, signal.SIGINT):
+        os.kill(os.getpid(), number)
+        print(stop.asked, flush=True)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "15\n", "")

@@ -1,0 +1,188 @@
+"""A run's folder: who works in it, which run is in it, and what of it is ours."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import logging
+import os
+import shutil
+import socket
+from pathlib import Path
+from typing import Any
+
+from trainers.engine.journal import Journal
+from trainers.engine.store import CheckpointError, Store
+from trainers.engine.tracking import RunHandle, TrackingError, find_runs, import_mlflow, open_run
+from trainers.recipe import Recipe, RecipeError, local_name
+
+log = logging.getLogger(__name__)
+
+RECIPE, SUMMARY, NOTE, JOURNAL, SKIPPED = "recipe.json", "summary.json", "run.json", "journal.jsonl", "skipped.json"
+"""Files of a run's folder: what it does, what came of it, its run in MLflow, what is logged, which samples were left out."""
+CHECKPOINT, EXPORT, RAY = "checkpoint", "export", "ray"
+"""Folders of it: checkpoints, the model, what Ray Train writes down while it trains."""
+
+
+class Output:
+    """The folder that a recipe's run is in. Nothing else than what runs wrote is ever removed from it."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe, self.folder, self.store = recipe, Path(recipe.run.output), store_of(recipe)
+        self.journal = self.folder / JOURNAL
+
+    def finished(self) -> dict[str, Any] | None:
+        """The summary of this recipe's run, when that was carried out already, which is said; none: there is work to do.
+
+        Raises RecipeError for a folder that holds another recipe's run.
+        """
+        if self.recipe.run.overwrite:
+            return None
+        if self.folder.exists() and not self.folder.is_dir():
+            raise RecipeError(f"run.output={str(self.folder)!r} is a file; give a folder")
+        summary = _read(self.folder / SUMMARY)
+        self._refuse_another(summary)
+        if summary is not None:
+            print(f"finished already: {self.folder} (--run.overwrite trains it again)")
+        return summary
+
+    def _refuse_another(self, summary: dict[str, Any] | None) -> None:
+        if not (self.folder / RECIPE).exists():
+            if found := [name for name in (SUMMARY, CHECKPOINT, EXPORT) if (self.folder / name).exists()]:
+                raise RecipeError(
+                    f"run.output={str(self.folder)!r} holds {', '.join(found)} and no recipe.json, so that is of no run and "
+                    "would be replaced; give another folder, or --run.overwrite"
+                )
+            return
+        try:
+            other = Recipe.from_json((self.folder / RECIPE).read_text())
+        except ValueError as error:
+            if summary is None:
+                return
+            raise RecipeError(
+                f"{self.folder} holds a finished run of another version ({error}); give another run.output"
+            ) from None
+        if other.identity() == self.recipe.identity():
+            return
+        state = "a finished" if summary else "an unfinished" if _begun(other) else None
+        if state is not None:
+            apart = [f"{path}: {there} there, {here} here" for path, (here, there) in self.recipe.differences(other).items()]
+            raise RecipeError(
+                f"{self.folder} holds {state} run of other settings: {'; '.join(apart)}. "
+                "Give another run.output, or --run.overwrite to replace it"
+            )
+
+    def claim(self) -> RunHandle:
+        """Make the folder this run's: what goes on stays, what does not is removed. Its run in MLflow, new or the same.
+
+        What is `finished` is not to be claimed. Raises RecipeError with ``run.resume=must`` where there is nothing to go on
+        with.
+        """
+        run, store = self.recipe.run, self.store
+        store.tidy()
+        for left in self.folder.glob(".export-*"):
+            shutil.rmtree(left, ignore_errors=True)
+        note = _read(self.folder / NOTE) or {}
+        same = note.get("identity") == self.recipe.identity() or (store.remote and bool(store.steps()))
+        goes_on = same and not run.overwrite and run.resume != "never"
+        if run.resume == "must" and not goes_on:
+            raise RecipeError(
+                f"run.resume='must': there is no unfinished run of this recipe in {self.folder}; leave it out to begin one"
+            )
+        if not goes_on:
+            if note:
+                _end_dead(note["uri"], note["run_id"])
+            self.clear()
+            store.clear()
+        cut_off = (self.folder / RECIPE).exists() and not note  # while its run was made
+        (self.folder / RECIPE).write_text(self.recipe.replace("run.overwrite", False).to_json())
+        handle = self._open(note.get("run_id") if goes_on else None, look=cut_off or goes_on)
+        _write(self.folder / NOTE, {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity()})
+        if goes_on and (steps := store.steps()):
+            print(f"goes on after step {steps[0]} in {self.folder} (--run.resume never begins anew)")
+        return handle
+
+    def _open(self, run_id: str | None, look: bool) -> RunHandle:
+        """The run in MLflow: `run_id`, else, where to look is worth it, the one that was begun for this output."""
+        recipe, key = self.recipe, key_of(self.recipe)
+        uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
+        name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
+        tags = {"identity": recipe.identity(), "key": key}
+        if run_id is None and look:
+            run_id = next((found.run_id for found in find_runs(uri, experiment, {"key": key})), None)
+        if run_id is not None:
+            try:
+                return open_run(uri, experiment, name, {}, run_id=run_id, journal=self.journal)
+            except TrackingError as error:
+                log.warning("%s; a new run is begun there, from the checkpoint", error)
+        return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal)
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write down what came of the run; from now on it is finished."""
+        _write(self.folder / SUMMARY, summary)
+
+    def clear(self) -> None:
+        """Remove what a run left, so that another can begin; the journal of one that was not sent stays."""
+        note = _read(self.folder / NOTE) or {}
+        for name in [SUMMARY, NOTE, SKIPPED, *(f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))]:
+            (self.folder / name).unlink(missing_ok=True)
+        Store(str(self.folder / CHECKPOINT)).clear()
+        if self.journal.exists():
+            Journal(self.journal).set_aside()
+        shutil.rmtree(self.folder / RAY, ignore_errors=True)
+
+    def exported(self, names: list[str]) -> None:
+        """Remember which files of the export are ours."""
+        note = _read(self.folder / NOTE) or {}
+        _write(self.folder / NOTE, note | {EXPORT: names})
+
+
+def experiment_of(recipe: Recipe) -> str:
+    """Of MLflow."""
+    return recipe.run.experiment or recipe.paper
+
+
+def key_of(recipe: Recipe) -> str:
+    """What a run is called where several are: the same recipe and output, and without a common storage the same machine."""
+    output = local_name(recipe.run.output) if recipe.run.storage else f"{socket.gethostname()} {recipe.run.output}"
+    both = f"{recipe.identity()} {output}"
+    return f"{recipe.name.replace('/', '-')}-{hashlib.sha256(both.encode()).hexdigest()[:12]}"
+
+
+def store_of(recipe: Recipe, name: str | None = None) -> Store:
+    """The checkpoints of a recipe's run: in its output, or in ``run.storage`` below a name, by default its key."""
+    local = Path(recipe.run.output) / CHECKPOINT
+    if not recipe.run.storage:
+        return Store(str(local))
+    base, question, options = recipe.run.storage.partition("?")
+    return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local)
+
+
+def _end_dead(uri: str, run_id: str) -> None:
+    """End a run in MLflow whose process died and that nobody will go on with."""
+    with contextlib.suppress(Exception):  # a server that is away, a run that was deleted
+        client = import_mlflow().MlflowClient(uri)
+        if client.get_run(run_id).info.status == "RUNNING":
+            client.set_terminated(run_id, "KILLED")
+
+
+def _begun(recipe: Recipe) -> bool:
+    try:
+        return bool(store_of(recipe).steps())
+    except (OSError, CheckpointError):  # a store that is no more
+        return False
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    with contextlib.suppress(OSError, ValueError):
+        found: dict[str, Any] = json.loads(file.read_text())
+        return found
+    return None
+
+
+def _write(file: Path, content: dict[str, Any]) -> None:
+    """Replace a file, which is whole at any time."""
+    fresh = file.with_name(f".{file.name}.new")
+    fresh.write_text(json.dumps(content, indent=2))
+    os.replace(fresh, file)

@@ -38,6 +38,7 @@ def step(folder: Path) -> dict[str, Call]:
     from trainers.engine.checkpoint import build_method
     from trainers.engine.hosts import LocalHost
     from trainers.engine.loop import Engine
+    from trainers.engine.store import Store
 
     recipe = parts.changed(
         simcse.demo(),
@@ -57,7 +58,7 @@ def step(folder: Path) -> dict[str, Call]:
 
     def ours() -> None:
         with tempfile.TemporaryDirectory() as place:
-            Engine(recipe, LocalHost(Path(place)), None).run()
+            Engine(recipe, LocalHost(Store(place)), None).run()
 
     def bare() -> None:
         encoder: Any = build_method(recipe).sentence_encoder

@@ -28,6 +28,7 @@ from pipelines.cli import prepare
 from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import TurnOptimizer
+from trainers.engine.store import Store
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import open_run
 from trainers.engine.window import Window
@@ -55,7 +56,7 @@ class Preloaded:
 def engine(recipe: Recipe, log: Tracker | None = None) -> Engine:
     """The engine of a recipe in this process, with as many threads as the benchmark has."""
     changed = recipe.replace("run.threads", torch.get_num_threads())
-    return Engine(changed, LocalHost(Path(recipe.run.output)), log)
+    return Engine(changed, LocalHost(Store(f"{recipe.run.output}/checkpoint")), log)
 
 
 def text_recipe(model: Path, place: str, batch: int) -> Recipe:
@@ -86,7 +87,7 @@ def batches(made: Engine, stream: str, count: int) -> list[Batch]:
 def between(made: Engine, readers: Any, window: Window) -> dict[str, float]:
     """Seconds of an evaluation and of a checkpoint, each the better of two, and of a line of the log."""
     took: dict[str, list[float]] = {"evaluation": [], "checkpoint": []}
-    for name, call in {"evaluation": made._evaluate, "checkpoint": lambda: made._save(readers)}.items():
+    for name, call in {"evaluation": made._evaluate, "checkpoint": lambda: made._save(readers, last=True)}.items():
         for _ in range(2):
             began = clock()
             call()

@@ -37,7 +37,7 @@ from data.streams import decode
 from data.streams.audio import AudioStream
 from data.streams.base import StreamConfig
 from data.streams.image import ImageStream
-from data.window import Chunk, WindowReader, columns_of
+from data.window import Chunk, Skipped, WindowReader, columns_of
 
 Kind = Literal["small", "photographs", "sounds"]
 TITLES: dict[Kind, str] = {
@@ -213,7 +213,7 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> None:
         config.row(sample, rng)
         stage("decode and views")
     seen["views"] = seen.pop("decode and views") - seen["decode"]
-    rows = list(reader.decoded(plan))
+    rows = [row for row in reader.decoded(plan) if not isinstance(row, Skipped)]
     began = time.perf_counter()
     chunk = Chunk(columns_of(rows), [])
     stage("stack")

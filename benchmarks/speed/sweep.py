@@ -26,6 +26,7 @@ from pipelines.cli import prepare
 from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import resolve
 from trainers.engine.loop import Engine
+from trainers.engine.store import Store
 
 
 class Ran(NamedTuple):
@@ -61,7 +62,7 @@ def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any
             recipe = recipe.replace(path, value)
         prepare(recipe)
         with tempfile.TemporaryDirectory() as place:
-            seconds += Engine(recipe.replace("run.output", place), LocalHost(Path(place)), None).run()["train_seconds"]
+            seconds += Engine(recipe.replace("run.output", place), LocalHost(Store(place)), None).run()["train_seconds"]
     return seconds
 
 

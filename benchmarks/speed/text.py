@@ -40,6 +40,7 @@ from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.prepare import sentences
+from trainers.engine.store import Fill, Store
 from trainers.recipe import OptimConfig, Recipe
 
 BATCH, LENGTH, TEMPERATURE, LR = 64, 32, 0.05, 3e-5
@@ -70,7 +71,7 @@ def recipe_of(folder: str, precision: str, threads: int) -> Recipe:
 class Quiet(LocalHost):
     """This process, where nothing is kept."""
 
-    def save(self, folder: Path | None, metrics: dict[str, float]) -> None:
+    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
         pass
 
 
@@ -99,7 +100,7 @@ def ours(recipe: Recipe) -> Block:
     def block(steps: int) -> float:
         log = Speeds()
         run = {"run.max_steps": 2 * steps, "run.log_every": steps, "evaluation.every": 10**6}
-        Engine(parts.changed(recipe, run), Quiet(Path("unused")), log).run()
+        Engine(parts.changed(recipe, run), Quiet(Store("unused")), log).run()
         return steps * BATCH / log.windows[1]
 
     return block

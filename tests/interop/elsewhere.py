@@ -26,7 +26,7 @@ def vectors(folder: str, texts: list[str]) -> dict[str, Any]:
     found["faiss"] = np.stack([index.reconstruct(int(row)) for row in index.search(own, 1)[1][:, 0]])
     files = {path.stem: f"onnx/{path.name}" for path in sorted(Path(folder, "onnx").glob("*.onnx"))}
     for name, file in files.items():
-        options = {"file_name": file, "provider": "CPUExecutionProvider"}
+        options: dict[str, Any] = {"file_name": file, "provider": "CPUExecutionProvider"}
         found[name] = SentenceTransformer(folder, device="cpu", backend="onnx", model_kwargs=options).encode(texts)
     if files:  # optimum's own exporter reads the folder as well
         options = {"export": True, "provider": "CPUExecutionProvider"}

@@ -35,7 +35,8 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
             f"{PYTHON} is not there: `make test-interop` makes an environment with sentence-transformers 5 and optimum"
         )
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
-    place, want = tmp_path_factory.mktemp("exports"), {}
+    place = tmp_path_factory.mktemp("exports")
+    want: dict[str, np.ndarray] = {}
     for pooling in POOLINGS:
         encoder = TextEncoder.from_pretrained(str(ROOT / "models" / "small-bert-en"), pooling).eval()
         encoder.normalise = pooling == "mean"

@@ -56,7 +56,7 @@ def checkpoints(trial: tune.experiment.Trial) -> Iterator[dict[int, Path]]:
         else:  # of a trial of workers that was stopped early
             local = Path(stack.enter_context(tempfile.TemporaryDirectory()))
             store = None if place is None else Store(place, local)
-            found = store and store.newest()
+            found = None if store is None else store.newest()
             if found is None:
                 raise ValueError("the trial has no checkpoint, so there is no model of it")
             folder = found

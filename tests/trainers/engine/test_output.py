@@ -78,7 +78,12 @@ def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, monkeypatch: p
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
     begun, load = [], Engine._load
-    monkeypatch.setattr(Engine, "_load", lambda engine, folder: (load(engine, folder), begun.append(engine.step)))
+
+    def seen(engine: Engine, folder: Path) -> None:
+        load(engine, folder)
+        begun.append(engine.step)
+
+    monkeypatch.setattr(Engine, "_load", seen)
     summary = fit(broken)
     assert begun == [3] and summary["mlflow_run_id"] == dead
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
@@ -137,7 +142,12 @@ def test_a_signal_ends_a_run_after_its_step(
     assert "the same command goes on" in capsys.readouterr().err
     assert [*runs(recipe).values()] == ["KILLED"]
     begun, load = [], Engine._load
-    monkeypatch.setattr(Engine, "_load", lambda engine, folder: (load(engine, folder), begun.append(engine.step)))
+
+    def seen(engine: Engine, folder: Path) -> None:
+        load(engine, folder)
+        begun.append(engine.step)
+
+    monkeypatch.setattr(Engine, "_load", seen)
     summary = fit(recipe.replace("run.resume", "must"))
     assert begun == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
 

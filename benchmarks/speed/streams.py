@@ -214,7 +214,7 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> None:
         config.row(sample, rng)
         stage("decode and views")
     seen["views"] = seen.pop("decode and views") - seen["decode"]
-    rows = list(reader.decoded(plan))
+    rows = [row for row in reader.decoded(plan) if isinstance(row, dict)]
     began = time.perf_counter()
     chunk = Chunk(columns_of(rows), [])
     stage("stack")

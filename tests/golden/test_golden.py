@@ -9,6 +9,7 @@ Another processor or build of torch rounds differently: there the steps are comp
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import importlib
 import json
@@ -28,6 +29,7 @@ from threadpoolctl import threadpool_limits
 
 from pipelines.cli import parse, prepare
 from trainers.engine import launch
+from trainers.engine.store import CheckpointError
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
@@ -99,9 +101,11 @@ def _worker(rank: int, name: str) -> None:
     os.environ["MLFLOW_TRACKING_URI"] = f"sqlite:///rank-{rank}.db"
     dist.init_process_group("gloo", init_method=f"file://{Path.cwd()}/{name}-store", rank=rank, world_size=2)
     launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
-    if rank:
-        launch.deliver = lambda *_: {}
-    train(name.removesuffix(TWO), f"{name}-rank-{rank}" if rank else name)
+    if rank:  # keeps no checkpoint, so there is nothing to deliver
+        with contextlib.suppress(CheckpointError):
+            train(name.removesuffix(TWO), f"{name}-rank-{rank}")
+    else:
+        train(name.removesuffix(TWO), name)
     dist.destroy_process_group()
 
 

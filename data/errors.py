@@ -17,8 +17,9 @@ class DataError(ValueError):
     Passwords and signatures of URLs do not appear in it: it is printed and logged.
     """
 
-    def __init__(self, text: str) -> None:
-        text = text.encode("utf-8", "backslashreplace").decode()  # names of damaged samples may hold anything
+    def __init__(self, text: object) -> None:
+        # Ray makes one of an error; names of damaged samples may hold anything.
+        text = str(text).encode("utf-8", "backslashreplace").decode()
         super().__init__(redacted(text if len(text) <= LONGEST else f"{text[: LONGEST // 2]} ... {text[-LONGEST // 2 :]}"))
 
 

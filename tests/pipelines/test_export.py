@@ -90,10 +90,13 @@ def test_nothing_is_overwritten_by_accident(recipe: Recipe, tmp_path: Path, caps
     (tmp_path / "precious" / "file").write_text("x")
     assert verb.main([str(checkpoint), str(out)]) == 0
     (out / "mark").write_text("old")
+    (out / "onnx").mkdir()
+    (out / "onnx" / "model.onnx").write_text("of the weights before")
     assert verb.main([str(checkpoint), str(out)]) == 2
     assert "--overwrite" in capsys.readouterr().err and (out / "mark").exists()
     assert verb.main([str(checkpoint), str(out), "--overwrite"]) == 0
-    assert not (out / "mark").exists() and (out / "modules.json").exists()
+    assert (out / "mark").exists() and (out / "modules.json").exists()  # what is not ours stays
+    assert not (out / "onnx" / "model.onnx").exists()
     assert verb.main([str(checkpoint), str(tmp_path / "precious"), "--overwrite"]) == 2
     assert (tmp_path / "precious" / "file").read_text() == "x"
 

@@ -224,7 +224,7 @@ def released_token_loss(made: MoCoUTRL, ids: Tensor, mask: Tensor) -> Tensor | N
     places = [place for one in ids for place in range(PADDED) if one[0, place] != one[2, place]]
     if len(places) != len(ids):
         return None
-    states = made.sentence_encoder.outputs(ids[0], mask[0]).tokens
+    states = made.sentence_encoder.outputs(ids[0], mask[0], padding=True).tokens
     outputs = [sign * states[view, place] for view, sign in ((0, 1), (1, 1), (2, -1)) for place in places]
     return F.mse_loss(torch.stack(outputs), torch.stack([made.dictionary[ids[0, v, p]] for v in range(3) for p in places]))
 
@@ -252,7 +252,7 @@ def test_disagree_6_3_released_mean_counts_padding() -> None:
     z = made.encode("text", batch)["z"]
     ids = F.pad(batch["input_ids"], (0, PADDED - 8)).flatten(0, 1)
     mask = F.pad(batch["attention_mask"], (0, PADDED - 8)).flatten(0, 1)
-    tokens = made.sentence_encoder.outputs(ids, mask).tokens
+    tokens = made.sentence_encoder.outputs(ids, mask, padding=True).tokens
     assert tokens.shape[1] == 200 and torch.allclose(z.flatten(0, 1), tokens.mean(1), atol=1e-5)
     masked = method(variant="released", mean_with_padding=False).encode("text", batch)["z"]
     assert not torch.allclose(z, masked, atol=1e-3)

@@ -54,6 +54,8 @@ def write_export(
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh / name, out / name)
+        for stale in {FLOAT, INT8} - set(names):  # of the weights before
+            (out / stale).unlink(missing_ok=True)
     return names
 
 

@@ -339,7 +339,7 @@ def _worker_error(error: Exception) -> Exception:
     """A worker's own ValueError or non-finite loss, in place of Ray's report about it; another own error as Ray tells it."""
     failures = [*(getattr(error, "worker_failures", None) or {}).values()]
     for failure in failures:
-        inner = getattr(failure, "_base_exc", None)
+        inner = getattr(failure, "_base_exc", failure)
         inner = getattr(inner, "cause", inner)
         if isinstance(inner, (ValueError, ArithmeticError)):
             return inner

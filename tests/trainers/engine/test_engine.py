@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import traceback
 from pathlib import Path
+from shutil import which
 from typing import Any
 
 import pytest
@@ -193,6 +194,7 @@ def test_settings_that_save_memory_change_no_result(
             assert found.losses()[step][name] == pytest.approx(values[name], rel=rel), (step, name)
 
 
+@pytest.mark.skipif(not (which("g++") or which("clang++")), reason="torch.compile needs a C++ compiler: g++")
 def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path) -> None:
     content = still(recipe).model_dump()
     content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))

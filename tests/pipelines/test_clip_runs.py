@@ -111,6 +111,7 @@ def here(recipe: Recipe, place: Path, changes: dict[str, Any]) -> Recipe:
     return parts.changed(recipe, {f"run.{name}": value for name, value in run.items()} | changes)
 
 
+@pytest.mark.cluster
 def test_sixty_steps_of_the_demo_find_sounds_far_above_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sounds and captions that were held out; vectors at random find 21 % of the sounds among the first ten."""
     monkeypatch.chdir(tmp_path)

@@ -182,6 +182,7 @@ def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
     assert places[0] == places[1] and len(set(places)) == 2
 
 
+@pytest.mark.cluster
 def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     search = made(small, trials=5)
     trials, plan, _, parent = carried_out(search, tmp_path / "sweep")

@@ -178,7 +178,7 @@ def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
         assert gap <= 1e-10 * max(1.0, value.abs().max().item()), f"{name} is off by {gap}"
 
 
-@pytest.mark.parametrize("world", [2, 4])
+@pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.cluster)])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
     mp.spawn(_worker, args=(world, str(tmp_path)), nprocs=world)
     for kind in ("whole", "chunks"):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import sys
 from collections import deque
 from typing import Any, NamedTuple
 
@@ -42,8 +40,6 @@ class Stepper:
             if run.gradient_checkpointing:
                 model.gradient_checkpointing_enable({"use_reentrant": False})
             if run.compile:
-                # The compiler imports setuptools, which by default refuses a standard distutils that is imported already.
-                os.environ.setdefault("SETUPTOOLS_USE_DISTUTILS", "stdlib" if "distutils" in sys.modules else "local")
                 model.compile(dynamic=True)
         self.model: nn.Module = method
         if host.world_size > 1 and run.chunk is None:  # DDP is for one backward, and cached gradients have several

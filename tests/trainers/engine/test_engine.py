@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import traceback
 from pathlib import Path
 from shutil import which
@@ -194,8 +195,11 @@ def test_settings_that_save_memory_change_no_result(
             assert found.losses()[step][name] == pytest.approx(values[name], rel=rel), (step, name)
 
 
+@pytest.mark.cluster
 @pytest.mark.skipif(not (which("g++") or which("clang++")), reason="torch.compile needs a C++ compiler: g++")
-def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path) -> None:
+def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if sys.version_info < (3, 12):  # the compiler imports setuptools, which cannot replace distutils in a test session
+        monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
     content = still(recipe).model_dump()
     content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))
     content["method"] = SimCSEConfig(head="none")

@@ -107,6 +107,7 @@ def _open(uri: str) -> str:
     return open_run(uri, "race", "run", {"a": 1}).experiment_id
 
 
+@pytest.mark.cluster
 def test_several_drivers_make_one_database(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'fresh.db'}"
     with ProcessPoolExecutor(3, mp_context=get_context("spawn")) as pool:

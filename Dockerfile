@@ -9,4 +9,5 @@ COPY --chown=ray:users evaluation evaluation
 COPY --chown=ray:users pipelines pipelines
 COPY --chown=ray:users tune_spaces tune_spaces
 COPY --chown=ray:users models models
+USER ray
 RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.cluster.servers import S3Server
+from tests.cluster.servers import RAY, RayHead, S3Server
 from trainers.engine.launch import AUTOSCALING
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -118,7 +118,7 @@ def test_kuberay_reads_the_same_cluster(cluster: dict[str, Any], rayjob: dict[st
 
 FIELDS = {
     "": "entrypoint shutdownAfterJobFinishes ttlSecondsAfterFinished activeDeadlineSeconds backoffLimit rayClusterSpec",
-    "rayClusterSpec": "rayVersion enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
+    "rayClusterSpec": "rayVersion authOptions enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
     "autoscalerOptions": "idleTimeoutSeconds upscalingMode",
     "headGroupSpec": "rayStartParams template serviceType",
     "workerGroupSpecs": "groupName replicas minReplicas maxReplicas rayStartParams template numOfHosts",
@@ -157,6 +157,32 @@ def test_image_ray_and_python_agree_everywhere(cluster: dict[str, Any], rayjob: 
     containers = [group["template"]["spec"]["containers"][0] for group in groups]
     assert {container["image"] for container in containers} == {f"REGISTRY/multicse:{tag}"}
     assert {container["workingDir"] for container in containers} == {"/home/ray/multicse"}
+
+
+def test_strangers_do_not_reach_the_job(rayjob: dict[str, Any]) -> None:
+    """A token, and a policy for every pod of the cluster that names who comes in; the image is no root's."""
+    assert rayjob["spec"]["rayClusterSpec"]["authOptions"] == {"mode": "token"}
+    parts = list(yaml.safe_load_all((ROOT / "rayjob.yaml").read_text()))
+    assert not any("RAY_AUTH_MODE" in part.get("data", {}) for part in parts)
+    (policy,) = [part["spec"] for part in parts if part["kind"] == "NetworkPolicy"]
+    assert policy["podSelector"] == {"matchLabels": {"ray.io/is-ray-node": "yes"}} and policy["policyTypes"] == ["Ingress"]
+    assert all(peer["podSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule["from"])
+    users = re.findall(r"^USER (\S+)$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    assert users and users[-1] not in ("root", "0")
+
+
+@pytest.mark.cluster
+def test_a_head_of_ones_own_refuses_who_has_no_token() -> None:
+    head = RayHead(env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-head-" + "0" * 32})
+    try:
+        head.start()
+        for token, ok in ((head.env["RAY_AUTH_TOKEN"], True), ("of-somebody-" + "1" * 32, False)):
+            done = subprocess.run(
+                [RAY, "job", "list"], env={**head.env_for_jobs, "RAY_AUTH_TOKEN": token}, capture_output=True, timeout=120
+            )
+            assert (done.returncode == 0) == ok, done.stderr.decode()
+    finally:
+        head.kill()
 
 
 def test_the_image_holds_every_package(cluster: dict[str, Any]) -> None:

@@ -285,7 +285,8 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
     assert run.info.status == "FAILED" and "diverged" in run.data.tags["sweep.error"]
 
 
-@pytest.mark.cluster  # each trial starts Ray Train's own processes: minutes on two cores
+@pytest.mark.cluster
+@pytest.mark.timeout(900)  # each trial starts Ray Train's own processes: minutes on two cores
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
     from trainers.tuning.best import checkpoints, held_out
@@ -307,6 +308,7 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
 
 
 @pytest.mark.cluster
+@pytest.mark.timeout(900)
 def test_two_methods_at_once_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

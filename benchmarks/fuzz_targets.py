@@ -9,7 +9,7 @@ import json
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -245,16 +245,16 @@ def _targets() -> Iterator[Target]:
             files: tuple[tuple[str, list[Damage]], ...] = (("*-000001.tar", [*ANY, *TAR, *TAR, *SAMPLE]),)
             yield Target(
                 f"{kind} shards{'' if manifest else ', no manifest'}",
-                lambda folder, k=kind, m=manifest: make_shards(folder, k, m),  # type: ignore[misc]
-                lambda folder, k=kind: read_shards(folder, k),  # type: ignore[misc]
+                partial(make_shards, kind=kind, manifest=manifest),
+                partial(read_shards, kind=kind),
                 (*files, *files, *files, ("dataset.json", ANY)) if manifest else files,
                 checksum=manifest,
             )
     for form in ("txt", "vec", "bin", "vec.gz", "folder"):
         yield Target(
             f"word vectors, {form}",
-            lambda folder, f=form: make_vectors(folder, f),  # type: ignore[misc]
-            lambda folder, f=form: read_vectors(folder, f),  # type: ignore[misc]
+            partial(make_vectors, form=form),
+            partial(read_vectors, form=form),
             (("v/*" if form == "folder" else "v.*", ANY),),
         )
     yield Target("model folder", make_model, read_model, (("model/*", [*ANY, *MODEL]),))

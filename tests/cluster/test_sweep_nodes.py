@@ -189,10 +189,17 @@ def ended(uri: str) -> dict[str, tuple[str, str, str]]:
 
 
 def kept(s3: S3Server) -> set[str]:
-    """Trials whose end Tune has written down in the store."""
+    """Trials whose end Tune has written down in the store, with their results, which it sends after its list."""
     states = [key for key in s3.objects("runs/") if re.search(r"/experiment_state-[^/]*\.json$", key)]
-    trials = [json.loads(one) for key in states for one, _ in json.loads(content(s3, key))["trial_data"]]
-    return {trial["trial_id"] for trial in trials if trial["status"] == "TERMINATED"}
+    trials = [map(json.loads, one) for key in states for one in json.loads(content(s3, key))["trial_data"]]
+    ended = {trial["trial_id"]: known["last_result"]["step"] for trial, known in trials if trial["status"] == "TERMINATED"}
+    return {trial_id for trial_id, step in ended.items() if step in steps_stored(s3, trial_id)}
+
+
+def steps_stored(s3: S3Server, trial_id: str) -> set[int]:
+    """Steps of a trial whose results are in the store."""
+    found = [key for key in s3.objects("runs/") if f"/trial_{trial_id}_" in key and key.endswith("/result.json")]
+    return {json.loads(line)["step"] for key in found for line in content(s3, key).splitlines()}
 
 
 def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,17 +34,17 @@ Scores = dict[str, dict[str, float]]
 
 def records(analysis: tune.ExperimentAnalysis, watch: Watch) -> list[Trial]:
     """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored."""
+    last = {trial.trial_id: trial.last_result or {} for trial in analysis.trials}
     return [
-        replace(record, curve=_curve(analysis.trial_dataframes[record.trial_id]))
+        replace(record, curve=_curve(analysis.trial_dataframes[record.trial_id], last[record.trial_id]))
         for record in watch.records(analysis.trials)
     ]
 
 
-def _curve(table: pd.DataFrame) -> tuple[tuple[int, float], ...]:
-    if "score" not in table:
-        return ()
-    rows = table[["step", "score"]].dropna()
-    return tuple(sorted({int(step): float(score) for step, score in rows.itertuples(index=False)}.items()))
+def _curve(table: pd.DataFrame, last: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
+    # The table in a storage lacks the last result of a trial that ended just before its cluster died.
+    scored = [row for row in [*table.to_dict("records"), last] if not math.isnan(row.get("score", math.nan))]
+    return tuple(sorted({int(row["step"]): float(row["score"]) for row in scored}.items()))
 
 
 @contextlib.contextmanager

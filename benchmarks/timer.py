@@ -222,12 +222,13 @@ def of_family(value: Callable[[psutil.Process], float], root: int | None = None)
 
 
 @contextlib.contextmanager
-def watched(root: int | None = None) -> Iterator[list[float]]:
-    """The peak of memory of all these processes during the body, in megabytes; pages that they share count once."""
+def watched(root: int | None = None, every: float = 0.25) -> Iterator[list[float]]:
+    """The peak of memory of all these processes during the body, in megabytes; pages that they share count once. They are
+    looked at `every` so many seconds, which takes milliseconds of each."""
     peak, done = [0.0], threading.Event()
 
     def watch() -> None:
-        while not done.wait(0.25):
+        while not done.wait(every):
             peak[0] = max(peak[0], of_family(lambda process: process.memory_full_info().pss / 2**20, root))
 
     thread = threading.Thread(target=watch)

@@ -1,6 +1,6 @@
 """What the engine costs: its steps against a bare loop, what a run does between its steps, and a Ray worker.
 
-    python -m benchmarks.speed.engine [--model DIR] [--rounds 7] [--runs 2]
+    python -m benchmarks.speed.engine [--model DIR] [--rounds 5] [--runs 2]
 
 Batches are in memory. The bare loop has the same method, optimizers and clipping, and nothing else. What comes between the
 steps is measured by itself and counted as often as it comes: a line of the log every 10 steps, through to MLflow, a
@@ -166,7 +166,7 @@ def picture_steps(place: str, rounds: int) -> None:
 
 def worker(model: Path, runs: int) -> None:
     """A Ray worker: a row."""
-    steps = {"run.max_steps": 16, "run.log_every": 4, "streams.text.batch_size": 32, "encoder.path": model}
+    steps = {"run.max_steps": 12, "run.log_every": 3, "streams.text.batch_size": 32, "encoder.path": model}
     options = [part for name, value in steps.items() for part in (f"--{name}", str(value))]
     options += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final"]
     sides: dict[str, list[Ran]] = {"in process": [], "Ray worker": []}
@@ -184,7 +184,7 @@ def worker(model: Path, runs: int) -> None:
     ).report()
 
 
-def main(model: Path | None = None, rounds: int = 7, runs: int = 2) -> None:
+def main(model: Path | None = None, rounds: int = 5, runs: int = 2) -> None:
     """Print a row a target. `runs`: of a Ray worker, half a minute each."""
     device()
     encoder = model or minilm()

@@ -72,7 +72,10 @@ def main(model: Path | None = None, batch: int = 4096, chunk: int = 64, pairs: i
         found = compare("SimCSE", text, batch, chunk)
         (small, short), (large, long) = found[chunk], found[batch]
         peaks = {str(size): peak for size, (peak, _) in found.items()}
-        matrix = f"the cosines of {batch:,} x {batch:,} alone are {4 * batch**2 / 2**20:,.0f} MB, and their softmax as many"
+        matrix = (
+            f"of {large - small:,.0f} MB more, cosines, their softmax and its gradient are {12 * batch**2 / 2**20:,.0f}, "
+        )
+        matrix += "and as many with a large encoder, whose own memory is a multiple of this one's"
         memory = f"SimCSE, small encoder: memory of batch {batch:,} in chunks of {chunk} / of batch {chunk}"
         Target(area="scale", what=memory, at_most=1.3, measured=[large / small], peak_mb=peaks, why=matrix).report()
         forward = "every sample has one more forward, a third of a step"

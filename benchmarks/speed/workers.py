@@ -174,7 +174,7 @@ def papers(place: Path) -> dict[str, Recipe]:
             shards["streams.pairs.shards"] = str(place / "audio")
         own = {path: value for path, value in changes.items() if path in recipe.flat()}
         own |= {} if name == "gclsr" else {"encoder": bert}
-        run = {"run.output": str(place / name), "run.max_steps": 4}
+        run = {"run.output": str(place / name), "run.max_steps": 2}
         found[name] = parts.changed(recipe, {**shards, **own, **QUIET, **run})
         prepare(found[name])
     return found
@@ -200,9 +200,7 @@ def _work(rank: int, world: int, contents: Mapping[str, str], folder: str, steps
         window, stamps = Window(readers), [time.perf_counter()]
         with counting(None) as found:
             if isinstance(model, DistributedDataParallel):
-                model.register_comm_hook(
-                    found, lambda found, bucket: hook(found, bucket)
-                )  # no string annotations
+                model.register_comm_hook(found, lambda found, bucket: hook(found, bucket))  # no string annotations
             for step in range(steps):
                 made.stepper(step, readers, window)
                 dist.barrier()
@@ -259,11 +257,12 @@ def main(timed: tuple[int, ...] = (1, 2, 4)) -> None:
 
         demos = offline("demo", ("simcse", "visualcse"), place)
         lines, off = ["| method | gloo workers on 2 cores | ms a step | predicted |", "|---|---:|---:|---:|"], []
-        alone = real(demos, 1, 8)
+        steps = 5
+        alone = real(demos, 1, steps)
         for world in timed:
-            seen = real(demos, world, 8) if world > 1 else alone
+            seen = real(demos, world, steps) if world > 1 else alone
             for name in demos:
-                sent, seconds = seen[name]["found"].get("gradients", 0) / 8, seen[name]["seconds"]
+                sent, seconds = seen[name]["found"].get("gradients", 0) / steps, seen[name]["seconds"]
                 predicted = alone[name]["seconds"] * max(1, world / 2) + sent * seen["a byte"]
                 off += [max(seconds / predicted, predicted / seconds)] if world > 1 else []
                 lines.append(f"| {name} | {world} | {1e3 * seconds:.0f} | {1e3 * predicted:.0f} |")

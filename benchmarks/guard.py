@@ -35,7 +35,7 @@ ROOT = Path(__file__).resolve().parents[1]
 RECORDED = Path(__file__).with_suffix(".json")
 LEAST = 0.75
 ROUNDS = 5
-STEPS, BATCH, BATCHES, SENTENCES = 10, 32, 8, 600
+STEPS, BATCH, BATCHES, SENTENCES = 10, 32, 28, 600
 """Of a round: steps of training of so many sentences, batches of pictures, sentences to encode."""
 
 

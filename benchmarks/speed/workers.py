@@ -149,7 +149,8 @@ def cost(recipe: Recipe) -> Cost:
     found, operations = imagined(made, 2)
     grown = {"gathered": times, "returned": times / 2}  # of two workers
     sent = Counter({name: int(count * grown.get(name, 1)) for name, count in found.items()})
-    made.recipe, stream = recipe, 0.0
+    windows = {f"streams.{name}.window": stream.batch_size for name, stream in recipe.streams.items()}
+    made.recipe, stream = parts.changed(recipe, windows), 0.0  # of one batch, so that nothing is read ahead of the last
     for reader in made._readers().values():
         began = clock()
         for _ in range(reader.batches):

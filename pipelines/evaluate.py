@@ -264,7 +264,8 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
     """The MLflow run, opened first: a server that does not answer should not cost an evaluation."""
     if arguments.experiment is None:
         return None
-    from trainers.engine.tracking import TrackingError, open_run
+    from trainers.engine.tracking import open_run
+    from trainers.engine.tracking_server import TrackingError
 
     models = [arguments.model] if arguments.model else list(arguments.compare)
     params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}

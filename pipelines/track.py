@@ -46,7 +46,8 @@ def main(argv: list[str] | None = None) -> int:
     verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from trainers.engine.journal import Journal
-    from trainers.engine.tracking import TrackingError, drain
+    from trainers.engine.tracking import drain
+    from trainers.engine.tracking_server import TrackingError
 
     book = Journal(verb.journal)
     try:

@@ -32,7 +32,7 @@ from pipelines.repeat import run_seed
 from pipelines.tables.offline import Offline
 from pipelines.tables.table import Row, Table, Values
 from trainers.engine.launch import resolve
-from trainers.engine.tracking import environment_tags
+from trainers.engine.tracking_server import environment_tags
 from trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")

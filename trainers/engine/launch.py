@@ -31,7 +31,8 @@ from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.stop import Interrupted, Stop
 from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, brief, import_mlflow, open_experiment
+from trainers.engine.tracking import RunHandle
+from trainers.engine.tracking_server import brief, import_mlflow, open_experiment
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)

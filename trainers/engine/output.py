@@ -14,7 +14,8 @@ from typing import Any
 
 from trainers.engine.journal import Journal
 from trainers.engine.store import CheckpointError, Store
-from trainers.engine.tracking import RunHandle, TrackingError, find_runs, import_mlflow, open_run
+from trainers.engine.tracking import RunHandle, find_runs, open_run
+from trainers.engine.tracking_server import TrackingError, import_mlflow
 from trainers.recipe import Recipe, RecipeError, local_name
 
 log = logging.getLogger(__name__)

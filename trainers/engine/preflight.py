@@ -16,7 +16,7 @@ from data.errors import DataError
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.engine.places import refuse_unwritable
-from trainers.engine.tracking import resolve_uri
+from trainers.engine.tracking_server import resolve_uri
 from trainers.recipe import Recipe, RecipeError
 
 

@@ -17,7 +17,8 @@ from trainers.engine import tracker as tracker_module
 from trainers.engine import tracking
 from trainers.engine.journal import Journal
 from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, TrackingError, drain, metric_name, open_run, resolve_uri, send
+from trainers.engine.tracking import RunHandle, drain, open_run, send
+from trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
 
 Points = list[tuple[int, float]]
 
@@ -57,8 +58,8 @@ class Away:
     """A client of a server that is away, until it is not."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.away, self.client = True, tracking._client
-        monkeypatch.setattr(tracking, "_client", self)
+        self.away, self.client = True, tracking.connect
+        monkeypatch.setattr(tracking, "connect", self)
         monkeypatch.setattr(tracker_module, "SEND_EVERY", 0.02)
 
     def __call__(self, uri: str) -> Any:

@@ -184,7 +184,7 @@ def describe_recipe(paper: str, name: str) -> str:
     from pipelines.cli import parse, prepare
     from pipelines.registry import load
     from trainers.engine.checkpoint import build_method
-    from trainers.engine.launch import quiet
+    from trainers.engine.cluster import quiet
 
     recipes = load(paper).RECIPES
     quiet()

@@ -23,7 +23,7 @@ from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import render
 from pipelines.tables.table import Row, Table
-from trainers.engine.launch import quiet
+from trainers.engine.cluster import quiet
 from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import RecipeError
 

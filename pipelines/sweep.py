@@ -93,7 +93,7 @@ def main(argv: list[str] | None = None) -> int:
 def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
-    from trainers.engine.launch import opening, quiet, start_ray
+    from trainers.engine.cluster import opening, quiet, start_ray
     from trainers.engine.lease import held
     from trainers.tuning import sweep as engine
 

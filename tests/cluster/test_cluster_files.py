@@ -20,7 +20,7 @@ import pytest
 import yaml
 
 from tests.cluster.servers import RAY, RayHead, S3Server
-from trainers.engine.launch import AUTOSCALING
+from trainers.engine.cluster import AUTOSCALING
 
 ROOT = Path(__file__).resolve().parents[2]
 VERSION = dict(

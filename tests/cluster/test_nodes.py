@@ -18,8 +18,8 @@ import pytest
 
 from data.offline.demo import write_demo_shards
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
+from trainers.engine.cluster import AUTOSCALING
 from trainers.engine.journal import Journal
-from trainers.engine.launch import AUTOSCALING
 from trainers.engine.output import key_of
 from trainers.recipe import Recipe
 

@@ -29,8 +29,9 @@ from torch import Tensor
 
 from trainers import registry
 from trainers.engine.checkpoint import weights_of
+from trainers.engine.cluster import quiet
 from trainers.engine.journal import Journal
-from trainers.engine.launch import quiet, train
+from trainers.engine.launch import train
 from trainers.engine.loop import Engine
 from trainers.engine.output import store_of
 from trainers.engine.preflight import check

@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -49,22 +50,22 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all run, so that offline shards are made once."""
-    return tmp_path_factory.mktemp("golden")
+@pytest.fixture(scope="module", autouse=True)
+def databases(offline: Path, tables: Path) -> None:
+    for name in ("mlflow", "rank-0", "rank-1"):
+        shutil.copy(tables, offline / f"{name}.db")
 
 
 def _case(name: str) -> Any:
     """Of the cases of two workers, which start processes, one belongs to every run of the tests."""
-    rare = name.endswith(TWO) and "cyclip" not in name
+    rare = name.endswith(TWO) and "mocoutrl" not in name
     return pytest.param(name, marks=[pytest.mark.timeout(600), *([pytest.mark.cluster] if rare else [])])
 
 
 @pytest.mark.parametrize("name", map(_case, NAMES))
-def test_golden(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+def test_golden(name: str, offline: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    monkeypatch.chdir(offline)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{offline}/mlflow.db")
     if name.endswith(TWO):
         mp.spawn(_worker, args=(name,), nprocs=2)
     else:

@@ -114,6 +114,7 @@ def check_export(folder: Path) -> None:
     assert SentenceTransformer(str(folder), device="cpu").encode(["a dog", "the cat runs"]).shape == (2, 16)
 
 
+@pytest.mark.usefixtures("tracking_uri")
 def test_run_in_this_process(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_export(run(["--run.workers", "0"], place, tmp_path, monkeypatch))
 

@@ -17,6 +17,7 @@ from ray import tune
 from safetensors.torch import load_file
 
 from pipelines import sweep as pipeline
+from tests.small import write_text
 from trainers.engine.launch import fit
 from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe, RecipeError
@@ -167,13 +168,11 @@ def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
 ) -> None:
     from data.word_vectors import is_word_vectors
     from pipelines import gclsr
-    from pipelines.cli import prepare
     from trainers.engine.launch import resolve
     from trainers.tuning.trial import share_vectors
 
     monkeypatch.chdir(tmp_path)
-    recipe = gclsr.smoke().replace("encoder.epochs", 1)
-    prepare(recipe)
+    recipe = gclsr.smoke().replace("streams.text.shards", write_text(tmp_path / "text"))
     places = []
     for number, (path, value) in enumerate([("run.seed", 1), ("encoder.regions", (1, 2)), ("encoder.dim", 10)]):
         share_vectors(resolve(recipe.replace(path, value).replace("run.output", f"trial-{number}")), tmp_path)
@@ -363,8 +362,8 @@ def test_two_methods_at_once_from_the_command_line(
     ],
 )
 def test_bad_command_lines(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, offline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(offline)
     assert pipeline.main(arguments) == 2
     assert words in capsys.readouterr().err

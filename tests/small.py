@@ -6,9 +6,13 @@ import io
 import json
 import tarfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
 
 WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "likes", "old", "new", "red", "green", "near"]
 
@@ -80,3 +84,13 @@ def write_encoder(folder: Path) -> str:
 def journal(run: Path) -> list[dict[str, object]]:
     """Lines of a run's journal."""
     return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+
+
+def text_only(recipe: Recipe) -> Recipe:
+    """The text of `conftest.recipe` alone, as SimCSE takes it, with nothing evaluated."""
+    from trainers.simcse import SimCSEConfig
+
+    content = recipe.model_dump() | {"method": SimCSEConfig(head="none")}
+    content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))
+    content["evaluation"] |= {"select": None, "final": ()}
+    return type(recipe).model_validate(content)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -79,6 +80,14 @@ def write_encoder(folder: Path) -> str:
     BertModel(config, add_pooling_layer=False).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return str(folder)
+
+
+def in_processes(worker: Callable[..., None], *arguments: object, count: int = 2) -> None:
+    """Run ``worker(rank, *arguments)`` in processes forked from one that has imported torch, which takes seconds."""
+    import torch.multiprocessing as mp
+
+    mp.get_context("forkserver").set_forkserver_preload(["tests.conftest"])
+    mp.start_processes(worker, arguments, nprocs=count, start_method="forkserver")
 
 
 def journal(run: Path) -> list[dict[str, object]]:

@@ -27,13 +27,14 @@ def test_shards_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert describe.main([str(tmp_path / "nowhere")]) == 2 and "nowhere" in capsys.readouterr().err
 
 
-def test_the_scripts_run_from_the_repository(tmp_path: Path) -> None:
+def test_what_was_packed_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Packed as a user types it, in a process that knows nothing of this one."""
     text = write_text(tmp_path / "wiki.txt")
     call = [sys.executable, "pipelines/pack.py", "text", str(text), "--out", str(tmp_path / "out")]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
     assert "26 samples in 1 shards" in done.stdout and not done.stderr
-    call = [sys.executable, "pipelines/describe.py", str(tmp_path / "out"), "--verify"]
-    said = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert describe.main([str(tmp_path / "out"), "--verify"]) == 0
+    said = capsys.readouterr().out
     assert "verified" in said and "is about things." in said
 
 
@@ -70,8 +71,10 @@ def test_verify_finds_every_difference(tmp_path: Path, damage: str, capsys: pyte
     assert expected[damage] in capsys.readouterr().err
 
 
-def test_a_recipe_is_shown_with_its_steps_and_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_is_shown_with_its_steps_and_parameters(
+    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(offline)
     encoder = parts.SMALL.model_copy(update={"path": write_encoder(tmp_path / "encoder")})
     monkeypatch.setattr(parts, "SMALL", encoder)
     text = describe.describe_recipe("visualcse", "smoke")

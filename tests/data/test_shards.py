@@ -304,7 +304,7 @@ def test_files_that_are_no_shards(tmp_path: Path) -> None:
             ShardSet.open(str(tmp_path / name))
     shard = scan(str(tmp_path / "x.tar"))
     (tmp_path / "x.tar").unlink()
-    with pytest.raises(DataError, match=r"x.tar cannot be read"):
+    with pytest.raises(DataError, match=r"x\.tar"):
         list(read(shard, [0]))
 
 
@@ -338,15 +338,15 @@ def test_a_manifest_saves_reading_the_shards(tmp_path: Path) -> None:
 def test_a_manifest_that_is_wrong(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", numbered(3))
     write_manifest(tmp_path, {"a.tar": 2})
-    with pytest.raises(DataError, match=r"holds 3 samples, its dataset.json says 2"):
+    with pytest.raises(DataError, match=r"dataset\.json"):
         list(read(ShardSet.open(str(tmp_path)).shards[0], [0]))
     write_manifest(tmp_path, {"a.tar": 3, "b.tar": 3})
-    with pytest.raises(DataError, match=r"lists 2 shards, but b.tar cannot be found"):
+    with pytest.raises(DataError, match=r"b\.tar"):
         ShardSet.open(str(tmp_path))
     assert ShardSet.open(str(tmp_path / "a.tar")).samples == 3  # asked for by name: fine
     for text in ("{", "[]", '{"shardlist": [{"url": "a.tar"}]}', '{"shardlist": [{"url": "a.tar", "nsamples": -1}]}'):
         (tmp_path / "dataset.json").write_text(text)
-        with pytest.raises(DataError, match=r"dataset.json is no list of shards"):
+        with pytest.raises(DataError, match=r"dataset\.json"):
             ShardSet.open(str(tmp_path))
 
 
@@ -355,5 +355,5 @@ def test_sets_with_other_classes_are_not_mixed(tmp_path: Path) -> None:
         write_tar(tmp_path / name / f"{name}.tar", numbered(2))
         write_manifest(tmp_path / name, {f"{name}.tar": 2}, classes=classes)
     assert ShardSet.open(f"{tmp_path}/one::{tmp_path}/three").classes == ("a", "b")
-    with pytest.raises(DataError, match="same class numbers to different names"):
+    with pytest.raises(DataError, match="--classes-from"):
         ShardSet.open(f"{tmp_path}/one::{tmp_path}/two")

@@ -32,6 +32,7 @@ def datasets_folder() -> Path:
     return Path(os.environ.get("MULTICSE_DATASETS", ROOT.parent / "shared" / "datasets"))
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
 
@@ -41,7 +42,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if {"datasets", "wordnet"} & fixtures:
             item.add_marker("data")
-        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else item.location[0]))
 
 
 @pytest.fixture(scope="session")

@@ -50,6 +50,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -14,7 +14,7 @@ from setuptools.command.build_py import build_py
 
 ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 IMPORT = re.compile(rf"^( *from )(?=(?:{'|'.join(ROOMS)})\b[\w.]* import )", re.MULTILINE)
-COMMAND = re.compile(r"(?:python )?\bpipelines/(\w+)\.py")
+COMMAND = re.compile(r"(?:python )?\bpipelines/(\w+|\{[^}]*\})\.py")
 
 
 class Wheel(build_py):

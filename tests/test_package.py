@@ -73,16 +73,16 @@ def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewher
         assert (site / "multicse" / name).read_bytes() == (ROOT / name).read_bytes()
 
 
+@pytest.mark.cluster
 def test_the_wheel_understands_the_commands_of_the_documentation(site: Path, elsewhere: Path) -> None:
     tests = [ROOT / "tests" / "test_docs_commands.py", "-k", "understood and not cluster", "-c", os.devnull]
     options = ["-q", "--noconftest", "-p", "no:cacheprovider", "--rootdir", elsewhere]
     run([sys.executable, "-P", "-m", "pytest", *tests, *options], elsewhere, elsewhere, site, MULTICSE_PACKAGE="multicse")
 
 
-def test_help_of_the_installed_command_names_it(site: Path, elsewhere: Path) -> None:
-    command = [sys.executable, site / "bin" / "multicse"]
-    assert " visualcse" in (said := run([*command, "--help"], elsewhere, site)) and " evaluate" in said
-    assert "multicse pack upload" not in said and "multicse pack" in run([*command, "pack", "--help"], elsewhere, site)
+def test_the_installed_command_lists_papers_and_verbs(site: Path, elsewhere: Path) -> None:
+    said = run([sys.executable, site / "bin" / "multicse", "--help"], elsewhere, site)
+    assert {file.stem for file in SCRIPTS} <= {*said.split()} and "python" not in said
 
 
 def test_a_script_runs_the_clone_that_it_stands_in(elsewhere: Path) -> None:

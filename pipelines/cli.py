@@ -77,7 +77,7 @@ def _default(recipes: Recipes) -> str:
 
 def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
-    script = f"python {sys.argv[0]}"
+    script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {sys.argv[0]}"
     changed = f"--optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2"
     return "\n".join(
         [

@@ -15,9 +15,7 @@ import numpy as np
 import pandas as pd
 import tyro
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation, and this file is not taken for
-    # the package `evaluate` that other libraries look for.
+if not __package__:  # run as a file: this clone comes first, not an installed copy, nor this file for the library `evaluate`
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from evaluation import registry, report, tables
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from trainers.engine.tracking import RunHandle
 
-logger = logging.getLogger("evaluation.command")
+logger = logging.getLogger(f"{registry.__package__}.command")
 
 
 @dataclass(frozen=True)
@@ -231,7 +229,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    logging.getLogger("evaluation").setLevel(logging.INFO)
+    logging.getLogger(registry.__package__).setLevel(logging.INFO)
     try:
         _check_outputs(arguments)
         quiet()

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import tyro
 
-if __name__ == "__main__":
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from evaluation.load import load_model

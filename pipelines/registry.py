@@ -35,7 +35,7 @@ def load(name: str) -> ModuleType:
     Raises RecipeError where there is none, with the nearest name.
     """
     if name in NAMES:
-        return importlib.import_module(f"pipelines.{name}")
+        return importlib.import_module(f".{name}", __package__)
     if name.endswith(".py"):
         if not Path(name).is_file():
             raise RecipeError(f"there is no file {name}")

@@ -13,8 +13,7 @@ from typing import Literal
 
 import tyro
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation.
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError, did_you_mean
@@ -97,7 +96,7 @@ def name_of(paper: str) -> str:
 
 def module_of(paper: str) -> ModuleType:
     """What holds a paper's tables."""
-    return importlib.import_module(f"pipelines.tables.{PAPERS[paper]}")
+    return importlib.import_module(f"{runs.__package__}.{PAPERS[paper]}")
 
 
 def tables_of(paper: str) -> dict[str, Table]:

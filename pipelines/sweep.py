@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 from rich.console import Console
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation.
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError

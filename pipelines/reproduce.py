@@ -17,7 +17,7 @@ if __name__ == "__main__":
     # The repository instead of this folder: the rooms are found without installation.
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, did_you_mean
+from data.errors import DataError, did_you_mean, quiet_pipe
 from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
@@ -66,6 +66,7 @@ class Arguments:
     """Write the list of all tables and figures, as Markdown, to this file."""
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when something is missing, 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

@@ -7,9 +7,10 @@ an installed package gave its pipeline, or one of this repository's.
 from __future__ import annotations
 
 import sys
+from functools import partial
 
 from pipelines.cli import main
-from pipelines.registry import load
+from pipelines.registry import load, started
 from trainers.recipe import RecipeError
 
 if __name__ == "__main__":
@@ -20,4 +21,4 @@ if __name__ == "__main__":
     except RecipeError as error:
         sys.exit(f"error: {error}")
     sys.argv[:2] = [" ".join(sys.argv[:2])]  # what --help calls this script
-    main(pipeline.RECIPES, pipeline.__doc__, before=getattr(pipeline, "make_start", lambda recipe: None))
+    main(pipeline.RECIPES, pipeline.__doc__, before=partial(started, pipeline))

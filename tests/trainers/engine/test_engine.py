@@ -106,7 +106,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe) -> None:
-    """That of the newest evaluation; without a task that chooses, of the first that is watched, and the last step is kept."""
+    """That of the newest evaluation; without a task that chooses, of the first that is watched, and the last one is kept."""
     lines: list[dict[str, Any]] = []
     memory = Memory()
     memory.progress = lines.append  # type: ignore[method-assign]

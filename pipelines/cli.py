@@ -72,24 +72,29 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
 
 
 def _with_none(base: Recipe, arguments: list[str]) -> Iterator[str]:
-    """The arguments with ``none``, as the help writes it, as None where a setting may be None and has no choice ``none``."""
+    """The arguments with ``none``, as the help writes it, as tyro takes it: None, or no item of a list."""
     setting = ""
     for argument in arguments:
         name, equals, value = argument.partition("=")
         setting = name if argument.startswith("--") else setting
-        if "none" in (argument, value) and _may_be_none(base, setting):
-            argument = f"{name}=None" if equals else "None"
-        yield argument
+        if "none" not in (argument, value):
+            yield argument
+            continue
+        yield from [name] * bool(equals)
+        yield from _none_of(base, setting)
 
 
-def _may_be_none(base: Recipe, option: str) -> bool:
+def _none_of(base: Recipe, option: str) -> list[str]:
     *parents, last = option.removeprefix("--").replace("-", "_").split(".")
     place: Any = base
     for part in parents:
         place = place.get(part) if isinstance(place, dict) else getattr(place, part, None)
     field = getattr(type(place), "model_fields", {}).get(last)
     choices = get_args(field.annotation) if field else ()
-    return type(None) in choices and not any("none" in get_args(choice) for choice in choices)
+    if Ellipsis in choices:
+        return []
+    own = any("none" in get_args(choice) for choice in choices)
+    return ["None"] if type(None) in choices and not own else ["none"]
 
 
 def _from_file(file: Path) -> Recipe:

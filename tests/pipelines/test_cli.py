@@ -40,6 +40,7 @@ def test_the_first_argument_names_the_recipe() -> None:
         (["--run.max_steps", "None"], "run.max_steps", None),
         (["--run.max_steps", "none"], "run.max_steps", None),
         (["--evaluation.select=none"], "evaluation.select", None),
+        (["--evaluation.watch", "none", "--evaluation.every", "50"], "evaluation.watch", []),
         (["--method.text.head", "none"], "method.text.head", "none"),  # one of its choices
     ],
 )

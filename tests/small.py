@@ -65,7 +65,7 @@ def write_encoder(folder: Path) -> str:
 
     from models.fresh_bert import train_wordpiece
 
-    tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120)
+    tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120, lowercase=True)
     import torch
 
     torch.manual_seed(0)

@@ -200,9 +200,7 @@ def _work(rank: int, world: int, contents: Mapping[str, str], folder: str, steps
         window, stamps = Window(readers), [time.perf_counter()]
         with counting(None) as found:
             if isinstance(model, DistributedDataParallel):
-                model.register_comm_hook(
-                    found, lambda found, bucket: hook(found, bucket)
-                )  # no string annotations
+                model.register_comm_hook(found, lambda found, bucket: hook(found, bucket))  # no string annotations
             for step in range(steps):
                 made.stepper(step, readers, window)
                 dist.barrier()

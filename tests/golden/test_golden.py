@@ -29,6 +29,7 @@ import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
 from pipelines.cli import parse, prepare
+from pipelines.registry import started
 from trainers.engine import launch
 from trainers.engine.store import CheckpointError
 
@@ -91,7 +92,7 @@ def train(paper: str, output: str) -> None:
     settings = ["--run.output", output, "--run.workers=0", "--run.threads=1", "--run.log-every=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     prepare(recipe)
-    getattr(pipeline, "make_start", lambda recipe: None)(recipe)
+    recipe = started(pipeline, recipe)
     no_gpu, no_figures = patch("torch.cuda.is_available", return_value=False), patch.object(launch, "log_figures")
     with threadpool_limits(1), no_gpu, no_figures:  # figures take longer than training
         launch.fit(recipe)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -72,11 +73,16 @@ def test_verify_finds_every_difference(tmp_path: Path, damage: str, capsys: pyte
 
 
 def test_a_recipe_is_shown_with_its_steps_and_parameters(
-    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(offline)
     encoder = parts.SMALL.model_copy(update={"path": write_encoder(tmp_path / "encoder")})
     monkeypatch.setattr(parts, "SMALL", encoder)
+    changed = ["--run.max_steps", "5", "--streams.image.batch_size", "4"]
+    assert describe.main(["visualcse:smoke", *changed]) == 0
+    said = capsys.readouterr().out
+    assert "steps       5 (" in said and re.search(r"image +1,797 +4 ", said)
+    assert describe.main(["runs/offline/image", *changed]) == 2 and "--run.max_steps" in capsys.readouterr().err
     text = describe.describe_recipe("visualcse", "smoke")
     assert "visualcse/smoke" in text and "image, text (one optimizer each)" in text
     assert "steps       8 (1,254 per pass over 'text')" in text

@@ -73,6 +73,8 @@ class Engine:
         self.carried: dict[str, Any] | None = None
         """The window of a run that goes on."""
         self.last_score = -math.inf
+        self.shown: dict[str, float] = {}
+        """The newest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
@@ -165,8 +167,10 @@ class Engine:
         self.stepper.watch.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
+        for task in self.development[:1]:
+            self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary]}
         if not scores or self.recipe.evaluation.select is None:
-            self.best = None
+            self.best, self.best_step = None, self.step
             return True
         task, config = self.development[0], self.recipe.evaluation
         score = scores[task.name][task.primary] * (-1 if lower_is_better(task) else 1)
@@ -231,7 +235,7 @@ class Engine:
         if self.log:
             self.log.log(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
-            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
+            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()

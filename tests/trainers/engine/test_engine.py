@@ -21,6 +21,7 @@ from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import schedule_factor
 from trainers.engine.output import store_of
+from trainers.engine.progress import render
 from trainers.engine.step import NonFiniteLoss
 from trainers.engine.window import Window
 from trainers.method import StepOutput
@@ -102,6 +103,19 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     for step in (4, 5, 6):
         assert resumed.losses()[step] == whole.losses()[step]
     same_weights(before.method, after.method)
+
+
+def test_the_progress_line_has_the_development_score(recipe: Recipe) -> None:
+    """That of the newest evaluation; without a task that chooses, of the first that is watched, and the last one is kept."""
+    lines: list[dict[str, Any]] = []
+    memory = Memory()
+    memory.progress = lines.append  # type: ignore[method-assign]
+    watched = recipe.replace("evaluation.select", None).replace("evaluation.watch", ("lee-dev",))
+    summary = engine(watched, memory).run()
+    scores = {step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if step % 3 == 0}
+    assert [line["eval/lee-dev/spearman"] for line in lines] == [scores[0]] * 3 + [scores[3]] * 3
+    assert f"  lee-dev {scores[3]:.2f}  " in render(lines[-1])
+    assert (summary["best_step"], summary["best_score"]) == (6, None)
 
 
 def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:

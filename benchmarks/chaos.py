@@ -2,11 +2,12 @@
 
 Every run is one of these, in turn: in process, with one worker, with two; checkpoints on the local disk or in an S3 server
 on loopback. At a random step, or in the middle of writing a checkpoint, a worker, the driver, the raylet, the control store
-or everything is killed, or the driver is told to stop. Then the same command is repeated until it succeeds.
+or everything is killed, or the driver is told to stop. Then the same command is repeated until it succeeds. A run depends on
+the seed and its number alone: ``--numbers 7 16`` repeats two of them.
 
 Checked: the exported weights are, bit for bit, those of a run that nothing happened to; so are all metrics, each step once,
-in one MLflow run that is FINISHED; no process, temporary folder or other run is left. The last line says how many runs went
-well, and the exit code is 1 unless all did.
+in one MLflow run that is FINISHED; no process, temporary folder or other run is left; a signal ends a command within 15
+seconds. The last line says how many runs went well, and the exit code is 1 unless all did.
 """
 
 from __future__ import annotations
@@ -41,7 +42,11 @@ BUCKET = "multicse"
 LIMIT = 240.0
 """Seconds after which a command counts as hanging."""
 VANISH = 60.0
-"""Seconds that processes have to end by themselves once their command has ended."""
+"""Seconds that processes have to end by themselves once their command was killed or has ended."""
+SIGNALLED = 15.0
+"""Seconds after a signal within which all of them have ended."""
+RECONNECT = "5"
+"""Seconds that Ray looks for a control store that was killed; 60 unless told."""
 LIBRARIES = ("pymp-", "torch")
 """Temporary folders of Python's multiprocessing, which Ray's workers leave however they end, and torch's cache."""
 ATTEMPTS = 4
@@ -71,6 +76,9 @@ class Case:
     moments: tuple[int, ...]
     """The step after which that happens; below 0: while a checkpoint is being written."""
     said: list[str] = field(default_factory=list)
+    """What went wrong."""
+    signalled: list[float] = field(default_factory=list)
+    """Seconds from each signal until all processes had ended."""
 
     def __str__(self) -> str:
         how = "in process" if not self.workers else f"{self.workers} worker{'s' * (self.workers > 1)}"
@@ -81,18 +89,15 @@ class Case:
         return f"{self.number:>3}  {how:<11}{'s3' if self.remote else 'disk':<6}{what}"
 
 
-def cases(runs: int, seed: int, only: Sequence[Kind]) -> Iterator[Case]:
-    """As many as asked for; every kind of run meets every kind of victim when there are enough."""
-    dice, chosen = random.Random(seed), [WORKERS[name] for name in only]
-    victims = {
-        workers: ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])] for workers in chosen
-    }
-    for number in range(runs):
-        workers = chosen[number % len(chosen)]
-        times = dice.choice((1, 1, 2))
-        picked = [victims[workers][(number // len(chosen) + i) % len(victims[workers])] for i in range(times)]
-        moments = sorted(dice.choice((-1, *range(STEPS))) for _ in range(times))
-        yield Case(number, workers, bool(number // len(chosen) % 2), tuple(picked), tuple(moments))
+def case(number: int, seed: int, only: Sequence[Kind]) -> Case:
+    """The case of a number. Kinds of runs take turns, and so do a kind's victims; every fourth blow is in a checkpoint."""
+    dice, (turn, kind) = random.Random(f"{seed} {number}"), divmod(number, len(only))
+    workers = WORKERS[only[kind]]
+    victims = ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])]
+    times = dice.choice((1, 1, 2))
+    picked = [victims[(turn + i) % len(victims)] for i in range(times)]
+    moments = sorted(dice.choice((-1, dice.randrange(STEPS), dice.randrange(STEPS), dice.randrange(STEPS))) for _ in picked)
+    return Case(number, workers, bool(turn % 2), tuple(picked), tuple(moments))
 
 
 @dataclass(frozen=True)
@@ -135,7 +140,7 @@ def family(place: Place) -> list[psutil.Process]:
     return found
 
 
-def reached(case: Case, output: Path, moment: int) -> bool:
+def reached(output: Path, moment: int) -> bool:
     """Whether the moment has come. A checkpoint that is on its way has a folder of its own."""
     if moment < 0:
         return any((output / "checkpoint").glob("*.part"))
@@ -187,31 +192,39 @@ def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) 
     return code, names
 
 
-def carry_out(case: Case, place: Place, dice: random.Random) -> None:
+def wait_for(moment: int, output: Path, driver: subprocess.Popen[bytes], dice: random.Random) -> bool:
+    """Wait until a little after the moment; False: the command ended, or hangs, before."""
+    deadline = time.monotonic() + LIMIT
+    while driver.poll() is None and time.monotonic() < deadline:
+        if reached(output, moment):
+            time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
+            return True
+        time.sleep(0.002 if moment < 0 else 0.02)
+    return False
+
+
+def carry_out(case: Case, place: Place, seed: int) -> None:
     """Disturb it, repeat its command until it succeeds. What went wrong is in `said`."""
-    mark = f"run-{case.number}"
+    mark, dice = f"run-{case.number}", random.Random(f"{seed} {case.number} moments")
     output = place.folder / mark
     command = place.command(output, case.workers, case.remote)
     blows = list(zip(case.victims, case.moments, strict=True))
     for _ in range(len(blows) + ATTEMPTS):
         driver = place.start(mark, command)
-        blow = blows.pop(0) if blows else None
-        deadline, told = time.monotonic() + LIMIT, 0.0
-        while blow is not None and driver.poll() is None and time.monotonic() < deadline:
-            if reached(case, output, blow[1]):
-                time.sleep(dice.uniform(0, 0.3) if blow[1] else dice.uniform(0, 10))
-                strike(blow[0], driver, place)
-                told = time.monotonic()
-                break
-            time.sleep(0.002)
+        victim, moment = blows.pop(0) if blows else ("", 0)
+        struck = bool(victim) and wait_for(moment, output, driver, dice)
+        began = time.monotonic()
+        if struck:
+            strike(victim, driver, place)
         # Who finds the driver dead repeats the command at once, whatever still runs.
-        code, left = ended(driver, place, at_once=blow is not None and blow[0] == "driver")
+        code, left = ended(driver, place, at_once=struck and victim == "driver")
+        took = time.monotonic() - began
         if left or code is None:
-            case.said.append(f"processes did not end after {blow[0] if blow else 'its end'}: {', '.join(left)}")
-        if told and blow is not None and blow[0].startswith("SIG"):
-            took, expected = time.monotonic() - told, 128 + signal.Signals[blow[0]]
-            if code not in (0, expected) or took > 15 + VANISH:
-                case.said.append(f"{blow[0]}: exit code {code} after {took:.0f} s")
+            case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
+        if struck and victim.startswith("SIG"):
+            case.signalled.append(took)
+            if code not in (0, 128 + signal.Signals[victim]) or took > SIGNALLED:
+                case.said.append(f"{victim}: exit code {code}, all processes gone after {took:.0f} s")
         if code == 0 and not blows:
             return
     case.said.append("the command does not succeed")
@@ -294,6 +307,7 @@ def prepared(keep: Path | None) -> Iterator[Place]:
         "AWS_DEFAULT_REGION": "us-east-1",
         "TMPDIR": str(folder / "tmp"),
         "RAY_TMPDIR": str(folder / "r"),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": RECONNECT,
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
@@ -320,28 +334,43 @@ def undisturbed(place: Place, workers: int) -> Path:
     return place.folder / mark
 
 
-def main(runs: int = 40, seed: int = 0, only: tuple[Kind, ...] = ("process", "one", "two"), keep: Path | None = None) -> int:
-    """Kill `runs` runs and repeat their commands; `seed`: of moments and victims; `keep`: work there and leave all of it.
+def main(
+    runs: int = 40,
+    seed: int = 0,
+    only: tuple[Kind, ...] = ("process", "one", "two"),
+    numbers: tuple[int, ...] = (),
+    keep: Path | None = None,
+) -> int:
+    """Kill runs and repeat their commands.
 
-    Returns the exit code.
+    Args:
+        runs: how many.
+        seed: of victims and moments.
+        only: kinds of runs.
+        numbers: of the runs to carry out; none: all.
+        keep: work there and leave all of it.
+
+    Returns:
+        The exit code.
     """
-    dice, good, all_cases = random.Random(seed + 1), 0, list(cases(runs, seed, only))
+    chosen = [case(number, seed, only) for number in numbers or range(runs)]
     with prepared(keep) as place:
-        references = {parts: undisturbed(place, parts) for parts in sorted({_parts(case) for case in all_cases})}
+        references = {parts: undisturbed(place, parts) for parts in sorted({_parts(one) for one in chosen})}
         known = {file.name for file in place.temporary.iterdir()}  # caches of libraries
-        for case in all_cases:
+        for one in chosen:
             began = time.monotonic()
-            carry_out(case, place, dice)
-            judge(case, place, references[_parts(case)], known)
-            good += not case.said
-            print(f"{case}  {time.monotonic() - began:.0f} s  {'; '.join(case.said) or 'as it should'}", flush=True)
-            if case.said:
-                print((place.folder / f"run-{case.number}.log").read_text(errors="replace")[-3000:], flush=True)
+            carry_out(one, place, seed)
+            judge(one, place, references[_parts(one)], known)
+            print(f"{one}  {time.monotonic() - began:.0f} s  {'; '.join(one.said) or 'as it should'}", flush=True)
+            if one.said:
+                print((place.folder / f"run-{one.number}.log").read_text(errors="replace")[-3000:], flush=True)
+    good, signals = sum(not one.said for one in chosen), [took for one in chosen for took in one.signalled]
+    print(f"{len(signals)} signals; until all processes had ended at most {max(signals, default=0):.1f} s")
     print(
-        f"{good} of {len(all_cases)} runs went on by repeating the command and ended bit-identical, with each step once; "
-        f"{'nothing was' if good == len(all_cases) else 'see above for what was'} left behind"
+        f"{good} of {len(chosen)} runs went on by repeating the command and ended bit-identical, with each step once; "
+        f"{'nothing was' if good == len(chosen) else 'see above for what was'} left behind"
     )
-    return 0 if good == len(all_cases) else 1
+    return 0 if good == len(chosen) else 1
 
 
 if __name__ == "__main__":

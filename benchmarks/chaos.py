@@ -25,10 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import psutil
 import tyro
@@ -60,10 +60,6 @@ VICTIMS = {
 """What Ray's processes are known by."""
 
 
-Kind = Literal["process", "one", "two"]
-WORKERS: dict[Kind, int] = {"process": 0, "one": 1, "two": 2}
-
-
 @dataclass
 class Case:
     """One run: how it is carried out, and what happens to it."""
@@ -89,10 +85,10 @@ class Case:
         return f"{self.number:>3}  {how:<11}{'s3' if self.remote else 'disk':<6}{what}"
 
 
-def case(number: int, seed: int, only: Sequence[Kind]) -> Case:
+def case(number: int, seed: int, kinds: Sequence[int]) -> Case:
     """The case of a number. Kinds of runs take turns, and so do a kind's victims; every fourth blow is in a checkpoint."""
-    dice, (turn, kind) = random.Random(f"{seed} {number}"), divmod(number, len(only))
-    workers = WORKERS[only[kind]]
+    dice, (turn, kind) = random.Random(f"{seed} {number}"), divmod(number, len(kinds))
+    workers = kinds[kind]
     victims = ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])]
     times = dice.choice((1, 1, 2))
     picked = [victims[(turn + i) % len(victims)] for i in range(times)]
@@ -149,11 +145,11 @@ def reached(output: Path, moment: int) -> bool:
     return max(map(int, re.findall(r'"step": (\d+),', text)), default=0) >= moment
 
 
-def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> None:
-    """Kill it, or tell the driver to stop."""
+def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> bool:
+    """Kill it, or tell the driver to stop; False where there is no such process yet."""
     if victim.startswith("SIG"):
         driver.send_signal(signal.Signals[victim])
-        return
+        return True
     everyone = family(place)
     if victim in VICTIMS:
         everyone = [one for one in everyone if VICTIMS[victim] in _line(one)][:1]
@@ -162,6 +158,7 @@ def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> None:
     for one in everyone:
         with contextlib.suppress(psutil.Error):
             one.kill()
+    return bool(everyone)
 
 
 def _line(process: psutil.Process) -> str:
@@ -192,17 +189,6 @@ def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) 
     return code, names
 
 
-def wait_for(moment: int, output: Path, driver: subprocess.Popen[bytes], dice: random.Random) -> bool:
-    """Wait until a little after the moment; False: the command ended, or hangs, before."""
-    deadline = time.monotonic() + LIMIT
-    while driver.poll() is None and time.monotonic() < deadline:
-        if reached(output, moment):
-            time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
-            return True
-        time.sleep(0.002 if moment < 0 else 0.02)
-    return False
-
-
 def carry_out(case: Case, place: Place, seed: int) -> None:
     """Disturb it, repeat its command until it succeeds. What went wrong is in `said`."""
     mark, dice = f"run-{case.number}", random.Random(f"{seed} {case.number} moments")
@@ -212,10 +198,13 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
     for _ in range(len(blows) + ATTEMPTS):
         driver = place.start(mark, command)
         victim, moment = blows.pop(0) if blows else ("", 0)
-        struck = bool(victim) and wait_for(moment, output, driver, dice)
+        struck, began = False, time.monotonic()
+        while victim and not struck and driver.poll() is None and time.monotonic() < began + LIMIT:
+            time.sleep(0.002 if moment < 0 else 0.02)
+            if reached(output, moment):
+                time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
+                struck = strike(victim, driver, place)
         began = time.monotonic()
-        if struck:
-            strike(victim, driver, place)
         # Who finds the driver dead repeats the command at once, whatever still runs.
         code, left = ended(driver, place, at_once=struck and victim == "driver")
         took = time.monotonic() - began
@@ -223,7 +212,8 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
             case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
         if struck and victim.startswith("SIG"):
             case.signalled.append(took)
-            if code not in (0, 128 + signal.Signals[victim]) or took > SIGNALLED:
+            number = signal.Signals[victim].value  # and below 0: it came before anybody listened
+            if code not in (0, 128 + number, -number) or took > SIGNALLED:
                 case.said.append(f"{victim}: exit code {code}, all processes gone after {took:.0f} s")
         if code == 0 and not blows:
             return
@@ -261,12 +251,8 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
     if weights(output) != weights(reference):
         case.said.append("other weights")
     client = MlflowClient(place.uri)
-    (experiment,) = client.search_experiments(filter_string="name = 'visualcse'")
-    runs = [
-        run
-        for run in client.search_runs([experiment.experiment_id], max_results=1000)
-        if run.data.params.get("run.output") == str(output)
-    ]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"params.`run.output` = '{output}'")
     statuses = [run.info.status for run in runs]
     if statuses != ["FINISHED"]:
         case.said.append(f"its runs are {statuses}")
@@ -313,10 +299,7 @@ def prepared(keep: Path | None) -> Iterator[Place]:
     }
     for name in ("tmp", "r"):
         (folder / name).mkdir(exist_ok=True)
-    import boto3
-
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=env["AWS_ENDPOINT_URL"], **keys).create_bucket(Bucket=BUCKET)
+    urllib.request.urlopen(urllib.request.Request(f"{env['AWS_ENDPOINT_URL']}/{BUCKET}", method="PUT")).close()
     try:
         yield Place(folder, env)
     finally:
@@ -337,7 +320,7 @@ def undisturbed(place: Place, workers: int) -> Path:
 def main(
     runs: int = 40,
     seed: int = 0,
-    only: tuple[Kind, ...] = ("process", "one", "two"),
+    workers: tuple[int, ...] = (0, 1, 2),
     numbers: tuple[int, ...] = (),
     keep: Path | None = None,
 ) -> int:
@@ -346,14 +329,14 @@ def main(
     Args:
         runs: how many.
         seed: of victims and moments.
-        only: kinds of runs.
+        workers: of the runs, in turn; 0: in process.
         numbers: of the runs to carry out; none: all.
         keep: work there and leave all of it.
 
     Returns:
         The exit code.
     """
-    chosen = [case(number, seed, only) for number in numbers or range(runs)]
+    chosen = [case(number, seed, workers) for number in numbers or range(runs)]
     with prepared(keep) as place:
         references = {parts: undisturbed(place, parts) for parts in sorted({_parts(one) for one in chosen})}
         known = {file.name for file in place.temporary.iterdir()}  # caches of libraries

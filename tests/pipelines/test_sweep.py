@@ -39,6 +39,7 @@ SPACE: SearchSpace = {
 }
 
 
+SIGNED = tune.choice(["https://host/x.tar?X-Amz-Signature=hidden"])
 RATES: SearchSpace = {"optim.text.lr": tune.loguniform(1e-5, 1e-2)}
 SCORE = "eval/lee-dev/spearman"
 KEPT = ("number", "trial_id", "run_id", "pipeline", "changes", "status", "best", "step", "curve")
@@ -131,6 +132,8 @@ def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe)
         ({}, {"scheduler": "pbt", "searcher": "optuna", "spaces": {"nonling": RATES}}, "--searcher"),
         ({}, {"spaces": {"nonling": {"streams.text.batch_size": tune.choice([16, 512])}}}, "streams.text.batch_size"),
         ({}, {"spaces": {"nonling": {"optim.text.learning_rate": tune.uniform(0, 1)}}}, "optim.text.learning_rate"),
+        ({"run.storage": "s3://me:hidden@bucket/runs"}, {}, r"run\.storage='s3://\*\*\*@"),
+        ({}, {"spaces": {"nonling": {"streams.text.shards": SIGNED}}}, r"streams\.text\.shards=.*\*\*\*"),
     ],
 )
 def test_sweeps_that_cannot_run(small: Recipe, changes: dict[str, Any], settings: dict[str, Any], named: str) -> None:

@@ -8,7 +8,7 @@ from benchmarks import chaos
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(1500)
+@pytest.mark.timeout(3600)
 def test_what_dies_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
     code = chaos.main(runs=4, seed=1, workers=(0, 1))

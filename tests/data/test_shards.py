@@ -207,7 +207,7 @@ def header(name: bytes, size: bytes, kind: bytes) -> bytes:
     return bytes(block)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     "lie",
     [

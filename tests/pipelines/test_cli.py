@@ -133,7 +133,7 @@ def test_a_script_starts_from_the_root_of_the_repository(tmp_path: Path) -> None
     """What the user types; a mistake ends it with one line on standard error."""
     command = [sys.executable, "pipelines/visualcse.py", "deemo"]
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: no recipe 'deemo'.")
     assert "Traceback" not in done.stderr
 

@@ -125,7 +125,7 @@ def test_a_saved_model_that_differs_is_not_delivered(
 def test_the_command_runs_from_any_folder(recipe: Recipe, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     command = [sys.executable, str(ROOT / "pipelines" / "export.py"), str(checkpoint), "made"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr
     assert "made is ready" in done.stdout and (tmp_path / "made" / "README.md").exists()
 

@@ -30,7 +30,7 @@ from trainers.tuning.trial import Plan
 from trainers.tuning.trials import Trial
 from trainers.tuning.watch import Watch
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 SPACE: SearchSpace = {
     "optim.text.lr": tune.loguniform(1e-5, 1e-2),
@@ -289,7 +289,6 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)  # each trial starts Ray Train's own processes: minutes on two cores
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
     from trainers.tuning.best import checkpoints, held_out
@@ -311,7 +310,6 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)
 def test_two_methods_at_once_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,12 +39,9 @@ SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --evaluation.kee
 SETTINGS += " --run.log_every 2 --run.threads 1"
 RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
 BUCKET = "multicse"
-LIMIT = 240.0
-"""Seconds after which a command counts as hanging."""
-VANISH = 60.0
-"""Seconds that processes have to end by themselves once their command was killed or has ended."""
-SIGNALLED = 15.0
-"""Seconds after a signal within which all of them have ended."""
+LIMIT, VANISH, SIGNALLED = 240.0, 60.0, 15.0
+"""Seconds after which a command counts as hanging, that processes have to end by themselves once their command was killed
+or has ended, and within which all of them have ended after a signal. On a machine that others use, `--patience` times that."""
 RECONNECT = "5"
 """Seconds that Ray looks for a control store that was killed; 60 unless told."""
 LIBRARIES = ("pymp-", "torch")
@@ -103,6 +100,7 @@ class Place:
     folder: Path
     env: Mapping[str, str]
     """Of every command."""
+    patience: float
 
     @property
     def temporary(self) -> Path:
@@ -174,10 +172,10 @@ def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) 
     """
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
-        code = driver.wait(LIMIT)
+        code = driver.wait(LIMIT * place.patience)
     if at_once and code is not None:
         return code, []
-    deadline = time.monotonic() + VANISH
+    deadline = time.monotonic() + VANISH * place.patience
     while family(place) and code is not None and time.monotonic() < deadline:
         time.sleep(0.2)
     left = family(place)
@@ -199,7 +197,7 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
         driver = place.start(mark, command)
         victim, moment = blows.pop(0) if blows else ("", 0)
         struck, began = False, time.monotonic()
-        while victim and not struck and driver.poll() is None and time.monotonic() < began + LIMIT:
+        while victim and not struck and driver.poll() is None and time.monotonic() < began + LIMIT * place.patience:
             time.sleep(0.002 if moment < 0 else 0.02)
             if reached(output, moment):
                 time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
@@ -213,7 +211,7 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
         if struck and victim.startswith("SIG"):
             case.signalled.append(took)
             number = signal.Signals[victim].value  # and below 0: it came before anybody listened
-            if code not in (0, 128 + number, -number) or took > SIGNALLED:
+            if code not in (0, 128 + number, -number) or took > SIGNALLED * place.patience:
                 case.said.append(f"{victim}: exit code {code}, all processes gone after {took:.0f} s")
         if code == 0 and not blows:
             return
@@ -274,7 +272,7 @@ def _run_id(output: Path) -> str:
 
 
 @contextlib.contextmanager
-def prepared(keep: Path | None) -> Iterator[Place]:
+def prepared(keep: Path | None, patience: float) -> Iterator[Place]:
     """A folder of its own with an S3 server; afterwards nothing of it is left, unless it is to be kept."""
     from moto.server import ThreadedMotoServer
 
@@ -301,7 +299,7 @@ def prepared(keep: Path | None) -> Iterator[Place]:
         (folder / name).mkdir(exist_ok=True)
     urllib.request.urlopen(urllib.request.Request(f"{env['AWS_ENDPOINT_URL']}/{BUCKET}", method="PUT")).close()
     try:
-        yield Place(folder, env)
+        yield Place(folder, env, patience)
     finally:
         server.stop()
         if keep is None:
@@ -322,6 +320,7 @@ def main(
     seed: int = 0,
     workers: tuple[int, ...] = (0, 1, 2),
     numbers: tuple[int, ...] = (),
+    patience: float = 1.0,
     keep: Path | None = None,
 ) -> int:
     """Kill runs and repeat their commands.
@@ -331,13 +330,14 @@ def main(
         seed: of victims and moments.
         workers: of the runs, in turn; 0: in process.
         numbers: of the runs to carry out; none: all.
-        keep: work there and leave all of it.
+        patience: times that everything may take longer, on a machine that others use.
+        keep: work there and leave all of it; references that are there are not made again.
 
     Returns:
         The exit code.
     """
     chosen = [case(number, seed, workers) for number in numbers or range(runs)]
-    with prepared(keep) as place:
+    with prepared(keep, patience) as place:
         references = {parts: undisturbed(place, parts) for parts in sorted({_parts(one) for one in chosen})}
         known = {file.name for file in place.temporary.iterdir()}  # caches of libraries
         for one in chosen:

@@ -41,7 +41,7 @@ RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.
 BUCKET = "multicse"
 LIMIT, VANISH, SIGNALLED = 240.0, 60.0, 15.0
 """Seconds after which a command counts as hanging, that processes have to end by themselves once their command was killed
-or has ended, and within which all of them have ended after a signal. On a machine that others use, `--patience` times that."""
+or has ended, and within which all have ended after a signal. On a machine that others use, `--patience` times that."""
 RECONNECT = "5"
 """Seconds that Ray looks for a control store that was killed; 60 unless told."""
 LIBRARIES = ("pymp-", "torch")

@@ -55,7 +55,8 @@ def test_a_dead_holder_is_in_nobodys_way(store: Store, host: str, monkeypatch: p
     """On this machine that is seen at once, on another one when it does not say that it lives."""
     place = lease.socket.gethostname() if host == "here" else host
     store.write(HOLDER, json.dumps({"host": place, "process": 2**22 + 1, "run": "x", "count": 0}).encode())
-    pauses, sleep = [], time.sleep
+    pauses: list[float] = []
+    sleep = time.sleep
 
     def pause(seconds: float) -> None:
         pauses.append(seconds)

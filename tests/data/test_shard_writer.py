@@ -103,7 +103,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
     code = (
         "import sys, time; from pathlib import Path; from data import shard_writer as w\n"
         "def slow(path, samples, advance):\n"
-        "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(60)\n"
+        "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(600)\n"
         "w._write_shard = slow\n"
         "w.pack((w.Draft({'txt': b'x'}) for _ in range(100)), w.Output(Path(sys.argv[1]), 'x'))"
     )
@@ -113,7 +113,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="another process"):
             pack(drafts(), Output(out, "x"))
         process.send_signal(signal.SIGKILL)
-        process.wait(30)
+        process.wait()
     finally:
         process.kill()
     assert process.returncode == -signal.SIGKILL

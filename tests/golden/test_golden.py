@@ -60,7 +60,7 @@ def databases(offline: Path, tables: Path) -> None:
 def _case(name: str) -> Any:
     """Of the cases of two workers, which start processes, one belongs to every run of the tests."""
     rare = name.endswith(TWO) and "mocoutrl" not in name
-    return pytest.param(name, marks=[pytest.mark.timeout(600), *([pytest.mark.cluster] if rare else [])])
+    return pytest.param(name, marks=[pytest.mark.timeout(1800), *([pytest.mark.cluster] if rare else [])])
 
 
 @pytest.mark.parametrize("name", map(_case, NAMES))

@@ -128,7 +128,7 @@ def encoders() -> list[str]:
     return [SMALL_ENCODER, *filter(None, [os.environ.get("MULTICSE_DISTILBERT")])]
 
 
-@pytest.mark.timeout(900)  # a sentence at a time
+@pytest.mark.timeout(1800)  # a sentence at a time
 @pytest.mark.parametrize("folder", encoders(), ids=lambda folder: Path(folder).name)
 def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> None:
     poolings = ("cls", "mean", "first-last", "first-last+whitening")

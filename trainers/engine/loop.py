@@ -102,27 +102,28 @@ class Engine:
                 self.best_score, self.best = -math.inf, None
         readers = self._readers()
         try:
-            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout):
-                self._loop(readers)
+            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
+                self._loop(readers, watchdog)
         finally:  # a trial that a sweep stops leaves its process to the next one
             for reader in readers.values():
                 reader.close()
         return self._finish()
 
-    def _loop(self, readers: dict[str, Reader]) -> None:
+    def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         began = time.perf_counter() - self.seconds
         window = self.window = Window(readers)
         window.restore(self.carried)
         while not self.done:
-            self.stepper(self.step, readers, window)
-            self.step += 1
-            self.method.after_step(self.step)
-            self.seconds = time.perf_counter() - began
-            last = self.step == self.steps
-            if self.step % self.recipe.run.log_every == 0 or last:
-                self._report(window, readers)
-                window = self.window = Window(readers)
-            self.done, stopping = last, self.host.stopping()
+            with watchdog.step(self.step):
+                self.stepper(self.step, readers, window)
+                self.step += 1
+                self.method.after_step(self.step)
+                self.seconds = time.perf_counter() - began
+                last = self.step == self.steps
+                if self.step % self.recipe.run.log_every == 0 or last:
+                    self._report(window, readers)
+                    window = self.window = Window(readers)
+                self.done, stopping = last, self.host.stopping()
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
                 start = time.perf_counter()

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # A CUDA machine installs its own torch build first, see the README.
 TORCH ?= torch==2.13.0
 # Tests by file on every core; those that take Ray stay together, on the one Ray.
-PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 

@@ -32,16 +32,18 @@ def datasets_folder() -> Path:
     return Path(os.environ.get("MULTICSE_DATASETS", ROOT.parent / "shared" / "datasets"))
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
 
-    pytest-xdist gives a file to one process, and all that takes the one Ray to another.
+    pytest-xdist gives a file to one process, and all that takes the one Ray to another, first of all, as it takes longest.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if {"datasets", "wordnet"} & fixtures:
             item.add_marker("data")
-        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else item.location[0]))
+    items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,7 @@ from trainers import registry
 from trainers.engine.launch import resolve, travelling
 from trainers.engine.preflight import check
 from trainers.engine.tracking import RunHandle
+from trainers.engine.tracking_server import source_tags
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning import space as spaces
 from trainers.tuning.room import resources
@@ -237,7 +238,9 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         folder=str(folder),
         experiment=sweep.experiment,
         parent=parent.run_id,
+        metric=sweep.metric,
         seeds=sweep.seeds,
+        source=source_tags(),
         methods=registry.loaded(),
     )
 

@@ -38,6 +38,7 @@ from data.streams.audio import AudioStream
 from data.streams.base import StreamConfig
 from data.streams.image import ImageStream
 from data.window import Chunk, WindowReader, columns_of
+from trainers.engine.cluster import own_token
 
 Kind = Literal["small", "photographs", "sounds"]
 TITLES: dict[Kind, str] = {
@@ -246,6 +247,7 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
             counts[kind] = 1 + max(8, round(1.5 * seconds / (seconds_of(plain, 5)[0] / 4)))
         for with_ray in (False, True):  # whose processes are there from then on
             if with_ray:
+                own_token()
                 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
             for kind, (_, _, sides) in raced.items():
                 for name in [name for name in sides if (name == "Ray Data") == with_ray]:

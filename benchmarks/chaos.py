@@ -229,7 +229,11 @@ def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
-    keys = [key for key in client.get_run(run_id).data.metrics if key.split("/")[0] in ("train", "eval", "before", "final")]
+    keys = [
+        key
+        for key in client.get_run(run_id).data.metrics
+        if key.split("/")[0] in ("train", "eval", "best", "untrained", "trained")
+    ]
     return {key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key)) for key in keys}
 
 

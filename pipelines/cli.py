@@ -6,6 +6,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
@@ -35,6 +36,11 @@ UNIMPROVED = (
 )
 """Said at the end of a run whose untrained weights were the best."""
 
+OURS = ("demo", "smoke")
+"""Recipes that say nothing of a run on other data."""
+WRITTEN = ("recipe", "best")
+"""Files that runs and sweeps write, whose names say nothing either."""
+
 Recipes = Mapping[str, Callable[[], Recipe]]
 
 
@@ -61,7 +67,7 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         place = arguments.index("--run.overwrite") + 1
         if arguments[place : place + 1] not in (["True"], ["False"]):
             arguments.insert(place, "True")
-    return tyro.cli(
+    recipe = tyro.cli(
         Recipe,
         default=base,
         args=list(_with_none(base, arguments)),
@@ -69,6 +75,29 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
     )
+    return _named(recipe, base)
+
+
+def _named(recipe: Recipe, base: Recipe) -> Recipe:
+    """The recipe, called after data of the user's own (``visualcse/mytext+photos``) unless the user names it."""
+    own = [
+        folder.name
+        for stream, config in recipe.streams.items()
+        for folder in _folders(config.shards)
+        # The last two parts, so that what `base` reads is its own wherever it lies.
+        if folder.parts[-2:] not in [own.parts[-2:] for own in _folders(base.streams[stream].shards)]
+    ]
+    if not own or recipe.name != base.name:
+        return recipe
+    data = re.sub(r"[^\w.+-]+", "-", "+".join(dict.fromkeys(own))).strip("-")
+    row = base.name.partition("/")[2]
+    return recipe.replace("name", f"{recipe.paper}/{data if row in OURS else f'{row}-{data}'}")
+
+
+def _folders(shards: str) -> list[Path]:
+    """The folders of shards: ``s3:/bucket/wiki1m`` of ``s3://bucket/wiki1m/train-{000..009}.tar``."""
+    places = [Path(url.partition("?")[0]) for url in shards.split("::")]
+    return [place.parent if ".tar" in place.name else place for place in places]
 
 
 def _with_none(base: Recipe, arguments: list[str]) -> Iterator[str]:
@@ -98,8 +127,13 @@ def _none_of(base: Recipe, option: str) -> list[str]:
 
 
 def _from_file(file: Path) -> Recipe:
-    """Another run's recipe. Where this run goes is not for the file to say, nor what it replaces there."""
+    """Another run's recipe, called after the file where the user named that.
+
+    Where this run goes is not for the file to say, nor what it replaces there.
+    """
     recipe = Recipe.from_json(file.read_text())
+    if file.stem not in WRITTEN:
+        recipe = recipe.replace("name", f"{recipe.paper}/{file.stem}")
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
     return recipe.replace("run.output", output).replace("run.overwrite", False)
 
@@ -174,6 +208,7 @@ def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
     from evaluation.tables import averages
     from models.carried_code import carries_code
+    from trainers.engine.places import passing
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     scores = {when: summary[when] | averages(summary[when]) for when in ("before", "after")}
@@ -183,13 +218,17 @@ def report(summary: dict[str, Any]) -> str:
     for task, metric in rows:
         before, after = (scores[when][task][metric] for when in ("before", "after"))
         lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
+    # What a job leaves in Ray's copy of its folder goes with it; the tracker has it as well.
+    model = f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"
+    if passing(Path(summary["export"])):
+        model = f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)"
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
     unimproved = ["", f"warning: {UNIMPROVED}"] if chosen and not summary["best_step"] else []
     lines += [
         *unimproved,
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
-        f"model   {summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))",
+        f"model   {model}",
         f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
     ]
     if summary["skipped"]:

@@ -73,6 +73,9 @@ def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""
     import ray
 
+    from trainers.engine.cluster import own_token
+
+    own_token()
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield

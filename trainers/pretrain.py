@@ -12,14 +12,18 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.fresh_bert import FreshEncoder
 from models.text_encoder import TextEncoder
-from trainers.method import Method, MethodConfig, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, bibtex
 
 
 class MaskedLMConfig(MethodConfig):
     """Settings of masked-language-model pretraining."""
 
-    citation: ClassVar[str] = (
-        "Devlin et al. BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding. NAACL 2019."
+    citation: ClassVar[str] = bibtex(
+        "devlin2019bert",
+        author="Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina",
+        title="{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        booktitle="Proceedings of NAACL",
+        year=2019,
     )
     smallest_batch: ClassVar[int] = 1
 

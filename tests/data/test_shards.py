@@ -353,6 +353,19 @@ def test_a_manifest_saves_reading_the_shards(tmp_path: Path) -> None:
     assert (shards.name, shards.licence, shards.source, shards.classes) == ("pets-dev", "CC0-1.0", "home", ("cat", "dog"))
 
 
+def test_a_digest_tells_data_apart_and_not_places(tmp_path: Path) -> None:
+    for folder, count in (("one", 3), ("other", 3), ("more", 4)):
+        write_tar(tmp_path / folder / "a.tar", numbered(count))
+    plain, moved, more = (ShardSet.open(str(tmp_path / folder)).digest for folder in ("one", "other", "more"))
+    assert plain == moved != more and len(plain) == 16
+    shards = [{"url": "a.tar", "nsamples": 3, "filesize": 1, "sha256": digest} for digest in ("0" * 64, "1" * 64)]
+    digests = set()
+    for shard in shards:
+        (tmp_path / "one" / "dataset.json").write_text(json.dumps({"shardlist": [shard]}))
+        digests.add(ShardSet.open(str(tmp_path / "one")).digest)
+    assert len(digests) == 2
+
+
 def test_a_manifest_that_is_wrong(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", numbered(3))
     write_manifest(tmp_path, {"a.tar": 2})

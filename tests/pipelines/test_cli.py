@@ -74,6 +74,27 @@ def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["demo", "--streams.text.shards", "shards/text", "--streams.image.shards", "photos/"], "visualcse/text+photos"),
+        (["--streams.image.shards", "s3://b/mine/train-{00..09}.tar::more/x.tar"], "visualcse/mine+more"),
+        (["roberta-base", "--streams.text.shards", "mine"], "visualcse/roberta-base-mine"),
+        (["roberta-base", "--streams.text.shards", "s3://bucket/shards/wiki1m"], "visualcse/roberta-base"),  # its own
+        (["demo", "--streams.text.shards", "mine", "--name", "visualcse/first"], "visualcse/first"),
+        (["demo", "--optim.text.lr", "1e-5"], "visualcse/demo"),
+    ],
+)
+def test_a_run_on_own_data_is_called_after_it(arguments: list[str], name: str) -> None:
+    assert visual(*arguments).name == name
+
+
+def test_a_run_of_an_own_file_is_called_after_it(tmp_path: Path) -> None:
+    for file, name in {"german.json": "visualcse/german", "recipe.json": "visualcse/demo"}.items():
+        (tmp_path / file).write_text(visualcse.demo().to_json())
+        assert visual("--recipe", str(tmp_path / file)).name == name
+
+
+@pytest.mark.parametrize(
     ("arguments", "named"),
     [(["deemo"], "'demo'"), (["xyz"], "'xyz'"), (["--recipe", "nowhere.json"], "--recipe"), (["--recipe"], "--recipe")],
 )
@@ -172,3 +193,6 @@ def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     lines = [line.split() for line in report(summary).splitlines()]
     assert ["average", "of", "2", "spearman", "55.00", "56.00", "+1.00"] in lines
     assert ["transfer", "average", "of", "2", "accuracy", "75.50", "76.50", "+1.00"] in lines
+    assert ["model", str(tmp_path)] in [line[:2] for line in lines]
+    copy = summary | {"export": "/tmp/ray/session/runtime_resources/working_dir_files/_ray_pkg_0/runs/demo/export"}
+    assert "model   runs:/x/export " in report(copy), "of a job whose folder goes, where its user finds it"

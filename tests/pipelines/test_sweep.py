@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -198,6 +199,8 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
         assert trial.step == 6 if trial.status == "finished" else trial.step == 4  # the first evaluation after 60 %
         run = runs[f"{trial.number}/1"]
         assert run.info.run_id == trial.run_id and run.info.status == "FINISHED"
+        assert run.data.metrics["best/lee-dev/spearman"] == pytest.approx(trial.best, abs=1e-6)
+        assert run.data.tags["mlflow.source.name"] == sys.argv[0] and len(run.inputs.dataset_inputs) == 3
         tags = {f"changed.{path}": str(value) for path, value in trial.changes.items()} | {"sweep.status": trial.status}
         assert tags.items() <= run.data.tags.items() and f"trial {trial.number}" in run.info.run_name
         scores = dict(scores_of(parent.uri, run.info.run_id))
@@ -334,6 +337,9 @@ def test_two_methods_at_once_from_the_command_line(
     name, alias = summary["model"].removeprefix("models:/").split("@")
     version = client.get_model_version_by_alias(name, alias)
     assert version.run_id == summary["mlflow_run_id"]
+    sweep = client.get_run(summary["mlflow_run_id"])
+    assert sweep.data.metrics["best/lee-dev/spearman"] == pytest.approx(best["score"], abs=1e-6)
+    assert f"trial {best['trial']} of 7" in version.description == sweep.data.tags["mlflow.note.content"]
 
     recipe = Recipe.from_json(Path(summary["recipe"]).read_text())
     again = fit(recipe.replace("run.output", "again").replace("run.workers", 0).replace("run.threads", 1))

@@ -96,7 +96,7 @@ class Engine:
                     self.log.resume(folder)
         if self.step == 0:
             self.before = evaluate(self.final, self.encoder)
-            self._log_scores("before", self.before)
+            self._log_scores("untrained", self.before)
             self._evaluate()
             if not self.recipe.evaluation.choose_untrained:
                 self.best_score, self.best = -math.inf, None
@@ -184,7 +184,18 @@ class Engine:
             self.bad_rounds += lower
         else:
             self.bad_rounds = 0 if better else self.bad_rounds + 1
+        step, kept = self._chosen()
+        if self.log and kept is not None:  # tables of runs show the last value of a metric, which is not the best one
+            self.log.log(self.step, {f"best/{task.name}/{task.primary}": kept, "best/step": step})
         return better
+
+    def _chosen(self) -> tuple[int, float | None]:
+        """The step whose weights are kept so far, and their score on the first development task; none: not finite."""
+        last = self.recipe.evaluation.keep == "last"
+        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
+        if self.development and lower_is_better(self.development[0]):
+            score = -score
+        return step, score if math.isfinite(score) else None
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
         if self.log and scores:
@@ -196,21 +207,18 @@ class Engine:
         if self.best is not None:
             self.method.load_state_dict(self.best)
         after = evaluate(self.final, self.encoder)
-        self._log_scores("final", after)
+        self._log_scores("trained", after)
         mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.method)}
         ranks = from_all_ranks(mine, self.host)
         if len({rank["fingerprint"] for rank in ranks}) > 1:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
-        last = self.recipe.evaluation.keep == "last"
-        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
-        if self.development and lower_is_better(self.development[0]):
-            score = -score
+        step, score = self._chosen()
         return {
             "before": self.before,
             "after": after,
             "steps": self.step,
             "best_step": step,
-            "best_score": score if math.isfinite(score) else None,
+            "best_score": score,
             "train_seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},

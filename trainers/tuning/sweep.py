@@ -22,6 +22,7 @@ from trainers import registry
 from trainers.engine.launch import resolve, travelling
 from trainers.engine.preflight import check
 from trainers.engine.tracking import RunHandle
+from trainers.engine.tracking_server import source_tags
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning import space as spaces
 from trainers.tuning.room import resources
@@ -155,7 +156,7 @@ def _check_secrets(values: Mapping[str, Iterable[object]]) -> None:
         for value in several:
             if redacted(str(value)) != str(value):
                 raise RecipeError(
-                    f"{path}={value!r} holds a password, which Ray Tune would write down with its trials. Give it where "
+                    f"{path}={redacted(str(value))!r} holds a password, which Ray Tune would write down with its trials. Give it where "
                     "the protocol looks for it, for S3 in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 )
 
@@ -251,7 +252,9 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         folder=str(folder),
         experiment=sweep.experiment,
         parent=parent.run_id,
+        metric=sweep.metric,
         seeds=sweep.seeds,
+        source=source_tags(),
         methods=registry.loaded(),
     )
 

@@ -77,7 +77,8 @@ def test_numbers_data_and_use() -> None:
     assert "| sts12 | spearman |  | 61.23 |  |" in body
     assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
     assert "| mine | unknown | unknown | unknown |" in body
-    assert "## Model\n\nTwo layers." in body and "Jian, Gao and Vosoughi." in body and "| epochs | 2.0 |" in body
+    assert "## Model\n\nTwo layers." in body and "| epochs | 2.0 |" in body
+    assert "```bibtex\n@inproceedings{jian2022nonlinguistic,\n  author = {Jian, Yiren and" in body
     assert (
         "| samples of `text` a batch | 64 |" in body and "| optimizer of `text` | AdamW, lr 3e-05, schedule linear |" in body
     )

@@ -46,7 +46,7 @@ class Memory:
 
     def losses(self) -> dict[int, dict[str, float]]:
         return {
-            step: {name: v for name, v in values.items() if name.startswith(("train/", "eval/"))}
+            step: {name: v for name, v in values.items() if name.startswith(("train/", "eval/", "best/"))}
             for step, values in self.values.items()
         }
 
@@ -150,10 +150,13 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     """SG-BERT's code counts every decrease, never sets the count back, and reports the last weights; we differ."""
     scripted(monkeypatch, SCORES)
     changed = recipe.replace("evaluation.every", 1).replace("evaluation.patience", 2)
-    _, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
+    memory, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
     same_weights(made.method, load_method(Path(recipe.run.output) / "checkpoint"))
     assert (made.best is None) == (keep == "last")
+    # A tracker's table shows the last value of a metric, and is to be sorted by what was kept.
+    last = memory.values[steps]
+    assert (last["best/lee-dev/spearman"], last["best/step"]) == (SCORES[kept], kept)
 
 
 @pytest.mark.parametrize(("allowed", "chosen"), [(True, 0), (False, 3)])

@@ -33,8 +33,21 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     client = MlflowClient(summary["tracking_uri"])
     logged = client.get_run(summary["mlflow_run_id"])
     assert logged.info.status == "FINISHED"
-    for name in ("eval/lee-dev/spearman", "final/lee/spearman", "train/lr/image", "data/text/wait_share"):
-        assert name in logged.data.metrics
+    metrics = logged.data.metrics
+    for name in ("eval/lee-dev/spearman", "trained/lee/spearman", "train/lr/image", "data/text/wait_share"):
+        assert name in metrics
+    assert metrics["best/lee-dev/spearman"] == pytest.approx(summary["best_score"])
+    # MLflow's page has a section for every prefix, in this order: single bars, as of step 0, follow the curves.
+    sections = sorted({name.rpartition("/")[0] for name in metrics if not name.startswith("system/")})
+    curves = {name.rpartition("/")[0] for name in metrics if client.get_metric_history(logged.info.run_id, name)[1:]}
+    assert sections[-2:] == ["trained/lee", "untrained/lee"] and set(sections[:-2]) <= curves
+    data = {one.dataset.name: one for one in logged.inputs.dataset_inputs}
+    assert set(data) == {"text", "image", "audio"}
+    assert data["text"].dataset.digest == recipe.streams["text"].open().digest
+    assert {tag.key: tag.value for tag in data["text"].tags}["licence"] == "unknown"
+    assert json.loads(data["text"].dataset.profile)["num_rows"] == 80
+    description = logged.data.tags["mlflow.note.content"]
+    assert "80 samples of text" in description and "`figures/" in description
     names = {item.path for item in client.list_artifacts(summary["mlflow_run_id"])}
     assert {"recipe.json", "export"} <= names
 

@@ -156,8 +156,8 @@ def _check_secrets(values: Mapping[str, Iterable[object]]) -> None:
         for value in several:
             if redacted(str(value)) != str(value):
                 raise RecipeError(
-                    f"{path}={redacted(str(value))!r} holds a password, which Ray Tune would write down with its trials. Give "
-                    "it where the protocol looks for it, for S3 in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                    f"{path}={redacted(str(value))!r} holds a password, which Ray Tune would write down with its trials. "
+                    "Give it where the protocol looks for it, for S3 in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
                 )
 
 

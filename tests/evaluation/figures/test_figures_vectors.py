@@ -57,7 +57,7 @@ def test_the_colour_of_a_pair_is_its_cosine() -> None:
     shares = (cosines - cosines.min()) / np.ptp(cosines)
     order = np.concatenate([np.flatnonzero(positive), np.flatnonzero(~positive)])
     np.testing.assert_allclose(found, colormaps["viridis"](shares[order]))
-    points = np.concatenate([c.get_facecolors() for c in axes.collections if isinstance(c, PathCollection)])
+    points = np.concatenate([c.get_facecolor() for c in axes.collections if isinstance(c, PathCollection)])
     np.testing.assert_allclose(points, np.repeat(found, 2, axis=0))  # both ends
 
 

@@ -105,11 +105,11 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     same_weights(before.method, after.method)
 
 
-def test_the_progress_line_has_the_development_score(recipe: Recipe) -> None:
+def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
     """That of the newest evaluation; without a task that chooses, of the first that is watched, and the last one is kept."""
     lines: list[dict[str, Any]] = []
     memory = Memory()
-    memory.progress = lines.append  # type: ignore[method-assign]
+    monkeypatch.setattr(memory, "progress", lines.append)
     watched = recipe.replace("evaluation.select", None).replace("evaluation.watch", ("lee-dev",))
     summary = engine(watched, memory).run()
     scores = {step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if step % 3 == 0}

@@ -10,8 +10,7 @@ from typing import Annotated
 
 import tyro
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation.
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 
@@ -46,7 +45,8 @@ def main(argv: list[str] | None = None) -> int:
     verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from trainers.engine.journal import Journal
-    from trainers.engine.tracking import TrackingError, drain
+    from trainers.engine.tracking import drain
+    from trainers.engine.tracking_server import TrackingError
 
     book = Journal(verb.journal)
     try:

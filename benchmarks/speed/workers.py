@@ -116,6 +116,7 @@ def imagined(made: Engine, world: int) -> tuple[Counter[str], float]:
 def hook(found: Counter[str], bucket: dist.GradBucket) -> Any:
     """DDP's, of a bucket of gradients."""
     found["gradients"] += bucket.buffer().nbytes
+    assert dist.group.WORLD is not None
     return allreduce_hook(dist.group.WORLD, bucket)
 
 
@@ -173,7 +174,7 @@ def papers(place: Path) -> dict[str, Recipe]:
         shards = {f"streams.{stream}.shards": str(place / places[stream]) for stream in recipe.streams}
         if name == "clap":
             shards["streams.pairs.shards"] = str(place / "audio")
-        own = {path: value for path, value in changes.items() if path in recipe.flat()}
+        own: dict[str, Any] = {path: value for path, value in changes.items() if path in recipe.flat()}
         own |= {} if name == "gclsr" else {"encoder": bert}
         run = {"run.output": str(place / name), "run.max_steps": 2}
         found[name] = parts.changed(recipe, {**shards, **own, **QUIET, **run})

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import os
@@ -10,8 +9,8 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from collections.abc import Sequence
+from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
@@ -20,18 +19,21 @@ from data.shard_urls import absolute
 from evaluation import registry as tasks
 from trainers import registry
 from trainers.engine.checkpoint import load_method
+from trainers.engine.cluster import capacity, opening, quiet, start_ray
+from trainers.engine.description import describe
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost, Stopped
 from trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from trainers.engine.loop import Engine
 from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
-from trainers.engine.preflight import check, describe_shards_of
+from trainers.engine.preflight import check, check_kept, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.stop import Interrupted, Stop
 from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, brief, import_mlflow, open_experiment
+from trainers.engine.tracking import RunHandle
+from trainers.engine.tracking_server import brief
 from trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
@@ -64,85 +66,6 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
             return Engine(recipe, host, tracker).run()
     except Stopped:
         return {}
-
-
-def quiet() -> None:
-    """Only warnings of ours and errors of the libraries."""
-    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    for name in ("ray", "ray.data", "ray.train", "transformers", "sentence_transformers", "mlflow", "alembic", "httpx"):
-        logging.getLogger(name).setLevel(logging.ERROR)
-    with contextlib.suppress(ImportError):
-        import transformers
-
-        transformers.logging.set_verbosity_error()
-        transformers.utils.logging.disable_progress_bar()
-
-
-TRAIN = {
-    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
-    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
-    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
-}
-"""Ray Train's settings, unless the environment has its own."""
-ONE_MACHINE = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
-"""More of them where Ray is started here: no node is taken away that had to be watched, and asking often costs nothing."""
-
-
-def start_ray(recipe: Recipe) -> None:
-    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
-    import ray
-
-    verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
-    settings = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **TRAIN, **(ONE_MACHINE if here else {})}
-    for name, value in settings.items():
-        os.environ.setdefault(name, value)
-    if ray.is_initialized():
-        return
-    ray.init(
-        address="local" if here else None,
-        include_dashboard=None,
-        log_to_driver=verbose,
-        logging_level=logging.INFO if verbose else logging.ERROR,
-    )
-
-
-@contextlib.contextmanager
-def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
-    """MLflow's database and an experiment are opened in a thread while the body starts Ray, since each takes seconds.
-
-    Raises TrackingError at the end.
-    """
-    import ray  # noqa: F401  # here: of two threads that import the same, one can meet half of it
-
-    import_mlflow()
-    with ThreadPoolExecutor(1) as pool:
-        opened = pool.submit(open_experiment, recipe.run.tracking_uri, experiment)
-        yield
-        opened.result()
-
-
-AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
-"""Resources of a head node (cluster.yaml, rayjob.yaml): how many CPUs and GPUs the cluster may grow to.
-
-Ray's autoscaler does not say so itself, and a cluster that begins with its head alone has neither.
-"""
-
-
-def capacity() -> tuple[float, float, int]:
-    """CPUs, GPUs and nodes that the cluster has or, where it grows when asked, may have; then it has at least two nodes."""
-    import ray
-
-    now = ray.cluster_resources()
-    cpus, gpus = (max(now.get(kind, 0.0), now.get(most, 0.0)) for kind, most in AUTOSCALING.items())
-    nodes = sum(node["Alive"] for node in ray.nodes())
-    return cpus, gpus, max(2, nodes) if grows() else nodes
-
-
-def grows() -> bool:
-    """Whether the cluster gets nodes when it is asked for more than it has."""
-    import ray
-
-    return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))
 
 
 def resolve(recipe: Recipe) -> Recipe:
@@ -194,6 +117,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     if not recipe.run.verbose:
         quiet()
     recipe = resolve(recipe)
+    check_kept(recipe, Path(recipe.run.output))
     output = Output(recipe)
     if (summary := output.finished()) is not None:
         return summary
@@ -353,18 +277,25 @@ def _worker_error(error: Exception) -> Exception:
 
 
 def deliver(
-    recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path, alias: str | None = None
+    recipe: Recipe,
+    handle: RunHandle,
+    result: dict[str, Any],
+    checkpoint: Path,
+    output: Path,
+    alias: str | None = None,
+    why: str = "",
 ) -> dict[str, Any]:
-    """Export the chosen weights, write card and figures, log and register them.
+    """Export the chosen weights, write card and figures, describe the run, log and register them.
 
-    alias: of the registered version, for example ``champion``.
+    alias: of the registered version, for example ``champion``. why: see `describe`.
     """
     from trainers.engine.card import library_versions, model_card
     from trainers.engine.export import write_export
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
-    facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
+    data = describe_shards_of(recipe)
+    facts = json.loads(recipe.to_json()), data, numbers, library_versions()
     exported = write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
@@ -377,8 +308,10 @@ def deliver(
         log_figures(recipe, method, handle, output, export)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
+    text = describe(recipe.name, data, result, handle.figures, why)
+    handle.describe(text)
     if recipe.run.register_as:
-        handle.register(export, recipe.run.register_as, alias)
+        handle.register(export, recipe.run.register_as, alias, text)
     return {
         "recipe": recipe.name,
         "identity": recipe.identity(),

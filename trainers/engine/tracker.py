@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import IO, Any
 
 from trainers.engine.journal import Journal, line_of
-from trainers.engine.tracking import LONGEST_PAUSE, brief, import_mlflow, metric_name, send
+from trainers.engine.tracking import LONGEST_PAUSE, send
+from trainers.engine.tracking_server import brief, import_mlflow, metric_name
 
 log = logging.getLogger(__name__)
 

@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
-import os
 import re
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
-
-from filelock import FileLock
 
 from data.redact import public
 from trainers.engine.journal import Journal, Sent, sync_command
-from trainers.engine.places import refuse_unwritable
+from trainers.engine.tracking_server import (
+    TrackingError,
+    brief,
+    connect,
+    data_set,
+    environment_tags,
+    import_mlflow,
+    metric_name,
+    named,
+    open_database,
+    resolve_uri,
+)
 
 log = logging.getLogger(__name__)
 
-SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
 BATCH = 1000
 """Metrics that are sent before it is remembered that they were; as many as MLflow takes in a request."""
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts while the server is away."""
-KIND = "custom_model_development"
-"""MLflow's word for experiments that train models: its page shows runs and metrics, not traces and prompts."""
-DATABASE_LOCK = 7161125
-"""Key of PostgreSQL's advisory lock under which a driver makes MLflow's tables; any number that all drivers share."""
 MOST_RUNS = 50_000
 """Runs that MLflow finds in one search."""
-
-
-class TrackingError(ValueError):
-    """A tracking URI or run that cannot be used; the text says what to change."""
 
 
 def open_run(
@@ -47,19 +44,20 @@ def open_run(
     tags: Mapping[str, str] | None = None,
     run_id: str | None = None,
     journal: Path | None = None,
+    data: Sequence[Mapping[str, Any]] = (),
 ) -> RunHandle:
     """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
 
     uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
     SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and signatures
     of URLs are left out of them and of tags. Tags: what MLflow knows of its own accord (user, script, git commit), versions
-    of the libraries, CPUs and GPU.
+    of the libraries, CPUs and GPU. data: what the run reads, as `describe_shards_of` says it: its inputs in MLflow.
 
     Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
     """
     uri = resolve_uri(uri)
-    try:
-        client, experiment_id = _open(uri, experiment)
+    with named(uri):
+        client, experiment_id = open_database(uri, experiment)
         if run_id is None:
             from mlflow.entities import Param
 
@@ -67,42 +65,20 @@ def open_run(
             kept = [Param(metric_name(key), value) for key, value in public(params).items()]
             client.log_batch(run.info.run_id, params=kept)
         else:
-            client.update_run(run_id, status="RUNNING")
-            run = client.get_run(run_id)
-    except TrackingError:
-        raise
-    except Exception as error:
-        if run_id is not None and "not found" in str(error):
-            raise TrackingError(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
-        raise _unusable(uri, error) from error
+            run = _go_on(client, uri, run_id)
+        if data:  # MLflow keeps the same data set of a run once
+            client.log_inputs(run.info.run_id, [data_set(row) for row in data])
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
 
 
-def open_experiment(uri: str | None, experiment: str) -> None:
-    """Make the database and the experiment where they are absent, which takes seconds, so that `open_run` does not.
-
-    Raises TrackingError as `open_run`.
-    """
-    uri = resolve_uri(uri)
+def _go_on(client: Any, uri: str, run_id: str) -> Any:
     try:
-        _open(uri, experiment)
-    except TrackingError:
-        raise
+        client.update_run(run_id, status="RUNNING")
+        return client.get_run(run_id)
     except Exception as error:
-        raise _unusable(uri, error) from error
-
-
-def _open(uri: str, experiment: str) -> tuple[Any, str]:
-    with _database_lock(uri):
-        client = _client(uri)  # makes the tables
-        return client, _experiment(client, uri, experiment)
-
-
-def _unusable(uri: str, error: Exception) -> TrackingError:
-    return TrackingError(
-        f"run.tracking_uri={uri!r} cannot be used: {brief(error)}. Start the server (`mlflow server --port 5000`), "
-        "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
-    )
+        if "not found" in str(error):
+            raise TrackingError(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
+        raise
 
 
 @dataclass(frozen=True)
@@ -117,7 +93,7 @@ class FoundRun:
 
 def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
     """Active runs of an experiment that have all these tags, the newest first. Raises what MLflow raises."""
-    client = _client(uri)
+    client = connect(uri)
     if (found := client.get_experiment_by_name(experiment)) is None:
         return []
     conditions = " and ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items())
@@ -129,102 +105,9 @@ def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
     """Give a run another name and more tags. Raises what MLflow raises."""
     from mlflow.entities import RunTag
 
-    client = _client(uri)
+    client = connect(uri)
     client.update_run(run_id, name=name)
     client.log_batch(run_id, tags=[RunTag(key, value) for key, value in public(tags).items()])
-
-
-def resolve_uri(uri: str | None = None) -> str:
-    """The tracking URI with absolute paths (see `open_run`). Raises TrackingError for one that MLflow does not take."""
-    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
-    scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri else ""
-    if scheme not in SCHEMES:
-        raise TrackingError(
-            f"run.tracking_uri={uri!r} is no database or server (MLflow no longer keeps runs in plain folders). "
-            "Allowed: sqlite:///FILE, http://HOST:PORT, https://…, postgresql://…, mysql://…"
-        )
-    if urlsplit(uri).password:
-        raise TrackingError(
-            f"run.tracking_uri={scheme}://… holds a password, which would be in recipe.json, the journal and the run. "
-            "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
-        )
-    if scheme != "sqlite":
-        return uri
-    file = uri.partition(":///")[2]
-    if not file or file.startswith(":memory:"):
-        raise TrackingError(f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db")
-    path = Path(file).expanduser().resolve()
-    refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return f"sqlite:///{path}"
-
-
-def environment_tags() -> dict[str, str]:
-    """What a run can be repeated with: user, script and commit as MLflow finds them, versions, machine."""
-    import_mlflow()
-    import torch
-    from mlflow.tracking.context.registry import resolve_tags
-
-    from trainers.engine.card import library_versions
-
-    tags = {f"version.{name}": version for name, version in library_versions().items()}
-    tags |= {"cpus": str(os.cpu_count()), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none"}
-    return dict(resolve_tags(tags))
-
-
-def import_mlflow() -> Any:
-    """MLflow, which takes a second or two to import, with settings that fit a loop that tries again by itself."""
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # its own seven block for minutes
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    import mlflow
-
-    return mlflow
-
-
-def _client(uri: str) -> Any:
-    return import_mlflow().MlflowClient(uri)
-
-
-@contextlib.contextmanager
-def _database_lock(uri: str) -> Iterator[None]:
-    """One driver at a time makes the tables of a database: several at once fail. A server makes its own."""
-    if uri.startswith("postgresql"):
-        from sqlalchemy import NullPool, create_engine, text
-
-        with create_engine(uri, poolclass=NullPool).connect() as connection:
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": DATABASE_LOCK})
-            yield  # the lock ends with the connection
-    elif uri.startswith("sqlite:///"):
-        with FileLock(f"{uri.removeprefix('sqlite:///')}.lock", timeout=120):
-            yield
-    else:
-        yield
-
-
-def _experiment(client: Any, uri: str, name: str) -> str:
-    """Id of the experiment, made when absent."""
-    from mlflow import MlflowException
-
-    if client.get_experiment_by_name(name) is None:
-        place = None  # a server's own choice
-        if uri.startswith("sqlite:///"):
-            folder = re.sub(r"[^\w\-.]", "_", name)
-            place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / folder).as_uri()
-        try:
-            client.create_experiment(name, artifact_location=place, tags={"mlflow.experimentKind": KIND})
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another driver that was faster
-                raise
-    found = client.get_experiment_by_name(name)
-    if found.lifecycle_stage != "active":
-        raise TrackingError(
-            f"run.experiment={name!r} was deleted at {uri}; restore it (`mlflow experiments restore --experiment-id "
-            f"{found.experiment_id}`) or choose another name"
-        )
-    return str(found.experiment_id)
 
 
 @dataclass
@@ -240,6 +123,8 @@ class RunHandle:
     experiment_id: str
     artifact_uri: str
     journal: Path | None = None
+    figures: list[str] = field(default_factory=list)
+    """Artifacts that `log_figure` made, in their order."""
 
     def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
         """Send what the workers' journal still holds. See the function `drain`."""
@@ -259,8 +144,14 @@ class RunHandle:
 
         with tempfile.TemporaryDirectory() as place:
             kept = Path(place) if self.journal is None else self.journal.parent.resolve() / "figures"
-            for file in save(figure, kept, re.sub(r"[^\w\-.]", "_", name)):
+            files = save(figure, kept, re.sub(r"[^\w\-.]", "_", name))
+            self.figures.append(f"figures/{files[0].name}")
+            for file in files:
                 self.log_artifact(file, "figures")
+
+    def describe(self, text: str) -> None:
+        """What MLflow's page says of the run; Markdown."""
+        self._do({"do": "describe", "text": text})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Metrics that belong to the run as a whole, sent at once. Raises what MLflow raises."""
@@ -268,15 +159,15 @@ class RunHandle:
 
         now = int(time.time() * 1000)
         values = [Metric(metric_name(key), float(value), now, step) for key, value in metrics.items()]
-        _client(self.uri).log_batch(self.run_id, metrics=values)
+        connect(self.uri).log_batch(self.run_id, metrics=values)
 
-    def register(self, export: Path, name: str, alias: str | None = None) -> None:
+    def register(self, export: Path, name: str, alias: str | None = None, text: str = "") -> None:
         """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.
 
         ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that
-        the alias was given to last.
+        the alias was given to last. text: what MLflow's page says of the version; Markdown.
         """
-        self._do({"do": "register", "path": str(export.resolve()), "name": name, "alias": alias})
+        self._do({"do": "register", "path": str(export.resolve()), "name": name, "alias": alias, "text": text})
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
@@ -304,17 +195,19 @@ class RunHandle:
 
 def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
     """Do what a ``do`` line says. Raises what MLflow raises."""
-    client = _client(uri)
+    client = connect(uri)
     if line["do"] == "status":
         client.set_terminated(run_id, line["status"], line["time"])
     elif line["do"] == "artifacts":
         upload = client.log_artifacts if Path(line["path"]).is_dir() else client.log_artifact
         upload(run_id, line["path"], line["folder"] or None)
+    elif line["do"] == "describe":
+        client.set_tag(run_id, "mlflow.note.content", line["text"])
     elif line["do"] == "register":
-        _register(uri, run_id, Path(line["path"]), line["name"], line["alias"])
+        _register(uri, run_id, Path(line["path"]), line["name"], line["alias"], line.get("text", ""))
 
 
-def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None) -> None:
+def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None, text: str) -> None:
     mlflow = import_mlflow()
     from mlflow import sentence_transformers as flavor
 
@@ -323,7 +216,7 @@ def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None)
 
     versions = library_versions()
     needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]
-    client = _client(uri)
+    client = connect(uri)
     # Made here because log_model would put it into the default experiment, in a folder that depends on where we are.
     model = client.create_logged_model(client.get_run(run_id).info.experiment_id, name="model", source_run_id=run_id)
     before = mlflow.get_tracking_uri()
@@ -339,6 +232,7 @@ def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None)
         )
     finally:
         mlflow.set_tracking_uri(before)
+    client.update_model_version(name, logged.registered_model_version, description=text)
     if alias is not None:
         client.set_registered_model_alias(name, alias, logged.registered_model_version)
 
@@ -357,7 +251,7 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
         sent = journal.sent()
         if sent is not None and next(journal.lines(sent.offset), None) is None:
             return 0
-        client = _client(uri)
+        client = connect(uri)
         if sent is None:
             keys = client.get_run(run_id).data.metrics
             sent = Sent(0, {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys})
@@ -405,14 +299,3 @@ def drain(journal: Path | str, uri: str | None = None, run_id: str | None = None
                 return False
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
-
-
-def metric_name(name: str) -> str:
-    """`name` as MLflow allows it: letters, digits and ``_-.:/`` and space, at most 250; anything else becomes ``_``."""
-    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
-
-
-def brief(error: Exception) -> str:
-    """The first line of an error, without the pages that a failed request brings."""
-    text = (str(error).strip() or type(error).__name__).splitlines()[0]
-    return text if len(text) <= 300 else f"{text[:297]}..."

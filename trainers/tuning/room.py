@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import ray
 from ray import tune
 
-from trainers.engine.launch import capacity, grows
+from trainers.engine.cluster import capacity, grows
 from trainers.engine.preflight import check
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning.trial import in_process

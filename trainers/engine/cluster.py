@@ -1,0 +1,110 @@
+"""Ray as a run finds or starts it: its settings, how large it is, and who is quiet meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from trainers.engine.tracking_server import import_mlflow, open_experiment
+from trainers.recipe import Recipe
+
+
+def quiet() -> None:
+    """Only warnings of ours and errors of the libraries."""
+    os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    for name in ("ray", "ray.data", "ray.train", "transformers", "sentence_transformers", "mlflow", "alembic", "httpx"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+    with contextlib.suppress(ImportError):
+        import transformers
+
+        transformers.logging.set_verbosity_error()
+        transformers.utils.logging.disable_progress_bar()
+
+
+TRAIN = {
+    "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
+    # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
+    "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
+}
+"""Ray Train's settings, unless the environment has its own."""
+ONE_MACHINE = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5"}
+"""More of them where Ray is started here: no node is taken away that had to be watched, and asking often costs nothing."""
+
+
+def own_token() -> None:
+    """A token for the Ray that this process starts, which nobody else needs and which ends with it.
+
+    Without one Ray makes a token in the home folder, and a plain ``ray start`` that finds it there asks every client for
+    it, also those that do not send any.
+    """
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
+def start_ray(recipe: Recipe) -> None:
+    """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
+    import ray
+
+    verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
+    if here:
+        own_token()
+    settings = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **TRAIN, **(ONE_MACHINE if here else {})}
+    for name, value in settings.items():
+        os.environ.setdefault(name, value)
+    if ray.is_initialized():
+        return
+    clone, code = Path(__file__).resolve().parents[2], None
+    if (clone / "multicse" / "__init__.py").is_file() and Path.cwd() != clone:
+        # Workers look into this folder first. It is not the clone's, and may hold a `data` or another copy of this project.
+        path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
+        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.claim"}
+    ray.init(
+        address="local" if here else None,
+        runtime_env=code,
+        include_dashboard=None,
+        log_to_driver=verbose,
+        logging_level=logging.INFO if verbose else logging.ERROR,
+    )
+
+
+@contextlib.contextmanager
+def opening(recipe: Recipe, experiment: str) -> Iterator[None]:
+    """MLflow's database and an experiment are opened in a thread while the body starts Ray, since each takes seconds.
+
+    Raises TrackingError at the end.
+    """
+    import ray  # noqa: F401  # here: of two threads that import the same, one can meet half of it
+
+    import_mlflow()
+    with ThreadPoolExecutor(1) as pool:
+        opened = pool.submit(open_experiment, recipe.run.tracking_uri, experiment)
+        yield
+        opened.result()
+
+
+AUTOSCALING = {"CPU": "autoscaling_cpus", "GPU": "autoscaling_gpus"}
+"""Resources of a head node (cluster.yaml, rayjob.yaml): how many CPUs and GPUs the cluster may grow to.
+
+Ray's autoscaler does not say so itself, and a cluster that begins with its head alone has neither.
+"""
+
+
+def capacity() -> tuple[float, float, int]:
+    """CPUs, GPUs and nodes that the cluster has or, where it grows when asked, may have; then it has at least two nodes."""
+    import ray
+
+    now = ray.cluster_resources()
+    cpus, gpus = (max(now.get(kind, 0.0), now.get(most, 0.0)) for kind, most in AUTOSCALING.items())
+    nodes = sum(node["Alive"] for node in ray.nodes())
+    return cpus, gpus, max(2, nodes) if grows() else nodes
+
+
+def grows() -> bool:
+    """Whether the cluster gets nodes when it is asked for more than it has."""
+    import ray
+
+    return bool(ray.cluster_resources().keys() & set(AUTOSCALING.values()))

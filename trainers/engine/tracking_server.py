@@ -1,0 +1,184 @@
+"""MLflow's client and database: which URIs are taken, what is made when absent, what MLflow allows."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from filelock import FileLock
+
+from trainers.engine.places import refuse_unwritable
+
+SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
+KIND = "custom_model_development"
+"""MLflow's word for experiments that train models: its page shows runs and metrics, not traces and prompts."""
+DATABASE_LOCK = 7161125
+"""Key of PostgreSQL's advisory lock under which a driver makes MLflow's tables; any number that all drivers share."""
+
+
+class TrackingError(ValueError):
+    """A tracking URI or run that cannot be used; the text says what to change."""
+
+
+def resolve_uri(uri: str | None = None) -> str:
+    """The tracking URI with absolute paths (see `open_run`). Raises TrackingError for one that MLflow does not take."""
+    uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
+    scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri else ""
+    if scheme not in SCHEMES:
+        raise TrackingError(
+            f"run.tracking_uri={uri!r} is no database or server (MLflow no longer keeps runs in plain folders). "
+            "Allowed: sqlite:///FILE, http://HOST:PORT, https://…, postgresql://…, mysql://…"
+        )
+    if urlsplit(uri).password:
+        raise TrackingError(
+            f"run.tracking_uri={scheme}://… holds a password, which would be in recipe.json, the journal and the run. "
+            "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
+        )
+    if scheme != "sqlite":
+        return uri
+    file = uri.partition(":///")[2]
+    if not file or file.startswith(":memory:"):
+        raise TrackingError(f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db")
+    path = Path(file).expanduser().resolve()
+    refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return f"sqlite:///{path}"
+
+
+def import_mlflow() -> Any:
+    """MLflow, which takes a second or two to import, with settings that fit a loop that tries again by itself."""
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")  # its own seven block for minutes
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "WARNING")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    import mlflow
+
+    return mlflow
+
+
+@contextlib.contextmanager
+def named(uri: str) -> Iterator[None]:
+    """What is raised inside becomes a TrackingError that names the URI."""
+    try:
+        yield
+    except TrackingError:
+        raise
+    except Exception as error:
+        raise TrackingError(
+            f"run.tracking_uri={uri!r} cannot be used: {brief(error)}. Start the server (`mlflow server --port 5000`), "
+            "give the URI of one that runs, or leave it out: then runs are kept in mlflow.db in the current folder."
+        ) from error
+
+
+def connect(uri: str) -> Any:
+    """An MLflow client of this URI; the first one of a database makes its tables."""
+    return import_mlflow().MlflowClient(uri)
+
+
+def open_experiment(uri: str | None, experiment: str) -> None:
+    """Make the database and the experiment where they are absent, which takes seconds, so that `open_run` does not.
+
+    Raises TrackingError as `open_run`.
+    """
+    uri = resolve_uri(uri)
+    with named(uri):
+        open_database(uri, experiment)
+
+
+def open_database(uri: str, experiment: str) -> tuple[Any, str]:
+    """A client and the experiment's id; database and experiment are made when absent. Raises what MLflow raises."""
+    with _database_lock(uri):
+        client = connect(uri)
+        return client, _experiment(client, uri, experiment)
+
+
+@contextlib.contextmanager
+def _database_lock(uri: str) -> Iterator[None]:
+    """One driver at a time makes the tables of a database: several at once fail. A server makes its own."""
+    if uri.startswith("postgresql"):
+        from sqlalchemy import NullPool, create_engine, text
+
+        with create_engine(uri, poolclass=NullPool).connect() as connection:
+            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": DATABASE_LOCK})
+            yield  # the lock ends with the connection
+    elif uri.startswith("sqlite:///"):
+        with FileLock(f"{uri.removeprefix('sqlite:///')}.lock", timeout=120):
+            yield
+    else:
+        yield
+
+
+def _experiment(client: Any, uri: str, name: str) -> str:
+    """Id of the experiment, made when absent."""
+    from mlflow import MlflowException
+
+    if client.get_experiment_by_name(name) is None:
+        place = None  # a server's own choice
+        if uri.startswith("sqlite:///"):
+            folder = re.sub(r"[^\w\-.]", "_", name)
+            place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / folder).as_uri()
+        try:
+            client.create_experiment(name, artifact_location=place, tags={"mlflow.experimentKind": KIND})
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another driver that was faster
+                raise
+    found = client.get_experiment_by_name(name)
+    if found.lifecycle_stage != "active":
+        raise TrackingError(
+            f"run.experiment={name!r} was deleted at {uri}; restore it (`mlflow experiments restore --experiment-id "
+            f"{found.experiment_id}`) or choose another name"
+        )
+    return str(found.experiment_id)
+
+
+def environment_tags() -> dict[str, str]:
+    """What a run can be repeated with: user, script and commit as MLflow finds them, versions, machine."""
+    import_mlflow()
+    import torch
+    from mlflow.tracking.context.registry import resolve_tags
+
+    from trainers.engine.card import library_versions
+
+    tags = {f"version.{name}": version for name, version in library_versions().items()}
+    tags |= {"cpus": str(os.cpu_count()), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none"}
+    return dict(resolve_tags(tags))
+
+
+def source_tags() -> dict[str, str]:
+    """MLflow's Source: the script that this process runs, and the git commit that it is of, where there is one."""
+    import_mlflow()
+    from mlflow.tracking.context.registry import resolve_tags
+
+    return {name: value for name, value in resolve_tags().items() if name.startswith("mlflow.source.")}
+
+
+def data_set(row: Mapping[str, Any]) -> Any:
+    """A row of `describe_shards_of` as a training data set of MLflow, with its digest, licence and size."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    place, licence = row["place"], row["licence"] or "unknown"
+    kind = urlsplit(place).scheme or "local"
+    profile = {"num_rows": row["samples"], "licence": licence, "source": row["source"], "languages": row["languages"]}
+    tags = {"mlflow.data.context": "training", "stream": row["stream"], "licence": licence}
+    return DatasetInput(
+        Dataset(row["name"], row["digest"], kind, json.dumps({"uri": place}), profile=json.dumps(profile)),
+        [InputTag(name, value) for name, value in tags.items()],
+    )
+
+
+def metric_name(name: str) -> str:
+    """`name` as MLflow allows it: letters, digits and ``_-.:/`` and space, at most 250; anything else becomes ``_``."""
+    return re.sub(r"[^\w\-. :/]", "_", name)[:250]
+
+
+def brief(error: Exception) -> str:
+    """The first line of an error, without the pages that a failed request brings."""
+    text = (str(error).strip() or type(error).__name__).splitlines()[0]
+    return text if len(text) <= 300 else f"{text[:297]}..."

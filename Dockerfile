@@ -2,7 +2,8 @@
 FROM rayproject/ray:2.60.0-py311-cu128
 
 WORKDIR /home/ray/multicse
-COPY --chown=ray:users pyproject.toml constraints.txt README.md LICENSE ./
+COPY --chown=ray:users pyproject.toml setup.py constraints.txt README.md LICENSE ./
+COPY --chown=ray:users multicse multicse
 COPY --chown=ray:users data data
 COPY --chown=ray:users trainers trainers
 COPY --chown=ray:users evaluation evaluation

@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 # A CUDA machine installs its own torch build first, see the README.
 TORCH ?= torch==2.13.0
 # Tests by file on every core; those that take Ray stay together, on the one Ray.
-PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup
+PARALLEL ?= -n logical --maxprocesses 4 --dist loadgroup --no-loadscope-reorder
 export HF_HUB_OFFLINE ?= 1
 export TOKENIZERS_PARALLELISM ?= false
 
@@ -14,7 +14,7 @@ export TOKENIZERS_PARALLELISM ?= false
 
 setup: $(STAMP)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml setup.py constraints.txt
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -q --disable-pip-version-check --upgrade pip
 	$(BIN)/pip install -q --disable-pip-version-check "$(TORCH)"
@@ -50,6 +50,7 @@ check: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/mkdocs build
 
 format: $(STAMP)
 	$(BIN)/ruff check --fix .

@@ -244,7 +244,7 @@ def index_of(url: str) -> Index:
     try:
         return _index(url, str(fs.checksum(path)))
     except OSError as error:
-        raise DataError(f"shard {url} cannot be read: {error}") from error
+        raise DataError(f"shard {url} cannot be read: {error}") from None  # whose text may be the URL with its password
 
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
@@ -366,4 +366,4 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
                         fields[name] = file.read(size)
                     yield RawSample(index.keys[position], shard.name, fields)
     except OSError as error:
-        raise DataError(f"shard {shard.url} cannot be read: {error}") from error
+        raise DataError(f"shard {shard.url} cannot be read: {error}") from None  # see above

@@ -10,14 +10,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from data.batch import Batch
-from models.frozen import frozen
-from models.text_encoder import TextEncoder
-from pipelines import parts
-from trainers import losses
-from trainers.gather import gather, offset
-from trainers.method import Method, MethodConfig, StepOutput, check_texts
-from trainers.recipe import OptimConfig, Recipe
+from multicse.data.batch import Batch
+from multicse.models.frozen import frozen
+from multicse.models.text_encoder import TextEncoder
+from multicse.pipelines import parts
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset
+from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
+from multicse.trainers.recipe import OptimConfig, Recipe
 
 
 class ESimCSEConfig(MethodConfig):

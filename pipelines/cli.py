@@ -11,11 +11,11 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tyro
 
-from data.errors import did_you_mean
+from data.errors import did_you_mean, quiet_pipe
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -28,6 +28,13 @@ SHOWN = (
     *("*_to_*_r1", "*_to_*_r10", "mean_map10", "loss", "text_uniformity", "image_uniformity", "audio_uniformity"),
 )
 """Patterns of the metrics in the table at the end of a run; the tracker has all."""
+
+UNIMPROVED = (
+    "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
+    "that training began with. Try other rates and temperatures (pipelines/sweep.py), more text, or a task in the language "
+    "of the text (evaluation.select)"
+)
+"""Said at the end of a run whose untrained weights were the best."""
 
 OURS = ("demo", "smoke")
 """Recipes that say nothing of a run on other data."""
@@ -63,7 +70,7 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
     recipe = tyro.cli(
         Recipe,
         default=base,
-        args=arguments,
+        args=list(_with_none(base, arguments)),
         description=_help(recipes, description, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
@@ -93,6 +100,32 @@ def _folders(shards: str) -> list[Path]:
     return [place.parent if ".tar" in place.name else place for place in places]
 
 
+def _with_none(base: Recipe, arguments: list[str]) -> Iterator[str]:
+    """The arguments with ``none``, as the help writes it, as tyro takes it: None, or no item of a list."""
+    setting = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        setting = name if argument.startswith("--") else setting
+        if "none" not in (argument, value):
+            yield argument
+            continue
+        yield from [name] * bool(equals)
+        yield from _none_of(base, setting)
+
+
+def _none_of(base: Recipe, option: str) -> list[str]:
+    *parents, last = option.removeprefix("--").replace("-", "_").split(".")
+    place: Any = base
+    for part in parents:
+        place = place.get(part) if isinstance(place, dict) else getattr(place, part, None)
+    field = getattr(type(place), "model_fields", {}).get(last)
+    choices = get_args(field.annotation) if field else ()
+    if Ellipsis in choices:
+        return []
+    own = any("none" in get_args(choice) for choice in choices)
+    return ["None"] if type(None) in choices and not own else ["none"]
+
+
 def _from_file(file: Path) -> Recipe:
     """Another run's recipe, called after the file where the user named that.
 
@@ -111,7 +144,7 @@ def _default(recipes: Recipes) -> str:
 
 def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
-    script = f"python {sys.argv[0]}"
+    script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {sys.argv[0]}"
     changed = f"--optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2"
     return "\n".join(
         [
@@ -140,12 +173,13 @@ def prepare(recipe: Recipe) -> None:
         write_demo_shards(Path(OFFLINE), kinds)
 
 
+@quiet_pipe()
 def main(
-    recipes: Recipes, description: str | None, before: Callable[[Recipe], None] = lambda recipe: None
+    recipes: Recipes, description: str | None, before: Callable[[Recipe], Recipe] = lambda recipe: recipe
 ) -> dict[str, Any]:
     """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1.
 
-    `before` makes what the recipe starts from, when that is part of the pipeline.
+    `before` makes what the recipe starts from, when that is part of the pipeline, and returns the recipe that does.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with _told(ValueError):
@@ -156,8 +190,7 @@ def main(
 
     with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
         prepare(recipe)
-        before(recipe)
-        summary = fit(recipe)
+        summary = fit(before(recipe))
     print(report(summary))
     return summary
 
@@ -190,7 +223,9 @@ def report(summary: dict[str, Any]) -> str:
     if passing(Path(summary["export"])):
         model = f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)"
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
+    unimproved = ["", f"warning: {UNIMPROVED}"] if chosen and not summary["best_step"] else []
     lines += [
+        *unimproved,
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
         f"model   {model}",

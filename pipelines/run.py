@@ -1,23 +1,47 @@
-"""Run a method from outside this repository: ``python pipelines/run.py my_method.py [recipe] [options]``.
+"""Every paper and verb by its name, and a method of your own: ``python pipelines/run.py my_method.py [recipe] [options]``.
 
 The file holds the method, its settings and ``RECIPES``; docs/new-method.md writes one. In place of a file: the name that
-an installed package gave its pipeline, or one of this repository's.
+an installed package gave its pipeline, or one of this project's. The installed command `multicse` is this script.
 """
 
 from __future__ import annotations
 
+import importlib
 import sys
+from functools import partial
+from pathlib import Path
 
-from pipelines.cli import main
-from pipelines.registry import load
-from trainers.recipe import RecipeError
+if not __package__:  # run as a file: this clone comes first, not an installed copy
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.errors import did_you_mean
+
+VERBS = [file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if "\n    sys.exit(main())\n" in file.read_text()]
+"""The scripts of this folder that are no papers."""
+
+
+def main() -> int:
+    """The command line; the exit code is that of the verb, and for a pipeline 0. What is neither ends the program."""
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        from pipelines.registry import NAMES
+
+        print(f"{__doc__}\nPapers: {' '.join(NAMES)}\nVerbs: {' '.join(VERBS)}\n--help after a name tells more.")
+        return 0 if sys.argv[1:] else 2
+    program, name = Path(sys.argv[0]), sys.argv[1]
+    sys.argv[:2] = [f"{program if program.suffix else program.name} {name}"]  # what --help calls this
+    if name in VERBS:
+        status: int = importlib.import_module(f"{__package__ or 'pipelines'}.{name}").main()
+        return status
+    from pipelines import cli, registry
+    from trainers.recipe import RecipeError
+
+    try:
+        pipeline = registry.load(name)
+    except RecipeError as error:
+        sys.exit(f"error: {error}{did_you_mean(name, VERBS)}")
+    cli.main(pipeline.RECIPES, pipeline.__doc__, before=partial(registry.started, pipeline))
+    return 0
+
 
 if __name__ == "__main__":
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        sys.exit(__doc__)
-    try:
-        pipeline = load(sys.argv[1])
-    except RecipeError as error:
-        sys.exit(f"error: {error}")
-    sys.argv[:2] = [" ".join(sys.argv[:2])]  # what --help calls this script
-    main(pipeline.RECIPES, pipeline.__doc__, before=getattr(pipeline, "make_start", lambda recipe: None))
+    sys.exit(main())

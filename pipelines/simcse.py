@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: this clone comes first, not an installed copy
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from pipelines import parts
 from pipelines.cli import main
 from trainers.recipe import EncoderConfig, OptimConfig, Recipe

@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING, Any, Literal
 import tyro
 from rich.console import Console
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation.
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError
+from data.errors import DataError, quiet_pipe
 from evaluation.tables import layout, mean_sd
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
@@ -79,6 +78,7 @@ class Arguments:
     ended are not run again."""
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
@@ -162,7 +162,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
         module = registry.load(name)
         recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
         prepare(recipe)
-        getattr(module, "make_start", lambda recipe: None)(recipe)
+        recipe = registry.started(module, recipe)
         seed = recipe.run.seed if arguments.seeds is None or not arguments.seeds else arguments.seeds[0]
         recipes[name] = prepared(recipe, arguments.scheduler, seed)
     first = next(iter(recipes.values()))

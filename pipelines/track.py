@@ -10,8 +10,7 @@ from typing import Annotated
 
 import tyro
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation.
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 

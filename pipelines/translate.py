@@ -17,8 +17,7 @@ from typing import Any
 import tyro
 from tqdm import tqdm
 
-if __name__ == "__main__":
-    # The repository instead of this folder: the rooms are found without installation.
+if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError

@@ -5,6 +5,12 @@ The numbers of its rows are in the table of pipelines/nonlingcse.py.
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
+if not __package__:  # run as a file: this clone comes first, not an installed copy
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
 from pipelines import nonlingcse, parts
 from pipelines.cli import main
 from trainers.recipe import Recipe

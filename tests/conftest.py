@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from data.streams.image import ImageStream
 from data.streams.text import TextStream
 from models.config import EncoderConfig
 from tests.small import write_encoder, write_images, write_sounds, write_text
+from trainers.engine.tracking_server import connect
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig
@@ -32,16 +34,18 @@ def datasets_folder() -> Path:
     return Path(os.environ.get("MULTICSE_DATASETS", ROOT.parent / "shared" / "datasets"))
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist reads the groups in the same hook
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
 
-    pytest-xdist gives a file to one process, and all that takes the one Ray to another.
+    pytest-xdist gives a file to one process, and all that takes the one Ray to another, first of all, as it takes longest.
     """
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if {"datasets", "wordnet"} & fixtures:
             item.add_marker("data")
-        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else str(item.path)))
+        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else item.location[0]))
+    items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
 
 
 @pytest.fixture(scope="session")
@@ -89,8 +93,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to run offline recipes in, so that their shards are made once."""
+    return tmp_path_factory.mktemp("offline")
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without a run. Making its tables takes seconds, so that tests copy it."""
+    file = tmp_path_factory.mktemp("tables") / "mlflow.db"
+    connect(f"sqlite:///{file}")
+    return file
+
+
 @pytest.fixture
-def recipe(place: Path, tmp_path: Path) -> Recipe:
+def tracking_uri(tables: Path, tmp_path: Path) -> str:
+    """A database of the test's own."""
+    return f"sqlite:///{shutil.copy(tables, tmp_path / 'mlflow.db')}"
+
+
+@pytest.fixture
+def recipe(place: Path, tracking_uri: str, tmp_path: Path) -> Recipe:
     """Text, images and sounds in three turns, in this process; 6 steps."""
     return Recipe(
         name="nonling/test",
@@ -114,6 +138,6 @@ def recipe(place: Path, tmp_path: Path) -> Recipe:
             workers=0,
             log_every=1,
             threads=1,
-            tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}",
+            tracking_uri=tracking_uri,
         ),
     )

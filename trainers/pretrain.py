@@ -30,7 +30,7 @@ class MaskedLMConfig(MethodConfig):
     name: Literal["mlm"] = "mlm"
     mask_probability: float = Field(0.15, gt=0, lt=1)
     fresh: FreshEncoder | None = None
-    """What is made at `encoder.path` when there is nothing there."""
+    """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)

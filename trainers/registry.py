@@ -11,15 +11,15 @@ from types import ModuleType
 from trainers.method import MethodConfig
 
 METHODS = {
-    "simcse": "trainers.simcse:SimCSEConfig",
-    "visualcse": "trainers.nonling:VisualCSEConfig",
-    "audiocse": "trainers.nonling:AudioCSEConfig",
-    "nonling": "trainers.nonling:NonLingCSEConfig",
-    "sgbert": "trainers.sgbert:SGBERTConfig",
-    "clip": "trainers.clip:CLIPConfig",
-    "gclsr": "trainers.gclsr:GCLSRConfig",
-    "mocoutrl": "trainers.mocoutrl:MoCoUTRLConfig",
-    "mlm": "trainers.pretrain:MaskedLMConfig",
+    "simcse": ".simcse:SimCSEConfig",
+    "visualcse": ".nonling:VisualCSEConfig",
+    "audiocse": ".nonling:AudioCSEConfig",
+    "nonling": ".nonling:NonLingCSEConfig",
+    "sgbert": ".sgbert:SGBERTConfig",
+    "clip": ".clip:CLIPConfig",
+    "gclsr": ".gclsr:GCLSRConfig",
+    "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
+    "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"
 """Entry points of installed packages: ``name = "package.module:Config"``."""
@@ -42,7 +42,7 @@ def method_config(name: str) -> type[MethodConfig]:
                 "your own is run by: python pipelines/run.py FILE"
             )
     module, _, attribute = place.partition(":")
-    found: type[MethodConfig] = getattr(importlib.import_module(module), attribute)
+    found: type[MethodConfig] = getattr(importlib.import_module(module, __package__), attribute)
     return found
 
 

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import gzip
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from data.errors import DataError
+from pipelines.pack import main as pack
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,10 @@ class Offline:
         """The folder of shards of `source`, packed by ``pipelines/pack.py KIND`` where it is not there yet."""
         out = self.shards / name
         if not (out / "dataset.json").exists():
-            command = [sys.executable, "-m", "pipelines.pack", kind, str(source), "--out", str(out), *options]
-            subprocess.run(command, check=True, stdout=sys.stderr)
+            with contextlib.redirect_stdout(sys.stderr):
+                status = pack([kind, str(source), "--out", str(out), *options])
+            if status:
+                raise DataError(f"{source} could not be packed, see above")
         return str(out)
 
     @staticmethod

@@ -190,8 +190,9 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
         )
     if "loss" in shown:
         notes.append("The loss is the contrastive one, and smaller is better.")
-    note = " ".join(notes)
-    return f"{table}\n\n{note} The weights are those of step {numbers['best_step']}."
+    untrained = " They are those that training began with: no later ones scored higher." if numbers["best_step"] == 0 else ""
+    notes.append(f"The weights are those of step {numbers['best_step']}.{untrained}")
+    return f"{table}\n\n{' '.join(notes)}"
 
 
 def _data_table(data: Sequence[Mapping[str, Any]]) -> str:

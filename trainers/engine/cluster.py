@@ -8,6 +8,7 @@ import os
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from trainers.engine.tracking_server import import_mlflow, open_experiment
 from trainers.recipe import Recipe
@@ -56,8 +57,14 @@ def start_ray(recipe: Recipe) -> None:
         os.environ.setdefault(name, value)
     if ray.is_initialized():
         return
+    clone, code = Path(__file__).resolve().parents[2], None
+    if (clone / "multicse" / "__init__.py").is_file() and Path.cwd() != clone:
+        # Workers look into this folder first. It is not the clone's, and may hold a `data` or another copy of this project.
+        path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
+        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.claim"}
     ray.init(
         address="local" if here else None,
+        runtime_env=code,
         include_dashboard=None,
         log_to_driver=verbose,
         logging_level=logging.INFO if verbose else logging.ERROR,

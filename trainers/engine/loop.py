@@ -73,6 +73,8 @@ class Engine:
         self.carried: dict[str, Any] | None = None
         """The window of a run that goes on."""
         self.last_score = -math.inf
+        self.shown: dict[str, float] = {}
+        """The newest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
@@ -100,27 +102,28 @@ class Engine:
                 self.best_score, self.best = -math.inf, None
         readers = self._readers()
         try:
-            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout):
-                self._loop(readers)
+            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
+                self._loop(readers, watchdog)
         finally:  # a trial that a sweep stops leaves its process to the next one
             for reader in readers.values():
                 reader.close()
         return self._finish()
 
-    def _loop(self, readers: dict[str, Reader]) -> None:
+    def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         began = time.perf_counter() - self.seconds
         window = self.window = Window(readers)
         window.restore(self.carried)
         while not self.done:
-            self.stepper(self.step, readers, window)
-            self.step += 1
-            self.method.after_step(self.step)
-            self.seconds = time.perf_counter() - began
-            last = self.step == self.steps
-            if self.step % self.recipe.run.log_every == 0 or last:
-                self._report(window, readers)
-                window = self.window = Window(readers)
-            self.done, stopping = last, self.host.stopping()
+            with watchdog.step(self.step):
+                self.stepper(self.step, readers, window)
+                self.step += 1
+                self.method.after_step(self.step)
+                self.seconds = time.perf_counter() - began
+                last = self.step == self.steps
+                if self.step % self.recipe.run.log_every == 0 or last:
+                    self._report(window, readers)
+                    window = self.window = Window(readers)
+                self.done, stopping = last, self.host.stopping()
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
                 start = time.perf_counter()
@@ -165,8 +168,10 @@ class Engine:
         self.stepper.watch.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
+        for task in self.development[:1]:
+            self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary]}
         if not scores or self.recipe.evaluation.select is None:
-            self.best = None
+            self.best, self.best_step = None, self.step
             return True
         task, config = self.development[0], self.recipe.evaluation
         score = scores[task.name][task.primary] * (-1 if lower_is_better(task) else 1)
@@ -239,7 +244,7 @@ class Engine:
         if self.log:
             self.log.log(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
-            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
+            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()

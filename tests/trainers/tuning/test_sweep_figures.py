@@ -86,6 +86,15 @@ def test_all_figures_of_a_sweep() -> None:
     assert dict(matplotlib.rcParams) == before
 
 
+def test_learning_rates_are_logarithms_however_near_they_are() -> None:
+    near = [trial(n, 40.0 + n, changes={RATE: 1e-4 * n, WEIGHT: 0.1 * n}) for n in range(1, 9)]
+    with sweep_figures(near, METRIC, {"visualcse": OWN}) as (figures, _):
+        scales = {axes.get_xlabel(): axes.get_xscale() for axes in dict(figures)["score_against"].axes}
+    assert scales["text.lr"] == "log" and scales["image.weight"] == "linear"
+    weighed = study(near, "visualcse", OWN, logarithms=True).trials  # what importance is estimated on
+    assert weighed[-1].params["text.lr"] == math.log10(8e-4) and weighed[-1].params["image.weight"] == 0.1 * 8
+
+
 def test_each_pipeline_has_its_figures_and_what_cannot_be_drawn_is_left_out_with_the_reason() -> None:
     few = [trial(16, 41.0, pipeline="audiocse"), trial(17, 42.0, changes={RATE: 1e-3}, pipeline="audiocse")]
     with sweep_figures([*many(), *few], METRIC, {"visualcse": OWN, "audiocse": OWN}) as (figures, left_out):

@@ -85,7 +85,7 @@ def _named(recipe: Recipe, base: Recipe) -> Recipe:
         for stream, config in recipe.streams.items()
         for folder in _folders(config.shards)
         # The last two parts, so that what `base` reads is its own wherever it lies.
-        if folder.parts[-2:] not in [own.parts[-2:] for own in _folders(base.streams[stream].shards)]
+        if folder.parts[-2:] not in [known.parts[-2:] for known in _folders(base.streams[stream].shards)]
     ]
     if not own or recipe.name != base.name:
         return recipe

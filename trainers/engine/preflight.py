@@ -57,7 +57,7 @@ def check_kept(recipe: Recipe, output: Path) -> None:
 
     recipe: resolved. output: the folder of the run, or of the sweep.
     """
-    uri, lost = recipe.run.tracking_uri or "", []
+    uri, lost = recipe.run.tracking_uri or "", list[str]()
     if passing(output) and not recipe.run.storage:
         lost.append("--run.output /FOLDER/NAME (of a sweep: --output), or MULTICSE_STORAGE=URL for several machines")
     if uri.startswith("sqlite:") and passing(Path(uri.partition(":///")[2])):

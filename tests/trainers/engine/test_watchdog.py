@@ -50,7 +50,7 @@ def _rank(rank: int, recipe: str, folder: str) -> None:
         while rank == 1 and done == 2 and not WAITS.search(said.read_text()):
             time.sleep(0.05)
 
-    Method.after_step = sleeps  # type: ignore[method-assign]  # in this process alone
+    Method.after_step = sleeps  # type: ignore[method-assign, assignment]  # in this process alone
     host = LocalHost(Store(f"{folder}/checkpoint-{rank}"))
     host.rank, host.world_size = rank, 2
     assert Engine(Recipe.from_json(recipe), host, None).run()["steps"] == 3

@@ -2,11 +2,12 @@
 
 Every run is one of these, in turn: in process, with one worker, with two; checkpoints on the local disk or in an S3 server
 on loopback. At a random step, or in the middle of writing a checkpoint, a worker, the driver, the raylet, the control store
-or everything is killed, or the driver is told to stop. Then the same command is repeated until it succeeds.
+or everything is killed, or the driver is told to stop. Then the same command is repeated until it succeeds. A run depends on
+the seed and its number alone: ``--numbers 7 16`` repeats two of them.
 
 Checked: the exported weights are, bit for bit, those of a run that nothing happened to; so are all metrics, each step once,
-in one MLflow run that is FINISHED; no process, temporary folder or other run is left. The last line says how many runs went
-well, and the exit code is 1 unless all did.
+in one MLflow run that is FINISHED; no process, temporary folder or other run is left; a signal ends a command within 15
+seconds. The last line says how many runs went well, and the exit code is 1 unless all did.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
 
 import psutil
 import tyro
@@ -38,10 +39,11 @@ SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --evaluation.kee
 SETTINGS += " --run.log_every 2 --run.threads 1"
 RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
 BUCKET = "multicse"
-LIMIT = 240.0
-"""Seconds after which a command counts as hanging."""
-VANISH = 60.0
-"""Seconds that processes have to end by themselves once their command has ended."""
+LIMIT, VANISH, SIGNALLED = 240.0, 60.0, 15.0
+"""Seconds after which a command counts as hanging, that processes have to end by themselves once their command was killed
+or has ended, and within which all have ended after a signal. On a machine that others use, `--patience` times that."""
+RECONNECT = "5"
+"""Seconds that Ray looks for a control store that was killed; 60 unless told."""
 LIBRARIES = ("pymp-", "torch")
 """Temporary folders of Python's multiprocessing, which Ray's workers leave however they end, and torch's cache."""
 ATTEMPTS = 4
@@ -53,10 +55,6 @@ VICTIMS = {
     "control store": "gcs_server",
 }
 """What Ray's processes are known by."""
-
-
-Kind = Literal["process", "one", "two"]
-WORKERS: dict[Kind, int] = {"process": 0, "one": 1, "two": 2}
 
 
 @dataclass
@@ -71,6 +69,9 @@ class Case:
     moments: tuple[int, ...]
     """The step after which that happens; below 0: while a checkpoint is being written."""
     said: list[str] = field(default_factory=list)
+    """What went wrong."""
+    signalled: list[float] = field(default_factory=list)
+    """Seconds from each signal until all processes had ended."""
 
     def __str__(self) -> str:
         how = "in process" if not self.workers else f"{self.workers} worker{'s' * (self.workers > 1)}"
@@ -81,18 +82,15 @@ class Case:
         return f"{self.number:>3}  {how:<11}{'s3' if self.remote else 'disk':<6}{what}"
 
 
-def cases(runs: int, seed: int, only: Sequence[Kind]) -> Iterator[Case]:
-    """As many as asked for; every kind of run meets every kind of victim when there are enough."""
-    dice, chosen = random.Random(seed), [WORKERS[name] for name in only]
-    victims = {
-        workers: ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])] for workers in chosen
-    }
-    for number in range(runs):
-        workers = chosen[number % len(chosen)]
-        times = dice.choice((1, 1, 2))
-        picked = [victims[workers][(number // len(chosen) + i) % len(victims[workers])] for i in range(times)]
-        moments = sorted(dice.choice((-1, *range(STEPS))) for _ in range(times))
-        yield Case(number, workers, bool(number // len(chosen) % 2), tuple(picked), tuple(moments))
+def case(number: int, seed: int, kinds: Sequence[int]) -> Case:
+    """The case of a number. Kinds of runs take turns, and so do a kind's victims; every fourth blow is in a checkpoint."""
+    dice, (turn, kind) = random.Random(f"{seed} {number}"), divmod(number, len(kinds))
+    workers = kinds[kind]
+    victims = ["driver", "SIGTERM", "SIGINT", *(["everything", *VICTIMS] if workers else [])]
+    times = dice.choice((1, 1, 2))
+    picked = [victims[(turn + i) % len(victims)] for i in range(times)]
+    moments = sorted(dice.choice((-1, dice.randrange(STEPS), dice.randrange(STEPS), dice.randrange(STEPS))) for _ in picked)
+    return Case(number, workers, bool(turn % 2), tuple(picked), tuple(moments))
 
 
 @dataclass(frozen=True)
@@ -102,6 +100,7 @@ class Place:
     folder: Path
     env: Mapping[str, str]
     """Of every command."""
+    patience: float
 
     @property
     def temporary(self) -> Path:
@@ -135,7 +134,7 @@ def family(place: Place) -> list[psutil.Process]:
     return found
 
 
-def reached(case: Case, output: Path, moment: int) -> bool:
+def reached(output: Path, moment: int) -> bool:
     """Whether the moment has come. A checkpoint that is on its way has a folder of its own."""
     if moment < 0:
         return any((output / "checkpoint").glob("*.part"))
@@ -144,11 +143,11 @@ def reached(case: Case, output: Path, moment: int) -> bool:
     return max(map(int, re.findall(r'"step": (\d+),', text)), default=0) >= moment
 
 
-def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> None:
-    """Kill it, or tell the driver to stop."""
+def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> bool:
+    """Kill it, or tell the driver to stop; False where there is no such process yet."""
     if victim.startswith("SIG"):
         driver.send_signal(signal.Signals[victim])
-        return
+        return True
     everyone = family(place)
     if victim in VICTIMS:
         everyone = [one for one in everyone if VICTIMS[victim] in _line(one)][:1]
@@ -157,6 +156,7 @@ def strike(victim: str, driver: subprocess.Popen[bytes], place: Place) -> None:
     for one in everyone:
         with contextlib.suppress(psutil.Error):
             one.kill()
+    return bool(everyone)
 
 
 def _line(process: psutil.Process) -> str:
@@ -172,10 +172,10 @@ def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) 
     """
     code: int | None = None
     with contextlib.suppress(subprocess.TimeoutExpired):
-        code = driver.wait(LIMIT)
+        code = driver.wait(LIMIT * place.patience)
     if at_once and code is not None:
         return code, []
-    deadline = time.monotonic() + VANISH
+    deadline = time.monotonic() + VANISH * place.patience
     while family(place) and code is not None and time.monotonic() < deadline:
         time.sleep(0.2)
     left = family(place)
@@ -187,31 +187,32 @@ def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) 
     return code, names
 
 
-def carry_out(case: Case, place: Place, dice: random.Random) -> None:
+def carry_out(case: Case, place: Place, seed: int) -> None:
     """Disturb it, repeat its command until it succeeds. What went wrong is in `said`."""
-    mark = f"run-{case.number}"
+    mark, dice = f"run-{case.number}", random.Random(f"{seed} {case.number} moments")
     output = place.folder / mark
     command = place.command(output, case.workers, case.remote)
     blows = list(zip(case.victims, case.moments, strict=True))
     for _ in range(len(blows) + ATTEMPTS):
         driver = place.start(mark, command)
-        blow = blows.pop(0) if blows else None
-        deadline, told = time.monotonic() + LIMIT, 0.0
-        while blow is not None and driver.poll() is None and time.monotonic() < deadline:
-            if reached(case, output, blow[1]):
-                time.sleep(dice.uniform(0, 0.3) if blow[1] else dice.uniform(0, 10))
-                strike(blow[0], driver, place)
-                told = time.monotonic()
-                break
-            time.sleep(0.002)
+        victim, moment = blows.pop(0) if blows else ("", 0)
+        struck, began = False, time.monotonic()
+        while victim and not struck and driver.poll() is None and time.monotonic() < began + LIMIT * place.patience:
+            time.sleep(0.002 if moment < 0 else 0.02)
+            if reached(output, moment):
+                time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
+                struck = strike(victim, driver, place)
+        began = time.monotonic()
         # Who finds the driver dead repeats the command at once, whatever still runs.
-        code, left = ended(driver, place, at_once=blow is not None and blow[0] == "driver")
+        code, left = ended(driver, place, at_once=struck and victim == "driver")
+        took = time.monotonic() - began
         if left or code is None:
-            case.said.append(f"processes did not end after {blow[0] if blow else 'its end'}: {', '.join(left)}")
-        if told and blow is not None and blow[0].startswith("SIG"):
-            took, expected = time.monotonic() - told, 128 + signal.Signals[blow[0]]
-            if code not in (0, expected) or took > 15 + VANISH:
-                case.said.append(f"{blow[0]}: exit code {code} after {took:.0f} s")
+            case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
+        if struck and victim.startswith("SIG"):
+            case.signalled.append(took)
+            number = signal.Signals[victim].value  # and below 0: it came before anybody listened
+            if code not in (0, 128 + number, -number) or took > SIGNALLED * place.patience:
+                case.said.append(f"{victim}: exit code {code}, all processes gone after {took:.0f} s")
         if code == 0 and not blows:
             return
     case.said.append("the command does not succeed")
@@ -228,7 +229,11 @@ def metrics(uri: str, run_id: str) -> dict[str, list[tuple[int, float]]]:
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)
-    keys = [key for key in client.get_run(run_id).data.metrics if key.split("/")[0] in ("train", "eval", "before", "final")]
+    keys = [
+        key
+        for key in client.get_run(run_id).data.metrics
+        if key.split("/")[0] in ("train", "eval", "best", "untrained", "trained")
+    ]
     return {key: sorted((point.step, point.value) for point in client.get_metric_history(run_id, key)) for key in keys}
 
 
@@ -248,12 +253,8 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
     if weights(output) != weights(reference):
         case.said.append("other weights")
     client = MlflowClient(place.uri)
-    (experiment,) = client.search_experiments(filter_string="name = 'visualcse'")
-    runs = [
-        run
-        for run in client.search_runs([experiment.experiment_id], max_results=1000)
-        if run.data.params.get("run.output") == str(output)
-    ]
+    experiments = [experiment.experiment_id for experiment in client.search_experiments()]
+    runs = client.search_runs(experiments, f"params.`run.output` = '{output}'")
     statuses = [run.info.status for run in runs]
     if statuses != ["FINISHED"]:
         case.said.append(f"its runs are {statuses}")
@@ -275,7 +276,7 @@ def _run_id(output: Path) -> str:
 
 
 @contextlib.contextmanager
-def prepared(keep: Path | None) -> Iterator[Place]:
+def prepared(keep: Path | None, patience: float) -> Iterator[Place]:
     """A folder of its own with an S3 server; afterwards nothing of it is left, unless it is to be kept."""
     from moto.server import ThreadedMotoServer
 
@@ -294,17 +295,15 @@ def prepared(keep: Path | None) -> Iterator[Place]:
         "AWS_DEFAULT_REGION": "us-east-1",
         "TMPDIR": str(folder / "tmp"),
         "RAY_TMPDIR": str(folder / "r"),
+        "RAY_gcs_rpc_server_reconnect_timeout_s": RECONNECT,
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
     }
     for name in ("tmp", "r"):
         (folder / name).mkdir(exist_ok=True)
-    import boto3
-
-    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test", "region_name": "us-east-1"}
-    boto3.client("s3", endpoint_url=env["AWS_ENDPOINT_URL"], **keys).create_bucket(Bucket=BUCKET)
+    urllib.request.urlopen(urllib.request.Request(f"{env['AWS_ENDPOINT_URL']}/{BUCKET}", method="PUT")).close()
     try:
-        yield Place(folder, env)
+        yield Place(folder, env, patience)
     finally:
         server.stop()
         if keep is None:
@@ -320,28 +319,45 @@ def undisturbed(place: Place, workers: int) -> Path:
     return place.folder / mark
 
 
-def main(runs: int = 40, seed: int = 0, only: tuple[Kind, ...] = ("process", "one", "two"), keep: Path | None = None) -> int:
-    """Kill `runs` runs and repeat their commands; `seed`: of moments and victims; `keep`: work there and leave all of it.
+def main(
+    runs: int = 40,
+    seed: int = 0,
+    workers: tuple[int, ...] = (0, 1, 2),
+    numbers: tuple[int, ...] = (),
+    patience: float = 1.0,
+    keep: Path | None = None,
+) -> int:
+    """Kill runs and repeat their commands.
 
-    Returns the exit code.
+    Args:
+        runs: how many.
+        seed: of victims and moments.
+        workers: of the runs, in turn; 0: in process.
+        numbers: of the runs to carry out; none: all.
+        patience: times that everything may take longer, on a machine that others use.
+        keep: work there and leave all of it; references that are there are not made again.
+
+    Returns:
+        The exit code.
     """
-    dice, good, all_cases = random.Random(seed + 1), 0, list(cases(runs, seed, only))
-    with prepared(keep) as place:
-        references = {parts: undisturbed(place, parts) for parts in sorted({_parts(case) for case in all_cases})}
+    chosen = [case(number, seed, workers) for number in numbers or range(runs)]
+    with prepared(keep, patience) as place:
+        references = {parts: undisturbed(place, parts) for parts in sorted({_parts(one) for one in chosen})}
         known = {file.name for file in place.temporary.iterdir()}  # caches of libraries
-        for case in all_cases:
+        for one in chosen:
             began = time.monotonic()
-            carry_out(case, place, dice)
-            judge(case, place, references[_parts(case)], known)
-            good += not case.said
-            print(f"{case}  {time.monotonic() - began:.0f} s  {'; '.join(case.said) or 'as it should'}", flush=True)
-            if case.said:
-                print((place.folder / f"run-{case.number}.log").read_text(errors="replace")[-3000:], flush=True)
+            carry_out(one, place, seed)
+            judge(one, place, references[_parts(one)], known)
+            print(f"{one}  {time.monotonic() - began:.0f} s  {'; '.join(one.said) or 'as it should'}", flush=True)
+            if one.said:
+                print((place.folder / f"run-{one.number}.log").read_text(errors="replace")[-3000:], flush=True)
+    good, signals = sum(not one.said for one in chosen), [took for one in chosen for took in one.signalled]
+    print(f"{len(signals)} signals; until all processes had ended at most {max(signals, default=0):.1f} s")
     print(
-        f"{good} of {len(all_cases)} runs went on by repeating the command and ended bit-identical, with each step once; "
-        f"{'nothing was' if good == len(all_cases) else 'see above for what was'} left behind"
+        f"{good} of {len(chosen)} runs went on by repeating the command and ended bit-identical, with each step once; "
+        f"{'nothing was' if good == len(chosen) else 'see above for what was'} left behind"
     )
-    return 0 if good == len(all_cases) else 1
+    return 0 if good == len(chosen) else 1
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import soundfile
@@ -13,9 +14,10 @@ from PIL import Image
 
 Damage = Callable[[bytes, np.random.Generator], bytes]
 BLOCK = 512
+T = TypeVar("T")
 
 
-def pick(rng: np.random.Generator, items: list[Damage]) -> Damage:
+def pick(rng: np.random.Generator, items: Sequence[T]) -> T:
     return items[int(rng.integers(len(items)))]
 
 
@@ -84,27 +86,27 @@ def summed(block: bytearray) -> bytes:
     return bytes(block)
 
 
-def _between(data: bytes, rng: np.random.Generator, what: bytes) -> bytes:
-    """`what` put before a member that begins a sample."""
+def _place(data: bytes, rng: np.random.Generator) -> int:
+    """Where the header of one of the members begins."""
     with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        places = [member.offset for member in tar]
-    place = places[int(rng.integers(len(places)))]
+        return pick(rng, [member.offset for member in tar])
+
+
+def _between(data: bytes, rng: np.random.Generator, what: bytes) -> bytes:
+    """`what` put before a member."""
+    place = _place(data, rng)
     return data[:place] + what + data[place:]
-
-
-def _padded(data: bytes) -> bytes:
-    return data + bytes(-len(data) % BLOCK)
 
 
 def odd_size(data: bytes, rng: np.random.Generator) -> bytes:
     """A member of negative, absurd or unreadable size."""
     sizes = [b"\xff" * 12, b"\xff" * 11 + b"\x00", b"\x80" + b"\x7f" * 11, b"77777777777\0", b"-0000001000\0", b"9" * 12]
-    return _between(data, rng, header(b"x.txt", sizes[int(rng.integers(len(sizes)))]))
+    return _between(data, rng, header(b"x.txt", pick(rng, sizes)))
 
 
 def odd_extension(data: bytes, rng: np.random.Generator) -> bytes:
     """Extended headers (pax, GNU) that are huge, of digits only, unending, of negative sizes, or one after the other."""
-    kind = [b"x", b"g", b"L", b"K", b"X"][int(rng.integers(5))]
+    kind = pick(rng, [b"x", b"g", b"L", b"K", b"X"])
     contents = [
         b"1" * 2**16,
         b"11 size=-5\n",
@@ -119,24 +121,20 @@ def odd_extension(data: bytes, rng: np.random.Generator) -> bytes:
     ]
     if kind == b"L":  # a name: most others would be right ones, of a file that is no sample's
         contents = [b"\xff" * 700, b"1" * 2**16, b"1" * 2**21]
-    content = contents[int(rng.integers(len(contents)))]
-    one = header(b"ext", b"%011o\0" % len(content), kind) + _padded(content)
+    content = pick(rng, contents)
+    one = header(b"ext", b"%011o\0" % len(content), kind) + content + bytes(-len(content) % BLOCK)
     return _between(data, rng, one * int(rng.choice([1, 2, 2000 if len(content) < 1000 else 3])))
 
 
 def zeroed_block(data: bytes, rng: np.random.Generator) -> bytes:
     """A whole header lost."""
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        places = [member.offset for member in tar]
-    place = places[int(rng.integers(len(places)))]
+    place = _place(data, rng)
     return data[:place] + bytes(BLOCK) + data[place + BLOCK :]
 
 
 def damaged_header(data: bytes, rng: np.random.Generator) -> bytes:
     """Bytes of a header replaced; its sum no longer fits."""
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-        places = [member.offset for member in tar]
-    place = places[int(rng.integers(len(places)))]
+    place = _place(data, rng)
     return data[:place] + flipped(data[place : place + 345], rng) + data[place + 345 :]
 
 
@@ -157,12 +155,12 @@ def _json(record: object) -> bytes:
 
 def bad_text(rng: np.random.Generator) -> bytes:
     """No text that a stream takes."""
-    return [b"", b" \n\t", b"\xff\xfe\xfa", b"a \xed\xa0\x80 b", b"x" * 10_000_000, b"\x00\xc3"][int(rng.integers(6))]
+    return pick(rng, [b"", b" \n\t", b"\xff\xfe\xfa", b"a \xed\xa0\x80 b", b"x" * 10_000_000, b"\x00\xc3"])
 
 
 def bad_json(rng: np.random.Generator) -> bytes:
     """No record of texts that a stream takes."""
-    return [
+    return pick(rng, [
         b"{", b"[" * 100_000, b'{"a":' * 100_000, b"[1]", b"null", b"\xff", b"9" * 5000,
         _json({"sent0": "a \ud800 b", "sent1": "b \udfff", "hard_neg": "\udc00"}),
         _json({"sent0": 3, "sent1": None, "hard_neg": []}),
@@ -170,11 +168,11 @@ def bad_json(rng: np.random.Generator) -> bytes:
         _json({"\ud800": "x"}), _json({"sent0": "", "sent1": " ", "hard_neg": "\n"}),
         _json({"sent0": "x" * 200_000, "sent1": "y" * 200_000, "hard_neg": "z"}),
         _json({str(i): i for i in range(300_000)}),
-    ][int(rng.integers(14))]  # fmt: skip
+    ])  # fmt: skip
 
 
 def bad_class(rng: np.random.Generator) -> bytes:
-    return [b"", b"-1", b"1.5", b"dog", b"9" * 20, b"9" * 5000, b"\xff", b"1" * 5_000_000][int(rng.integers(8))]
+    return pick(rng, [b"", b"-1", b"1.5", b"dog", b"9" * 20, b"9" * 5000, b"\xff", b"1" * 5_000_000])
 
 
 def bad_image(rng: np.random.Generator) -> bytes:
@@ -187,7 +185,7 @@ def bad_image(rng: np.random.Generator) -> bytes:
     gif = io.BytesIO()
     Image.new("L", (4, 4)).save(gif, "GIF")
     eps = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 9 9\n(id) run\n"
-    return [b"", png[:60], bytes(huge), gif.getvalue(), eps, rng.bytes(300), flipped(png[:200], rng)][int(rng.integers(7))]
+    return pick(rng, [b"", png[:60], bytes(huge), gif.getvalue(), eps, rng.bytes(300), flipped(png[:200], rng)])
 
 
 def bad_sound(rng: np.random.Generator) -> bytes:
@@ -200,9 +198,7 @@ def bad_sound(rng: np.random.Generator) -> bytes:
     soundfile.write(none, np.zeros(0, np.int16), 8000, format="WAV")
     wide = bytearray(slow.getvalue())
     wide[22:24] = b"\xff\xff"  # channels
-    return [b"", b"RIFF", slow.getvalue(), nan.getvalue(), none.getvalue(), bytes(wide), rng.bytes(300)][
-        int(rng.integers(7))
-    ]
+    return pick(rng, [b"", b"RIFF", slow.getvalue(), nan.getvalue(), none.getvalue(), bytes(wide), rng.bytes(300)])
 
 
 BAD: dict[str, Callable[[np.random.Generator], bytes]] = {
@@ -214,45 +210,38 @@ BAD: dict[str, Callable[[np.random.Generator], bytes]] = {
 }
 
 
-def bad_member(data: bytes, rng: np.random.Generator) -> bytes:
-    """One file of a tar replaced by one of the same name that no stream takes; the tar is right."""
+Member = tuple[tarfile.TarInfo, bytes]
+
+
+def _repacked(data: bytes, rng: np.random.Generator, instead: Callable[[Member], Iterable[Member]]) -> bytes:
+    """A tar of the same files, one of which is replaced by others."""
     made = io.BytesIO()
     with tarfile.open(fileobj=io.BytesIO(data)) as tar, tarfile.open(fileobj=made, mode="w") as new:
         members = tar.getmembers()
-        chosen = int(rng.integers(len(members)))
-        for number, member in enumerate(members):
+        chosen = pick(rng, members)
+        for member in members:
             file = tar.extractfile(member)
             assert file is not None  # shards hold files alone
-            content = file.read()
-            if number == chosen:
-                content = BAD[member.name.rpartition(".")[2]](rng)
-            member.size = len(content)
-            new.addfile(member, io.BytesIO(content))
+            one = member, file.read()
+            for info, content in instead(one) if member is chosen else [one]:
+                info.size = len(content)
+                new.addfile(info, io.BytesIO(content))
     return made.getvalue()
+
+
+def bad_member(data: bytes, rng: np.random.Generator) -> bytes:
+    """One file of a tar replaced by one of the same name that no stream takes; the tar is right."""
+    return _repacked(data, rng, lambda one: [(one[0], BAD[one[0].name.rpartition(".")[2]](rng))])
 
 
 def odd_members(data: bytes, rng: np.random.Generator) -> bytes:
-    """A tar of the same files with one more that is there twice, has no name, a strange name, or is no file."""
-    made = io.BytesIO()
-    with tarfile.open(fileobj=io.BytesIO(data)) as tar, tarfile.open(fileobj=made, mode="w") as new:
-        members = tar.getmembers()
-        chosen = int(rng.integers(len(members)))
-        for number, member in enumerate(members):
-            file = tar.extractfile(member)
-            assert file is not None  # shards hold files alone
-            content = file.read()
-            for _ in range(2 if number == chosen else 1):
-                new.addfile(member, io.BytesIO(content))
-            if number == chosen:
-                for name, kind in (
-                    ("../../up.txt", tarfile.SYMTYPE),
-                    ("dir", tarfile.DIRTYPE),
-                    ("a/" * 2000, tarfile.FIFOTYPE),
-                ):
-                    odd = tarfile.TarInfo(name)
-                    odd.type, odd.linkname = kind, "/etc/passwd"
-                    new.addfile(odd)
-    return made.getvalue()
+    """A tar of the same files with one that is there twice, and some that have a strange name and are no files."""
+    odd = []
+    for name, kind in (("../../up.txt", tarfile.SYMTYPE), ("dir", tarfile.DIRTYPE), ("a/" * 2000, tarfile.FIFOTYPE)):
+        info = tarfile.TarInfo(name)
+        info.type, info.linkname = kind, "/etc/passwd"
+        odd.append((info, b""))
+    return _repacked(data, rng, lambda one: [one, one, *odd])
 
 
 SAMPLE: list[Damage] = [bad_member, bad_member, bad_member, odd_members]

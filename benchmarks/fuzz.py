@@ -22,7 +22,7 @@ import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -162,17 +162,14 @@ def outcomes(first: int, runs: int) -> Iterator[Outcome]:
         child.start()
         send.close()
         while number < end:
-            try:
-                answered = receive.poll(6 * SECONDS)  # the first case imports and makes things
-                outcome = receive.recv() if answered else None
+            lost = Outcome(number, TARGETS[number % len(TARGETS)].name, "", "hang", "the process was ended")
+            try:  # the first case imports and makes things
+                outcome = receive.recv() if receive.poll(6 * SECONDS) else lost
             except EOFError:
-                outcome = Outcome(number, TARGETS[number % len(TARGETS)].name, "", "crash", "the process ended")
+                outcome = lost = replace(lost, kind="crash", text="the process ended")
             number += 1
-            if outcome is None:
-                yield Outcome(number - 1, TARGETS[(number - 1) % len(TARGETS)].name, "", "hang", "the process was ended")
-                break
             yield outcome
-            if outcome.text == "the process ended":
+            if outcome is lost:
                 break
         child.kill()
         child.join()

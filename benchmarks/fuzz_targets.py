@@ -163,7 +163,7 @@ def make_model(folder: Path) -> None:
 
     from models.fresh_bert import train_wordpiece
 
-    tokenizer = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120)
+    tokenizer = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120, lowercase=True)
     torch.manual_seed(0)
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
     config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)

@@ -15,8 +15,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
+from typing import NamedTuple
 
 import tyro
 
@@ -47,8 +49,18 @@ def machine() -> str:
     return f"{date.today()}: {', '.join(parts)}"
 
 
-def measure(names: list[str]) -> tuple[list[Target], list[str]]:
-    """Run the benchmarks, whose output is seen; their targets, and the names of those that failed."""
+class Found(NamedTuple):
+    """What the benchmarks told."""
+
+    targets: list[Target]
+    notes: list[tuple[str, str]]
+    """Area and text."""
+    failed: list[str]
+    """Names of benchmarks that ended with an error."""
+
+
+def measure(names: list[str]) -> Found:
+    """Run the benchmarks, whose output is seen."""
     failed = []
     with tempfile.TemporaryDirectory() as place:
         rows = Path(place) / "rows.jsonl"
@@ -58,7 +70,9 @@ def measure(names: list[str]) -> tuple[list[Target], list[str]]:
             command = [sys.executable, "-m", f"benchmarks.speed.{name}"]
             if subprocess.run(command, cwd=ROOT, env={**os.environ, ROWS: str(rows)}).returncode:
                 failed.append(name)
-        return [Target(**json.loads(line)) for line in rows.read_text().splitlines()], failed
+        lines = [json.loads(line) for line in rows.read_text().splitlines()]
+    targets = [Target(**line) for line in lines if "what" in line]
+    return Found(targets, [(line["area"], line["text"]) for line in lines if "text" in line], failed)
 
 
 def table(targets: list[Target]) -> str:
@@ -87,13 +101,15 @@ def draw(targets: list[Target]) -> None:
         plt.close(figure)
 
 
-def update(targets: list[Target]) -> None:
-    """Replace the rows of these areas in `PAGE`, and draw their figures."""
+def update(targets: list[Target], notes: Sequence[tuple[str, str]] = ()) -> None:
+    """Replace the rows of these areas in `PAGE`, each with its notes, and draw their figures."""
     text = PAGE.read_text()
     for area in dict.fromkeys(target.area for target in targets):
         of_area = [target for target in targets if target.area == area]
         begin, end = f"<!-- {area}: measured -->", "<!-- end -->"
-        part = f"{begin}\n{machine()}\n\n{table(of_area)}\n\n![{area}](figures/performance_{area}.png)\n{end}"
+        told = [machine(), table(of_area), *(text for about, text in notes if about == area)]
+        told += [f"![{area}](figures/performance_{area}.png)"] if any(target.measured for target in of_area) else []
+        part = "\n".join([begin, "\n\n".join(told), end])
         before, found, rest = text.partition(begin)
         text = f"{before}{part}{rest.partition(end)[2]}" if found else f"{text}\n## {area}\n\n{part}\n"
     PAGE.write_text(text)
@@ -105,12 +121,12 @@ def main(only: tuple[str, ...] = (), write: bool = False) -> None:
     known = scripts()
     if unknown := set(only) - set(known):
         sys.exit(f"--only: there is no benchmark {sorted(unknown)[0]!r}; there are {', '.join(known)}")
-    targets, failed = measure([name for name in known if not only or name in only])
-    print(f"\n{machine()}\n\n{table(targets)}")
+    found = measure([name for name in known if not only or name in only])
+    print(f"\n{machine()}\n\n{table(found.targets)}")
     if write:
-        update(targets)
-    if failed:
-        sys.exit(f"failed: {', '.join(failed)}")
+        update(found.targets, found.notes)
+    if found.failed:
+        sys.exit(f"failed: {', '.join(found.failed)}")
 
 
 if __name__ == "__main__":

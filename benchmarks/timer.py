@@ -6,37 +6,44 @@ clock does. What a benchmark is to show is a `Target`; `make bench` makes one ta
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import re
 import statistics
 import sys
+import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+if TYPE_CHECKING:
+    import psutil
 
 Call = Callable[[], object]
 ROWS = "MULTICSE_BENCH_ROWS"
 """Environment variable: the file to which targets are appended, a line of JSON each."""
 
 
-def datasets(*parts: str) -> Path:
-    """A file or folder below `MULTICSE_DATASETS` or ``../shared/datasets``; ends the script, saying why, where it is not."""
+def datasets(*parts: str, rows: Sequence[Target] = ()) -> Path:
+    """A file or folder below `MULTICSE_DATASETS` or ``../shared/datasets``; `skip` where it is not there."""
     root = Path(os.environ.get("MULTICSE_DATASETS", Path(__file__).resolve().parents[2] / "shared" / "datasets"))
     path = root.joinpath(*parts)
     if not path.exists():
-        skip(f"{path} is not there (set MULTICSE_DATASETS)")
+        skip("its data is not there (MULTICSE_DATASETS)", rows)
     return path
 
 
-def skip(why: str) -> None:
-    """End the script without an error."""
+def skip(why: str, rows: Sequence[Target] = ()) -> None:
+    """End the script without an error; these targets are rows that were not measured."""
     print(f"skipped: {why}")
+    for row in rows:
+        replace(row, why=why).report()
     sys.exit(0)
 
 
@@ -89,7 +96,7 @@ def ratio(slow: Sequence[float], fast: Sequence[float]) -> float:
 def spread(values: Sequence[float]) -> float:
     """Half of the range of the middle half, in percent of the median."""
     low, middle, high = statistics.quantiles(values, n=4) if len(values) > 1 else (values[0],) * 3
-    return 50 * (high - low) / middle
+    return 50 * (high - low) / middle if middle else 0.0
 
 
 def show(title: str, took: Mapping[str, Sequence[float]], items: float = 1, ours: str = "ours") -> None:
@@ -111,7 +118,7 @@ class Target:
     """What a benchmark is to show: a ratio measured in one run, and what it should be. `report` prints it as a row."""
 
     area: str
-    """The section of docs/performance.md: text, limit, streams, engine, start, scale, serving, sweeps."""
+    """The section of docs/performance.md: text, limit, streams, engine, start, scale, serving, sweeps, papers."""
     what: str
     """The two sides, short: ``MiniLM-L6 in fp32: ours / sentence-transformers, sentences per second``."""
     at_least: float | None = None
@@ -124,7 +131,7 @@ class Target:
     peak_mb: Mapping[str, float] = field(default_factory=dict)
     """Peak memory by side; `peaks` takes it from a race."""
     why: str = ""
-    """Where it is not reached: what the rest goes to."""
+    """What the rest goes to, or why it is not measured; in the row unless the target is reached."""
 
     @property
     def wanted(self) -> str:
@@ -153,9 +160,7 @@ class Target:
     def report(self) -> None:
         """Print the row, and keep it for `make bench`."""
         print(f"\n{HEAD}\n{self.row()}", flush=True)
-        if place := os.environ.get(ROWS):
-            with open(place, "a", encoding="utf-8") as file:
-                file.write(json.dumps(asdict(self)) + "\n")
+        _keep(asdict(self))
 
     def row(self) -> str:
         """A line of the table of targets."""
@@ -164,7 +169,21 @@ class Target:
             measured = f"{statistics.median(self.measured):.2f}{self._unit} ± {spread(self.measured):.0f} %"
         said = {True: "yes", False: "**no**", None: "not here"}[self.reached]
         peaks = ", ".join(f"{side} {megabytes:,.0f}" for side, megabytes in self.peak_mb.items())
-        return f"| {self.area} | {self.what} | {self.wanted} | {measured} | {said} | {peaks} | {self.why} |"
+        why = "" if self.reached else self.why
+        return f"| {self.area} | {self.what} | {self.wanted} | {measured} | {said} | {peaks} | {why} |"
+
+
+def note(area: str, text: str) -> None:
+    """Print a text, such as a table, which stands behind an area's targets in docs/performance.md."""
+    print(f"\n{text}", flush=True)
+    _keep({"area": area, "text": text})
+
+
+def _keep(line: dict[str, Any]) -> None:
+    """For `make bench`."""
+    if place := os.environ.get(ROWS):
+        with open(place, "a", encoding="utf-8") as file:
+            file.write(json.dumps(line) + "\n")
 
 
 HEAD = "| area | target | wanted | measured | reached | peak MB | why not |\n|---|---|---|---|---|---|---|"
@@ -187,6 +206,38 @@ def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], ar
     before = _resident("VmRSS")
     result = call(*given)
     return _resident("VmHWM") - before, result
+
+
+def of_family(value: Callable[[psutil.Process], float], root: int | None = None) -> float:
+    """Sum over a process, this one unless another number is given, and all that it has started and that are still there."""
+    import psutil  # here: the environment in which exports are tried lacks it
+
+    found = 0.0
+    with contextlib.suppress(psutil.Error):
+        head = psutil.Process(root)
+        for process in (head, *head.children(recursive=True)):
+            with contextlib.suppress(psutil.Error):
+                found += value(process)
+    return found
+
+
+@contextlib.contextmanager
+def watched(root: int | None = None, every: float = 0.25) -> Iterator[list[float]]:
+    """The peak of memory of all these processes during the body, in megabytes; pages that they share count once. They are
+    looked at `every` so many seconds, which takes milliseconds of each."""
+    peak, done = [0.0], threading.Event()
+
+    def watch() -> None:
+        while not done.wait(every):
+            peak[0] = max(peak[0], of_family(lambda process: process.memory_full_info().pss / 2**20, root))
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        done.set()
+        thread.join()
 
 
 def _forget_peak() -> None:

@@ -1,9 +1,12 @@
-"""What goes wrong with the bytes that a stream reads, and how a wrong name is answered."""
+"""What goes wrong with the bytes that a stream reads, how a wrong name is answered, and a reader that goes away."""
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import os
+import sys
+from collections.abc import Iterable, Iterator
 
 from data.redact import redacted
 
@@ -32,3 +35,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {item.lower(): item for item in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+@contextlib.contextmanager
+def quiet_pipe() -> Iterator[None]:
+    """What reads standard output may have read enough, as ``head`` has: then the program ends without a word, with code 1.
+
+    Everything that is printed inside is written before the end.
+    """
+    try:
+        try:
+            yield
+        finally:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes at its end
+        sys.exit(1)

@@ -17,6 +17,8 @@ from data.streams import decode
 from data.text_files import read_lines, read_rows
 
 Missing = Literal["raise", "skip"]
+LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
+"""Files and folders that Windows, macOS and network drives leave among pictures, in small letters."""
 
 
 class FolderFiles:
@@ -143,15 +145,15 @@ def table_rows(
 def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[Draft | None]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
-    Hidden files are passed over. Sorted by path, so that every machine finds the same order. With `missing` "skip" a file
-    that cannot be decoded gives None.
+    Hidden files, and those that systems put beside pictures (`LITTER`), are passed over. Sorted by path, so that every
+    machine finds the same order. With `missing` "skip" a file that cannot be decoded gives None.
 
     Raises:
         DataError: a file of another kind, one that cannot be decoded, or files both in subfolders and beside them.
     """
     files = FolderFiles(folder)
     found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
-    found = [path for path in found if not any(part.startswith(".") for part in path.parts)]
+    found = [path for path in found if not any(part.startswith(".") or part.lower() in LITTER for part in path.parts)]
     outside = [path for path in found if len(path.parts) == 1]
     if outside and len(outside) < len(found):
         raise DataError(

@@ -8,6 +8,7 @@ import posixpath
 from dataclasses import dataclass
 from functools import lru_cache
 
+import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from data.cache import cache_folder
@@ -31,6 +32,16 @@ class Shard:
     def name(self) -> str:
         """File name without `.tar`: what its samples are called by, wherever the shard lies."""
         return posixpath.basename(self.url).partition(".tar")[0]
+
+
+def size_and_sha256(url: str) -> tuple[int, str]:
+    """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError."""
+    size, digest = 0, hashlib.sha256()
+    with fsspec.open(url, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
 
 
 def difference(shard: Shard) -> str | None:

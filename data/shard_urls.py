@@ -124,7 +124,7 @@ def _names(folder: str) -> list[str]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise DataError(f"shards: {folder} cannot be listed ({error})") from error
+        raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # whose text may be the URL
     return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries})
 
 

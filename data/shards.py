@@ -7,6 +7,7 @@ an index of the `wids` library) says how many samples each has, so that nothing 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import logging
 import posixpath
@@ -77,6 +78,15 @@ class ShardSet:
     def bytes(self) -> int:
         """Size of all shards."""
         return sum(shard.bytes for shard in self.shards)
+
+    @property
+    def digest(self) -> str:
+        """16 hex digits that tell this data from any other, wherever it lies.
+
+        A hash of the shards' names, counts and sizes and, where a `dataset.json` has them, their hashes.
+        """
+        parts = [[shard.name, shard.samples, shard.bytes, shard.sha256] for shard in self.shards]
+        return hashlib.sha256(json.dumps([parts, self.first]).encode()).hexdigest()[:16]
 
     @property
     def fields(self) -> tuple[str, ...]:
@@ -234,7 +244,7 @@ def index_of(url: str) -> Index:
     try:
         return _index(url, str(fs.checksum(path)))
     except OSError as error:
-        raise DataError(f"shard {url} cannot be read: {error}") from error
+        raise DataError(f"shard {url} cannot be read: {error}") from None  # whose text may be the URL with its password
 
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
@@ -356,4 +366,4 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
                         fields[name] = file.read(size)
                     yield RawSample(index.keys[position], shard.name, fields)
     except OSError as error:
-        raise DataError(f"shard {shard.url} cannot be read: {error}") from error
+        raise DataError(f"shard {shard.url} cannot be read: {error}") from None  # see above

@@ -49,7 +49,7 @@ def upload(folder: Path, url: str) -> Uploaded:
             fs.put_file(str(folder / name), f"{place}/{name}")
             size += (folder / name).stat().st_size
     except (ImportError, OSError, ValueError) as error:
-        raise DataError(f"{url} cannot be written: {error}") from error
+        raise DataError(f"{url} cannot be written: {error}") from None  # whose text may be the URL
     return Uploaded(url.rstrip("/"), len(names), size)
 
 

@@ -1,4 +1,7 @@
-"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``, and the encoder that it stands for."""
+"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``, and the encoder that it stands for.
+
+PLACE is a folder, a name on the Hugging Face hub, or a word-vector file.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +20,14 @@ from evaluation.encoders.word_vectors import WordVectors
 from evaluation.task import EvaluationError
 from evaluation.tasks.paired_items import Samples
 from evaluation.tasks.retrieval import read_captions
+from models.hub_folders import EVALUATED
 
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 POST = ("whitening", "flow")
+HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
+"""A name on the Hugging Face hub, at the beginning of a model's name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
 
@@ -57,29 +63,44 @@ class Spec(NamedTuple):
 def parse(spec: str) -> Spec:
     """The parts of ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``; the longest beginning that exists on disk is the place.
 
-    Raises EvaluationError for a place that does not exist and an unknown post-processing.
+    Where none does, the place is a name on the Hugging Face hub, whose model is fetched, unless it was before.
+
+    Raises EvaluationError for a place that is nowhere, a hub that does not answer, and an unknown post-processing.
     """
     cuts = [i for i, character in enumerate(spec) if character in "@+"]
-    ends = [end for end in (len(spec), *reversed(cuts)) if end and _path(spec[:end]).exists()]
-    if not ends:
-        name_at = spec.rfind("/") + 1
-        path = _path(spec[: min((cut for cut in cuts if cut > name_at), default=len(spec))])
-        there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
-        raise EvaluationError(
-            f"no model {path}.{did_you_mean(path.name, there)} A model is a folder on disk (of the Hub: `hf download NAME "
-            "--local-dir DIR` first) or a word-vector file; @POOLING and +whitening or +flow may follow it"
-        )
-    place, rest = spec[: ends[0]], spec[ends[0] :]
+    name_at, hub = spec.rfind("/") + 1, HUB.match(spec)
+    of_name = hub.end() if hub else min((cut for cut in cuts if cut > name_at), default=len(spec))
+    end = next((end for end in (len(spec), *reversed(cuts)) if end and _path(spec[:end]).exists()), of_name)
+    place, rest = spec[:end], spec[end:]
     parts = re.fullmatch(r"(?:@([^@+]+))?(?:\+([^:]+)(?::(.+))?)?", rest)
     if parts is None:
-        raise EvaluationError(f"{place} exists, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]")
+        raise EvaluationError(
+            f"{place} is a model's place, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
+        )
     pooling, post, fit = parts.groups()
     if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
         raise EvaluationError(
             f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
             "+whitening<K> (to K dimensions) and +flow"
         )
-    return Spec(_path(place), pooling, post, fit)
+    return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
+
+
+def _of_hub(name: str) -> Path:
+    """The folder of a model of the Hugging Face hub. Raises EvaluationError when it has none, or is not reached."""
+    path = _path(name)
+    there = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
+    near, reason = did_you_mean(path.name, there), ""
+    if HUB.fullmatch(name) and not is_word_vectors(path) and not near and not ("/" in name and there):
+        try:
+            return EVALUATED.folder(name)
+        except ValueError as error:
+            first, *_ = str(error.__cause__).splitlines()
+            reason = f" The hub did not give it ({first}); where it can be reached: `hf download NAME --local-dir DIR`"
+    raise EvaluationError(
+        f"no model {path}.{near} A model is a folder on disk, a name on the hub or a word-vector file; @POOLING and "
+        f"+whitening or +flow may follow it.{reason}"
+    )
 
 
 def fit_sentences(place: str | Path) -> list[str]:

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from models.dropout import drop
+
 
 @torch.no_grad()
 def init_clip_text(model: Any) -> None:
@@ -45,12 +47,12 @@ def add_dropout(model: Any, p: float) -> None:
     feed-forward add. (Zhao et al. has 0.1 in the language encoder and does not say where.) State dicts stay as they are.
     """
 
-    def drop(module: nn.Module, args: Any, output: Tensor) -> Tensor:
-        return F.dropout(output, p, module.training)
+    def hook(module: nn.Module, args: Any, output: Tensor) -> Tensor:
+        return drop(output, p) if module.training else output
 
     layers = [part for layer in model.encoder.layers for part in (layer.self_attn.out_proj, layer.mlp)]
     for module in (model.embeddings, *layers):
-        module.register_forward_hook(drop)
+        module.register_forward_hook(hook)
 
 
 def last_clip_layer(layer: nn.Module, states: Tensor, index: Tensor, causal: bool = False) -> Tensor:

@@ -30,7 +30,8 @@ class FreshEncoder(BaseModel):
     intermediate: int = Field(384, gt=0)
     positions: int = Field(256, ge=16)
     dropout: float = Field(0.1, ge=0, lt=1)
-    lowercase: bool = True
+    lowercase: bool = False
+    """Whether capitals count as small letters. Accents and umlauts are kept in any case."""
     vectors: str | None = None
     """Word vectors in word2vec text format (gensim reads it): word pieces start from them; none: from noise."""
 
@@ -150,7 +151,7 @@ def with_codes(vectors: np.ndarray, width: int, seed: int) -> np.ndarray:
     return np.concatenate([vectors, codes.astype(np.float32)], 1)
 
 
-def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = True, positions: int = 256) -> Any:
+def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = False, positions: int = 256) -> Any:
     """A BERT tokenizer (normaliser, WordPiece, ``[CLS] … [SEP]``) trained on `sentences`, as a Hugging Face tokenizer.
 
     Its pieces are numbered by the alphabet: the trainer's own order is another in each process.
@@ -167,7 +168,7 @@ def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool =
     }
     names = list(special.values())
     tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase)
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
     trainer = trainers.WordPieceTrainer(

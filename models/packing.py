@@ -17,6 +17,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
+from models.dropout import drop, exchange
+
 PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
 """Types of model whose attention can be exchanged and whose positions can be given."""
 LAYERS_PACKED = {"clip_text_model"}
@@ -81,7 +83,9 @@ def layers_can_pack(model: Any) -> bool:
 
 
 def prepare(model: Any) -> None:
-    """Let a model take packed texts, where its type can; whatever else it is called with it takes as before."""
+    """Let a model take packed texts, where its type can; whatever else it is called with it takes as before. Its dropout
+    becomes a cheap one."""
+    exchange(model)
     if model.config.model_type in PACKED | LAYERS_PACKED and model.config._attn_implementation == "sdpa":
         model.config._attn_implementation = NAME
 
@@ -100,12 +104,24 @@ def attention(
 ) -> tuple[Tensor, None]:
     """transformers' `sdpa` where nothing is packed; else the attention (1, T, H, d) of queries, keys and values (1, H, T, d)
     within each text of `packing`."""
-    if packing is None:
-        options: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}
-        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
-    within = within_jagged if query.device.type == "cuda" else within_lengths
-    return within(packing, (query, key, value), {"dropout_p": dropout, "scale": scaling, "is_causal": causal}), None
+    options: dict[str, Any] = {"dropout_p": dropout, "scale": scaling, "is_causal": causal}
+    if packing is not None:
+        within = within_jagged if query.device.type == "cuda" else within_lengths
+        return within(packing, (query, key, value), options), None
+    if dropout and attention_mask is None and query.device.type == "cpu":
+        return attend(query, key, value, options).transpose(1, 2), None
+    given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}
+    return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+    """`F.scaled_dot_product_attention` on a CPU, written out where there is dropout, which torch's kernel there has not."""
+    p = options.get("dropout_p", 0.0)
+    if not p or options["is_causal"]:
+        return F.scaled_dot_product_attention(query, key, value, **options)
+    scale = options["scale"] or query.shape[-1] ** -0.5
+    return drop((query @ key.transpose(-1, -2) * scale).softmax(-1), p) @ value
 
 
 def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options: dict[str, Any]) -> Tensor:
@@ -114,7 +130,7 @@ def within_lengths(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options
     parts = []
     for size, *qkv in zip(packing.texts, *(states.split(tokens, 2) for states in row), strict=True):
         query, key, value = (states[0].unflatten(1, size).transpose(0, 1) for states in qkv)
-        parts.append(F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2).flatten(0, 1))
+        parts.append(attend(query, key, value, options).transpose(1, 2).flatten(0, 1))
     return torch.cat(parts)[None]
 
 

@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal
 
 import torch
-from sentence_transformers.sentence_transformer import modules as st
 from torch import Tensor, nn
 
 from models.packing import Packing, by_length, can_pack, named
@@ -33,6 +32,8 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
 
     mask (B, L) is 1 where a token counts, on whichever side the padding is.
     """
+    from sentence_transformers.sentence_transformer import modules as st
+
     if pooling in AVERAGED:
         first, last = AVERAGED[pooling]
         tokens = (layers[first] + layers[last]) / 2

@@ -9,8 +9,6 @@ from typing import Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
-from sentence_transformers import SentenceTransformer
-from sentence_transformers.sentence_transformer import modules as st
 from torch import Tensor, nn
 from transformers import AutoTokenizer, CLIPTextModel, PretrainedConfig
 
@@ -288,6 +286,9 @@ class TextEncoder(SentenceEncoder):
         With pooling ``cls`` and a head, the head is saved as the model's pooler too, where its type has one, so that
         ``pooler_output`` is the sentence vector (the released SimCSE's convention). Any other pooler is of zeros.
         """
+        from sentence_transformers import SentenceTransformer
+        from sentence_transformers.sentence_transformer import modules as st
+
         head = None if self.head_only_trains else self.head
         pooler = no_pooler(self.config)
         if head is not None and self.pooling == "cls" and has_pooler(self.config) and is_bert_pooler(head):

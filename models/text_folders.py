@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from sentence_transformers.sentence_transformer import modules as st
 from torch import Tensor, nn
 from transformers import (
     MODEL_MAPPING,
@@ -174,6 +173,8 @@ def read_modules(folder: Path) -> Saved:
     saved = Saved(folder)
     if not (folder / "modules.json").is_file():
         return saved
+    from sentence_transformers.sentence_transformer import modules as st
+
     averaged: Pooling | None = None
     for entry in json.loads((folder / "modules.json").read_text()):
         kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
@@ -210,6 +211,8 @@ def _pooling(mode: Any, folder: Path) -> Pooling:
 
 def make_modules(config: PretrainedConfig, pooling: Pooling, head: Head | None, normalise: bool) -> list[nn.Module]:
     """What stands behind the transformer in a sentence-transformers folder; the reverse of `read_modules`."""
+    from sentence_transformers.sentence_transformer import modules as st
+
     made: list[nn.Module] = []
     if pooling in AVERAGED:
         depth = config.num_hidden_layers
@@ -239,6 +242,8 @@ def write_for_older(folder: Path) -> None:
 
     The new versions read that form as well; the old ones, and so optimum, no other. The weights stay.
     """
+    from sentence_transformers.sentence_transformer import modules as st
+
     entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     for entry in entries:
         kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]

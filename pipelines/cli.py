@@ -6,15 +6,16 @@ import contextlib
 import json
 import logging
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import tyro
 
-from data.errors import did_you_mean
+from data.errors import did_you_mean, quiet_pipe
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -27,6 +28,18 @@ SHOWN = (
     *("*_to_*_r1", "*_to_*_r10", "mean_map10", "loss", "text_uniformity", "image_uniformity", "audio_uniformity"),
 )
 """Patterns of the metrics in the table at the end of a run; the tracker has all."""
+
+UNIMPROVED = (
+    "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
+    "that training began with. Try other rates and temperatures (pipelines/sweep.py), more text, or a task in the language "
+    "of the text (evaluation.select)"
+)
+"""Said at the end of a run whose untrained weights were the best."""
+
+OURS = ("demo", "smoke")
+"""Recipes that say nothing of a run on other data."""
+WRITTEN = ("recipe", "best")
+"""Files that runs and sweeps write, whose names say nothing either."""
 
 Recipes = Mapping[str, Callable[[], Recipe]]
 
@@ -54,19 +67,73 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         place = arguments.index("--run.overwrite") + 1
         if arguments[place : place + 1] not in (["True"], ["False"]):
             arguments.insert(place, "True")
-    return tyro.cli(
+    recipe = tyro.cli(
         Recipe,
         default=base,
-        args=arguments,
+        args=list(_with_none(base, arguments)),
         description=_help(recipes, description, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
     )
+    return _named(recipe, base)
+
+
+def _named(recipe: Recipe, base: Recipe) -> Recipe:
+    """The recipe, called after data of the user's own (``visualcse/mytext+photos``) unless the user names it."""
+    own = [
+        folder.name
+        for stream, config in recipe.streams.items()
+        for folder in _folders(config.shards)
+        # The last two parts, so that what `base` reads is its own wherever it lies.
+        if folder.parts[-2:] not in [known.parts[-2:] for known in _folders(base.streams[stream].shards)]
+    ]
+    if not own or recipe.name != base.name:
+        return recipe
+    data = re.sub(r"[^\w.+-]+", "-", "+".join(dict.fromkeys(own))).strip("-")
+    row = base.name.partition("/")[2]
+    return recipe.replace("name", f"{recipe.paper}/{data if row in OURS else f'{row}-{data}'}")
+
+
+def _folders(shards: str) -> list[Path]:
+    """The folders of shards: ``s3:/bucket/wiki1m`` of ``s3://bucket/wiki1m/train-{000..009}.tar``."""
+    places = [Path(url.partition("?")[0]) for url in shards.split("::")]
+    return [place.parent if ".tar" in place.name else place for place in places]
+
+
+def _with_none(base: Recipe, arguments: list[str]) -> Iterator[str]:
+    """The arguments with ``none``, as the help writes it, as tyro takes it: None, or no item of a list."""
+    setting = ""
+    for argument in arguments:
+        name, equals, value = argument.partition("=")
+        setting = name if argument.startswith("--") else setting
+        if "none" not in (argument, value):
+            yield argument
+            continue
+        yield from [name] * bool(equals)
+        yield from _none_of(base, setting)
+
+
+def _none_of(base: Recipe, option: str) -> list[str]:
+    *parents, last = option.removeprefix("--").replace("-", "_").split(".")
+    place: Any = base
+    for part in parents:
+        place = place.get(part) if isinstance(place, dict) else getattr(place, part, None)
+    field = getattr(type(place), "model_fields", {}).get(last)
+    choices = get_args(field.annotation) if field else ()
+    if Ellipsis in choices:
+        return []
+    own = any("none" in get_args(choice) for choice in choices)
+    return ["None"] if type(None) in choices and not own else ["none"]
 
 
 def _from_file(file: Path) -> Recipe:
-    """Another run's recipe. Where this run goes is not for the file to say, nor what it replaces there."""
+    """Another run's recipe, called after the file where the user named that.
+
+    Where this run goes is not for the file to say, nor what it replaces there.
+    """
     recipe = Recipe.from_json(file.read_text())
+    if file.stem not in WRITTEN:
+        recipe = recipe.replace("name", f"{recipe.paper}/{file.stem}")
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
     return recipe.replace("run.output", output).replace("run.overwrite", False)
 
@@ -106,12 +173,13 @@ def prepare(recipe: Recipe) -> None:
         write_demo_shards(Path(OFFLINE), kinds)
 
 
+@quiet_pipe()
 def main(
-    recipes: Recipes, description: str | None, before: Callable[[Recipe], None] = lambda recipe: None
+    recipes: Recipes, description: str | None, before: Callable[[Recipe], Recipe] = lambda recipe: recipe
 ) -> dict[str, Any]:
     """Entry point of a pipeline script. Errors of the user's making end it with their message and exit code 1.
 
-    `before` makes what the recipe starts from, when that is part of the pipeline.
+    `before` makes what the recipe starts from, when that is part of the pipeline, and returns the recipe that does.
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with _told(ValueError):
@@ -122,8 +190,7 @@ def main(
 
     with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
         prepare(recipe)
-        before(recipe)
-        summary = fit(recipe)
+        summary = fit(before(recipe))
     print(report(summary))
     return summary
 
@@ -141,6 +208,7 @@ def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
     from evaluation.tables import averages
     from models.carried_code import carries_code
+    from trainers.engine.places import passing
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     scores = {when: summary[when] | averages(summary[when]) for when in ("before", "after")}
@@ -150,11 +218,17 @@ def report(summary: dict[str, Any]) -> str:
     for task, metric in rows:
         before, after = (scores[when][task][metric] for when in ("before", "after"))
         lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
+    # What a job leaves in Ray's copy of its folder goes with it; the tracker has it as well.
+    model = f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"
+    if passing(Path(summary["export"])):
+        model = f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)"
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
+    unimproved = ["", f"warning: {UNIMPROVED}"] if chosen and not summary["best_step"] else []
     lines += [
+        *unimproved,
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
-        f"model   {summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))",
+        f"model   {model}",
         f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
     ]
     if summary["skipped"]:

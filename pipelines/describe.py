@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import itertools
 import math
@@ -12,14 +11,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import fsspec
 import tyro
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data import limits
-from data.errors import DataError
+from data.errors import DataError, quiet_pipe
+from data.shard_hashes import size_and_sha256
 from data.shard_urls import expand
 from data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
 from data.streams.decode import IMAGES, SOUNDS
@@ -29,7 +28,8 @@ from data.streams.decode import IMAGES, SOUNDS
 class Arguments:
     """Show a shard set (counts, fields, samples, checks against its dataset.json) or a recipe (PAPER:RECIPE).
 
-    Exit code 1 when the shards are not what their dataset.json says.
+    Any setting of the recipe can follow, as for the pipeline itself (python pipelines/visualcse.py demo --help). Exit code 1
+    when the shards are not what their dataset.json says.
     """
 
     what: tyro.conf.Positional[str]
@@ -151,7 +151,7 @@ def verify(urls: str) -> list[str]:
 
 
 def _differences(shard: Shard) -> Iterator[str]:
-    size, digest = _size_and_sha256(shard.url)
+    size, digest = size_and_sha256(shard.url)
     if shard.bytes not in (-1, size):
         yield f"{size:,} bytes, dataset.json says {shard.bytes:,}"
     count, names = 0, set[str]()
@@ -169,26 +169,21 @@ def _differences(shard: Shard) -> Iterator[str]:
         yield f"sha256 {digest[:12]}..., dataset.json says {str(shard.sha256)[:12]}..."
 
 
-def _size_and_sha256(url: str) -> tuple[int, str]:
-    size, digest = 0, hashlib.sha256()
-    with fsspec.open(url, "rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
+def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
+    """What a recipe would do: streams, steps, parameters, memory; `changes` are options of the pipeline.
 
-
-def describe_recipe(paper: str, name: str) -> str:
-    """What a recipe would do: streams, steps, parameters, memory. Raises ValueError for an unknown paper or recipe."""
+    Raises ValueError for an unknown paper or recipe, and ends the program for an unknown option.
+    """
     from pipelines.cli import parse, prepare
-    from pipelines.registry import load
+    from pipelines.registry import load, started
     from trainers.engine.checkpoint import build_method
     from trainers.engine.cluster import quiet
 
-    recipes = load(paper).RECIPES
+    pipeline = load(paper)
     quiet()
-    recipe = parse(recipes, "", [name])
+    recipe = parse(pipeline.RECIPES, "", [name, *changes])
     prepare(recipe)
+    recipe = started(pipeline, recipe)
     lines = [f"{recipe.name} (identity {recipe.identity()})", "", "  stream  samples  batch  passes  shards"]
     shards = {stream: config.open() for stream, config in recipe.streams.items()}
     steps = recipe.steps(shards[recipe.lead].samples)
@@ -211,13 +206,16 @@ def describe_recipe(paper: str, name: str) -> str:
     return "\n".join(lines)
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
-    arguments = tyro.cli(Arguments, args=argv)
+    arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     try:
         if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
-            print(describe_recipe(recipe[1], recipe[2]))
+            print(describe_recipe(recipe[1], recipe[2], rest))
             return 0
+        if rest:
+            raise DataError(f"{' '.join(rest)}: options of recipes (PAPER:RECIPE), and {arguments.what} is none")
         wrong = verify(arguments.what) if arguments.verify else []
         if not wrong:
             print(describe_shards(arguments.what, arguments.samples))

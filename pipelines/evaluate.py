@@ -18,6 +18,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy, nor this file for the library `evaluate`
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.errors import quiet_pipe
 from evaluation import registry, report, tables
 from evaluation.load import TARGET, fit_sentences, load_model, parse
 from evaluation.report import Measured
@@ -33,10 +34,10 @@ logger = logging.getLogger(f"{registry.__package__}.command")
 
 @dataclass(frozen=True)
 class Arguments:
-    """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders, word-vector files.
+    """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders or hub names, word-vector files.
 
-    MODEL is PLACE[@POOLING][+whitening[K]|+flow][:FIT]: bert, bert@first-last, bert@layer6-max, bert@wk, bert+whitening256,
-    glove.txt. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
+    MODEL is PLACE[@POOLING][+whitening[K]|+flow][:FIT]: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@wk,
+    bert+whitening256, glove.txt. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
@@ -225,6 +226,7 @@ def _file_name(label: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in label).strip("_.")
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

@@ -69,10 +69,10 @@ def full() -> Recipe:
     )
 
 
-def sgd(batch_size: int, base_rate: float = BASE_RATE) -> SGDConfig:
+def sgd(batch_size: int) -> SGDConfig:
     """The optimizer of section 5.4's table for a batch size, to which the rate is proportional."""
     return SGDConfig(
-        lr=base_rate * batch_size / 128,
+        lr=BASE_RATE * batch_size / 128,
         momentum=0.9,
         momentum_after_warmup=0.8,
         nesterov=True,

@@ -14,6 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.errors import quiet_pipe
 from evaluation.load import load_model
 from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
 from pipelines.evaluate import quiet
@@ -44,6 +45,7 @@ class Arguments:
     """In texts of 32 tokens."""
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

@@ -13,7 +13,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError
+from data.errors import DataError, quiet_pipe
 from data.pack import Missing, files_of, folder_files, manifest_files, table_rows, text_lines
 from data.shard_writer import Output, Packed, pack
 from data.shards import read_manifest
@@ -200,6 +200,7 @@ def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Uplo
     return arguments
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = parse(argv)

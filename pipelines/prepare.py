@@ -16,7 +16,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, did_you_mean
+from data.errors import DataError, did_you_mean, quiet_pipe
 from data.shard_writer import Output, pack
 from data.shards import MANIFEST
 from data.sources.source import Content, Result, Source
@@ -132,6 +132,7 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
     return f"{place}: {count:,} lines"
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when a file is missing, or the input was bad."""
     arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)

@@ -2,62 +2,105 @@
 
 from __future__ import annotations
 
+import hashlib
+import re
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.shard_hashes import size_and_sha256
 from data.shards import BadSample, ShardSet, read
 from data.streams.decode import text
 from models.fresh_bert import FreshEncoder, make_encoder
 from pipelines import parts
 from pipelines.cli import main
 from trainers.pretrain import MaskedLMConfig
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig
+
+KEY = 10
+"""Hex digits of a start's name."""
 
 
 def small() -> Recipe:
-    """A 2-layer BERT of 192 dimensions with 8,000 word pieces; give --streams.text.shards and perhaps word vectors."""
+    """A new BERT of 2 layers and 192 dimensions with 8,000 word pieces; give --streams.text.shards, perhaps word vectors.
+
+    Rate and length are those of the encoder that this project ships (docs/log.md): high rates cost lexical signal.
+    """
     return Recipe(
         name="pretrain/small",
         method=MaskedLMConfig(fresh=FreshEncoder(layers=2)),
-        encoder=EncoderConfig(path="runs/pretrain/start", pooling="mean"),
+        encoder=EncoderConfig(path="runs/pretrain/starts", pooling="mean"),
         streams={"text": parts.offline_text(64).model_copy(update={"max_length": 64})},
-        optim={"text": OptimConfig(lr=3e-4, weight_decay=0.01, warmup=0.1)},
+        optim={"text": OptimConfig(lr=1e-4, weight_decay=0.01, warmup=0.1)},
         evaluation=EvaluationConfig(select=None, watch=("lee-dev",), final=("lee",), every=500),
-        run=RunConfig(output="runs/pretrain/small", epochs=3, seed=1),
+        run=RunConfig(output="runs/pretrain/small", epochs=1, seed=1),
     )
+
+
+def further() -> Recipe:
+    """Goes on with an encoder that there is, on your text: --encoder.path, --streams.text.shards."""
+    changes = {"name": "pretrain/further", "method.fresh": None, "run.output": "runs/pretrain/further"}
+    return parts.changed(small(), {**changes, "encoder.path": parts.SMALL_ENCODER})
 
 
 def smoke() -> Recipe:
     """Eight steps of a tiny one: what tests run."""
-    changes = {
-        "method.fresh": FreshEncoder(vocab_size=500, width=32, layers=1, heads=2, intermediate=64, positions=64),
-        "encoder.path": "runs/pretrain/smoke-start",
-    }
-    return parts.smoke(parts.changed(small(), changes))
+    tiny = FreshEncoder(vocab_size=500, width=32, layers=1, heads=2, intermediate=64, positions=64, lowercase=True)
+    return parts.smoke(parts.changed(small(), {"method.fresh": tiny, "optim.text.lr": 3e-4}))
 
 
-RECIPES = {"small": small, "smoke": smoke}
+RECIPES = {"small": small, "further": further, "smoke": smoke}
 
 
-def sentences(shards: str) -> Iterator[str]:
+def sentences(shards: ShardSet) -> Iterator[str]:
     """All texts of a shard set, in the order of the files."""
-    for shard in ShardSet.open(shards).shards:
+    for shard in shards.shards:
         for sample in read(shard, range(shard.samples)):
             if not isinstance(sample, BadSample):
                 yield text(sample.fields, ("txt",), key=sample.key)[0]
 
 
-def make_start(recipe: Recipe) -> None:
-    """Make the encoder that the recipe starts from, unless it is there."""
+def make_start(recipe: Recipe) -> Recipe:
+    """The recipe with the new encoder that it starts from as its path; made in a folder there, unless it is there already.
+
+    The folder is called by what decides the encoder, so that another text or vocabulary makes another one. Raises
+    RecipeError for a path at which another encoder is, and for word vectors that are not there.
+    """
     config = recipe.method
     assert isinstance(recipe.encoder, EncoderConfig)
-    folder = Path(recipe.encoder.path)
-    if isinstance(config, MaskedLMConfig) and config.fresh and not (folder / "config.json").exists():
-        make_encoder(config.fresh, sentences(recipe.streams["text"].shards), folder, recipe.run.seed)
+    if not isinstance(config, MaskedLMConfig) or config.fresh is None:
+        return recipe
+    path, shards = Path(recipe.encoder.path), ShardSet.open(recipe.streams["text"].shards)
+    if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # of a run's recipe.json
+        path = path.parent
+    if (path / "config.json").exists():
+        raise RecipeError(
+            f"encoder.path={recipe.encoder.path!r} holds an encoder, and this recipe makes a new one (method.fresh): the "
+            "recipe 'further' goes on with one that there is; else name a folder for new ones, or leave it out"
+        )
+    folder = path / _key(config.fresh, shards, recipe.run.seed)
+    if not folder.exists():
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
+            made = Path(place) / "start"
+            make_encoder(config.fresh, sentences(shards), made, recipe.run.seed)
+            made.rename(folder)
+    return recipe.replace("encoder.path", str(folder))
+
+
+def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
+    """What decides a new encoder: its settings and seed, the text, the word vectors."""
+    files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
+    try:
+        vectors = size_and_sha256(fresh.vectors)[1] if fresh.vectors else None
+    except OSError as error:
+        raise RecipeError(f"method.fresh.vectors={fresh.vectors!r} cannot be read: {error}") from None
+    content = fresh.model_copy(update={"vectors": vectors}).model_dump_json()
+    return hashlib.sha256(f"{content} {seed} {files}".encode()).hexdigest()[:KEY]
 
 
 if __name__ == "__main__":

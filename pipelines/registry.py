@@ -1,7 +1,7 @@
 """Where a pipeline is found: a script of this folder by its name, what an installed package brings along, or a file.
 
 A pipeline is a module with ``RECIPES`` (name -> a function without arguments that returns a `Recipe`), and perhaps
-``make_start(recipe)``, which makes what the recipe starts from.
+``make_start(recipe)``, which makes what the recipe starts from and returns the recipe that does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 
 from data.errors import did_you_mean
-from trainers.recipe import RecipeError
+from trainers.recipe import Recipe, RecipeError
 from trainers.registry import load_file
 
 NAMES = tuple(
@@ -27,6 +27,12 @@ GROUP = "multicse.pipelines"
 def pipelines() -> dict[str, ModuleType]:
     """Every pipeline of this repository by its name."""
     return {name: load(name) for name in NAMES}
+
+
+def started(pipeline: ModuleType, recipe: Recipe) -> Recipe:
+    """The recipe when what it starts from is made, which few pipelines have to."""
+    made: Recipe = pipeline.make_start(recipe) if hasattr(pipeline, "make_start") else recipe
+    return made
 
 
 def load(name: str) -> ModuleType:

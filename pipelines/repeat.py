@@ -16,7 +16,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError
+from data.errors import DataError, quiet_pipe
 from evaluation import statistics, tables
 from evaluation.task import EvaluationError
 from pipelines import registry
@@ -46,6 +46,7 @@ class Arguments:
     """The repeat.json of another repeat: differences with Student's (pooled) and Welch's t test."""
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
@@ -73,7 +74,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     identity = resolve(recipe.replace("run.seed", 0)).identity()
     folder = arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}"
     prepare(recipe)
-    getattr(module, "make_start", lambda recipe: None)(recipe)
+    recipe = registry.started(module, recipe)
     summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
     values = {when: _values([summary[when] for summary in summaries]) for when in ("before", "after")}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}

@@ -16,7 +16,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, did_you_mean
+from data.errors import DataError, did_you_mean, quiet_pipe
 from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
@@ -65,6 +65,7 @@ class Arguments:
     """Write the list of all tables and figures, as Markdown, to this file."""
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when something is missing, 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

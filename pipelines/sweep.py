@@ -19,7 +19,7 @@ from rich.console import Console
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError
+from data.errors import DataError, quiet_pipe
 from evaluation.tables import layout, mean_sd
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
@@ -78,6 +78,7 @@ class Arguments:
     ended are not run again."""
 
 
+@quiet_pipe()
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
@@ -94,12 +95,14 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     # Imported here: Ray takes seconds, and --help should not.
     from trainers.engine.cluster import opening, quiet, start_ray
     from trainers.engine.lease import held
+    from trainers.engine.preflight import check_kept
     from trainers.tuning import sweep as engine
 
     search = make_sweep(arguments, rest)
     folder = (arguments.output or Path("runs") / search.name).resolve()
     if not search.first.run.verbose:
         quiet()
+    check_kept(search.first, folder)
     engine.check_sweep(search)
     goes_on = engine.exists(search, folder)
     if arguments.resume and not goes_on:
@@ -159,7 +162,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
         module = registry.load(name)
         recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
         prepare(recipe)
-        getattr(module, "make_start", lambda recipe: None)(recipe)
+        recipe = registry.started(module, recipe)
         seed = recipe.run.seed if arguments.seeds is None or not arguments.seeds else arguments.seeds[0]
         recipes[name] = prepared(recipe, arguments.scheduler, seed)
     first = next(iter(recipes.values()))
@@ -218,8 +221,11 @@ def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
 
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     """The sweep's own MLflow run, the same one when it is resumed."""
+    from trainers.engine.preflight import describe_shards_of
+
     folder.mkdir(parents=True, exist_ok=True)
     uri = search.first.run.tracking_uri or ""
+    data = [row for recipe in search.recipes.values() for row in describe_shards_of(recipe)]
     tags = {"sweep": search.name, "sweep.identity": search.identity()}
     note = folder / "sweep.json"
     known = json.loads(note.read_text())["mlflow_run_id"] if resume and note.exists() else None
@@ -235,7 +241,7 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     }
     params = {f"sweep.{name}": value for name, value in settings.items()} | search.first.flat()
     journal = folder / "journal.jsonl"
-    handle = open_run(uri, search.experiment, search.name, params, tags, run_id=known, journal=journal)
+    handle = open_run(uri, search.experiment, search.name, params, tags, known, journal, data)
     note.write_text(json.dumps({"sweep": search.name, "mlflow_run_id": handle.run_id}) + "\n")
     return handle
 
@@ -305,7 +311,7 @@ def _keep_best(
     search: Sweep, plan: Plan, ended: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
-    from trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
+    from trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores, reason
     from trainers.tuning.trial import run_folder
 
     folder = Path(plan.folder)
@@ -314,22 +320,24 @@ def _keep_best(
     (folder / "best.json").write_text(again.to_json() + "\n")
     parent.log_artifact(folder / "best.json")
     model = recipe.run.register_as or recipe.name.replace("/", "-")
-    delivered, scores = deliver_best(plan, best, ended[best.trial_id], parent, folder / "best", model, ALIAS)
     plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
+    why = reason(best, plain, len(trials), search.metric)
+    delivered, scores = deliver_best(plan, best, ended[best.trial_id], parent, folder / "best", model, ALIAS, why)
     after = {"best": mean_scores(scores)}
     if plain.scored:
         base = plan.recipe(ended[plain.trial_id].config)
         base = base.replace("run.output", str(run_folder(plan, plain.trial_id, base.run.seed)))
         with checkpoints(ended[plain.trial_id]) as folders:
             after["as it stands"] = mean_scores(held_out(base, folders))
+    names = {"best": "trained", "as it stands": "trained_as_it_stands"}
     metrics = {
-        f"{name}/{task}/{metric}": value.mean
+        f"{names[name]}/{task}/{metric}": value.mean
         for name, of in after.items()
         for task, values in of.items()
         for metric, value in values.items()
     }
     with contextlib.suppress(Exception):  # they are in summary.json, whatever the server does
-        parent.log_metrics({name.replace(" ", "_"): value for name, value in metrics.items()})
+        parent.log_metrics(metrics)
     counts = {status: sum(trial.status == status for trial in trials) for status in ("finished", "stopped", "failed")}
     return {
         "sweep": search.name,

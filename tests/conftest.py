@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from data.streams.image import ImageStream
 from data.streams.text import TextStream
 from models.config import EncoderConfig
 from tests.small import write_encoder, write_images, write_sounds, write_text
+from trainers.engine.tracking_server import connect
 from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
 from trainers.simcse import SimCSEConfig
@@ -71,6 +73,9 @@ def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""
     import ray
 
+    from trainers.engine.cluster import own_token
+
+    own_token()
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield
@@ -88,8 +93,28 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="session")
+def offline(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder to run offline recipes in, so that their shards are made once."""
+    return tmp_path_factory.mktemp("offline")
+
+
+@pytest.fixture(scope="session")
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """MLflow's database without a run. Making its tables takes seconds, so that tests copy it."""
+    file = tmp_path_factory.mktemp("tables") / "mlflow.db"
+    connect(f"sqlite:///{file}")
+    return file
+
+
 @pytest.fixture
-def recipe(place: Path, tmp_path: Path) -> Recipe:
+def tracking_uri(tables: Path, tmp_path: Path) -> str:
+    """A database of the test's own."""
+    return f"sqlite:///{shutil.copy(tables, tmp_path / 'mlflow.db')}"
+
+
+@pytest.fixture
+def recipe(place: Path, tracking_uri: str, tmp_path: Path) -> Recipe:
     """Text, images and sounds in three turns, in this process; 6 steps."""
     return Recipe(
         name="nonling/test",
@@ -113,6 +138,6 @@ def recipe(place: Path, tmp_path: Path) -> Recipe:
             workers=0,
             log_every=1,
             threads=1,
-            tracking_uri=f"sqlite:///{tmp_path / 'mlflow.db'}",
+            tracking_uri=tracking_uri,
         ),
     )

@@ -5,10 +5,15 @@ from __future__ import annotations
 import io
 import json
 import tarfile
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from PIL import Image
+
+if TYPE_CHECKING:
+    from trainers.recipe import Recipe
 
 WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "likes", "old", "new", "red", "green", "near"]
 
@@ -60,7 +65,7 @@ def write_encoder(folder: Path) -> str:
 
     from models.fresh_bert import train_wordpiece
 
-    tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120)
+    tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120, lowercase=True)
     import torch
 
     torch.manual_seed(0)
@@ -77,6 +82,24 @@ def write_encoder(folder: Path) -> str:
     return str(folder)
 
 
+def in_processes(worker: Callable[..., None], *arguments: object, count: int = 2) -> None:
+    """Run ``worker(rank, *arguments)`` in processes forked from one that has imported torch, which takes seconds."""
+    import torch.multiprocessing as mp
+
+    mp.get_context("forkserver").set_forkserver_preload(["tests.conftest"])
+    mp.start_processes(worker, arguments, nprocs=count, start_method="forkserver")
+
+
 def journal(run: Path) -> list[dict[str, object]]:
     """Lines of a run's journal."""
     return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+
+
+def text_only(recipe: Recipe) -> Recipe:
+    """The text of `conftest.recipe` alone, as SimCSE takes it, with nothing evaluated."""
+    from trainers.simcse import SimCSEConfig
+
+    content = recipe.model_dump() | {"method": SimCSEConfig(head="none")}
+    content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))
+    content["evaluation"] |= {"select": None, "final": ()}
+    return type(recipe).model_validate(content)

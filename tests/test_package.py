@@ -75,8 +75,14 @@ def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewher
 
 @pytest.mark.cluster
 def test_the_wheel_understands_the_commands_of_the_documentation(site: Path, elsewhere: Path) -> None:
-    tests = [ROOT / "tests" / "test_docs_commands.py", "-k", "understood and not cluster", "-c", os.devnull]
-    options = ["-q", "--noconftest", "-p", "no:cacheprovider", "--rootdir", elsewhere]
+    tests: list[str | Path] = [
+        ROOT / "tests" / "test_docs_commands.py",
+        "-k",
+        "understood and not cluster",
+        "-c",
+        os.devnull,
+    ]
+    options: list[str | Path] = ["-q", "--noconftest", "-p", "no:cacheprovider", "--rootdir", elsewhere]
     run([sys.executable, "-P", "-m", "pytest", *tests, *options], elsewhere, elsewhere, site, MULTICSE_PACKAGE="multicse")
 
 
@@ -106,8 +112,8 @@ def test_the_workers_of_a_script_run_its_clone(elsewhere: Path) -> None:
 
 def test_a_clone_has_the_names_of_the_package() -> None:
     """What is written for an installed copy finds the same objects, which are pickled by the clone's names."""
-    from multicse.models import frozen as module  # type: ignore[import-not-found]
-    from multicse.models.frozen import frozen as same  # type: ignore[import-not-found]
+    from multicse.models import frozen as module
+    from multicse.models.frozen import frozen as same
 
     assert same is frozen is module.frozen
     assert pickle.loads(pickle.dumps(same)) is frozen and same.__module__ == "models.frozen"

@@ -16,7 +16,7 @@ from models.text_folders import has_dropout
 from models.towers import AnyTower, ViTTower
 from trainers import losses
 from trainers.gather import gather, offset, world_size
-from trainers.method import Method, MethodConfig, StepOutput, check_texts
+from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
     from trainers.recipe import Recipe
@@ -29,7 +29,13 @@ class CLIPConfig(MethodConfig):
     `nli_sentences`.
     """
 
-    citation: ClassVar[str] = "Zhao et al. On the Language Encoder of Contrastive Cross-modal Models. Findings of ACL 2024."
+    citation: ClassVar[str] = bibtex(
+        "zhao2024language",
+        author="Zhao, Mengjie and others",
+        title="On the Language Encoder of Contrastive Cross-modal Models",
+        booktitle="Findings of ACL",
+        year=2024,
+    )
 
     name: Literal["clip"] = "clip"
     tower: AnyTower = ViTTower()

@@ -15,7 +15,7 @@ from data.batch import Batch
 from models.pwva import pwva
 from models.word_encoder import WordEncoder
 from trainers import losses
-from trainers.method import Method, MethodConfig, StepOutput, check_texts
+from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
     from trainers.recipe import Recipe
@@ -32,8 +32,12 @@ EVERY = 10
 class GCLSRConfig(MethodConfig):
     """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
 
-    citation: ClassVar[str] = (
-        "Wang et al. Grouped Contrastive Learning of Self-Supervised Sentence Representation. Applied Sciences 2023."
+    citation: ClassVar[str] = bibtex(
+        "wang2023grouped",
+        author="Wang and others",
+        title="Grouped Contrastive Learning of Self-Supervised Sentence Representation",
+        journal="Applied Sciences",
+        year=2023,
     )
     encoder_kind: ClassVar[str] = "word vectors"
 

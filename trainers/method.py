@@ -17,6 +17,12 @@ if TYPE_CHECKING:
 Variant = Literal["paper", "released", "fixed"]
 
 
+def bibtex(key: str, **facts: str | int) -> str:
+    """A BibTeX entry of these facts: an article where a journal is among them, else a paper of a conference."""
+    lines = [f"  {name} = {{{fact}}}," for name, fact in facts.items()]
+    return "\n".join([f"@{'article' if 'journal' in facts else 'inproceedings'}{{{key},", *lines, "}"])
+
+
 class MethodConfig(BaseModel):
     """Settings of a method. Subclasses narrow `name` to a literal, which tells them apart in a saved recipe.
 
@@ -31,7 +37,7 @@ class MethodConfig(BaseModel):
     smallest_batch: ClassVar[int] = 2
     """Samples without which there is nothing to compare a sample with."""
     citation: ClassVar[str] = ""
-    """The paper, for the cards of models: authors, title, where and when."""
+    """The paper as a BibTeX entry (`bibtex`), for the cards of models."""
 
     name: str
     variant: Variant = "fixed"

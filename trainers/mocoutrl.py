@@ -17,7 +17,7 @@ from models.text_encoder import TextEncoder
 from models.text_folders import positions
 from trainers import losses
 from trainers.gather import gather, offset, world_size
-from trainers.method import Method, MethodConfig, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, bibtex
 
 if TYPE_CHECKING:
     from trainers.recipe import Recipe
@@ -48,8 +48,11 @@ VARIANTS = {
 class MoCoUTRLConfig(MethodConfig):
     """Settings of MoCoUTRL. None: what the variant says."""
 
-    citation: ClassVar[str] = (
-        "MoCoUTRL: a momentum contrastive framework for unsupervised text representation learning. Connection Science 2023."
+    citation: ClassVar[str] = bibtex(
+        "mocoutrl2023",
+        title="{MoCoUTRL}: a momentum contrastive framework for unsupervised text representation learning",
+        journal="Connection Science",
+        year=2023,
     )
 
     name: Literal["mocoutrl"] = "mocoutrl"

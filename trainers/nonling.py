@@ -15,7 +15,7 @@ from models.patches import AudioPatches, ImagePatches, check_audio_patches, chec
 from models.text_encoder import STACKS, TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset, world_size
-from trainers.method import MethodConfig, StepOutput, Variant
+from trainers.method import MethodConfig, StepOutput, Variant, bibtex
 from trainers.simcse import SimCSE, SimCSEConfig
 
 if TYPE_CHECKING:
@@ -118,8 +118,12 @@ class AudioConfig(NonLingStreamConfig):
 class NonLingSettings(MethodConfig):
     """What VisualCSE, AudioCSE and both together have in common."""
 
-    citation: ClassVar[str] = (
-        "Jian, Gao and Vosoughi. Non-Linguistic Supervision for Contrastive Learning of Sentence Embeddings. NeurIPS 2022."
+    citation: ClassVar[str] = bibtex(
+        "jian2022nonlinguistic",
+        author="Jian, Yiren and Gao, Chongyang and Vosoughi, Soroush",
+        title="Non-Linguistic Supervision for Contrastive Learning of Sentence Embeddings",
+        booktitle="Advances in Neural Information Processing Systems",
+        year=2022,
     )
 
     text: SimCSEConfig = SimCSEConfig()

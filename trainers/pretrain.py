@@ -12,21 +12,25 @@ from torch import Tensor, nn
 from data.batch import Batch
 from models.fresh_bert import FreshEncoder
 from models.text_encoder import TextEncoder
-from trainers.method import Method, MethodConfig, StepOutput
+from trainers.method import Method, MethodConfig, StepOutput, bibtex
 
 
 class MaskedLMConfig(MethodConfig):
     """Settings of masked-language-model pretraining."""
 
-    citation: ClassVar[str] = (
-        "Devlin et al. BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding. NAACL 2019."
+    citation: ClassVar[str] = bibtex(
+        "devlin2019bert",
+        author="Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina",
+        title="{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        booktitle="Proceedings of NAACL",
+        year=2019,
     )
     smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"
     mask_probability: float = Field(0.15, gt=0, lt=1)
     fresh: FreshEncoder | None = None
-    """What is made at `encoder.path` when there is nothing there."""
+    """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)

@@ -18,7 +18,7 @@ from models.pooling import layer_stack, pooled_layers
 from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset
-from trainers.method import Method, MethodConfig, StepOutput, check_texts
+from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
     from trainers.recipe import Recipe
@@ -27,8 +27,12 @@ if TYPE_CHECKING:
 class SGBERTConfig(MethodConfig):
     """Settings of SG-BERT, and of the back-translation baselines of its tables."""
 
-    citation: ClassVar[str] = (
-        "Kim, Yoo and Lee. Self-Guided Contrastive Learning for BERT Sentence Representations. ACL 2021."
+    citation: ClassVar[str] = bibtex(
+        "kim2021selfguided",
+        author="Kim, Taeuk and Yoo, Kang Min and Lee, Sang-goo",
+        title="Self-Guided Contrastive Learning for {BERT} Sentence Representations",
+        booktitle="Proceedings of ACL",
+        year=2021,
     )
 
     name: Literal["sgbert"] = "sgbert"

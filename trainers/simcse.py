@@ -14,7 +14,7 @@ from data.batch import Batch
 from models.text_encoder import TextEncoder
 from trainers import losses
 from trainers.gather import gather, offset
-from trainers.method import Method, MethodConfig, StepOutput, check_texts
+from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
     from trainers.recipe import Recipe
@@ -23,7 +23,13 @@ if TYPE_CHECKING:
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text turn of everything built on it."""
 
-    citation: ClassVar[str] = "Gao, Yao and Chen. SimCSE: Simple Contrastive Learning of Sentence Embeddings. EMNLP 2021."
+    citation: ClassVar[str] = bibtex(
+        "gao2021simcse",
+        author="Gao, Tianyu and Yao, Xingcheng and Chen, Danqi",
+        title="{SimCSE}: Simple Contrastive Learning of Sentence Embeddings",
+        booktitle="Proceedings of EMNLP",
+        year=2021,
+    )
 
     name: Literal["simcse"] = "simcse"
     supervised: bool = False

@@ -1,6 +1,6 @@
 """A CLIP step: ours, against a bare loop over transformers' CLIPModel; and what the cyclic and the sentence losses add.
 
-    python -m benchmarks.speed.clip [--size small] [--rounds 9] [--precision fp32]
+    python -m benchmarks.speed.clip [--size small] [--rounds 7] [--precision fp32]
 
 Both sides have the same sizes, weights, batches (captions padded to the longest), precision and fused AdamW, and the same
 loss to 1e-4 before anything is timed. The texts of a sentence loss alone, forward and backward, are what it should cost.
@@ -19,7 +19,7 @@ from torch import Tensor
 from transformers import CLIPConfig as TheirConfig
 from transformers import CLIPModel, CLIPTextConfig
 
-from benchmarks.timer import Call, device, race, show
+from benchmarks.timer import Call, Target, device, peaks, race, ratios, show
 from data.batch import Batch
 from data.streams.inputs import ImageInput
 from models.text_encoder import TextEncoder
@@ -163,8 +163,8 @@ def text_rows(method: CLIP, batch: Batch, autocast: Any) -> Call:
     return step
 
 
-def main(size: Literal["small", "base"] = "small", rounds: int = 9, precision: Literal["fp32", "bf16"] = "fp32") -> None:
-    """Print two tables."""
+def main(size: Literal["small", "base"] = "small", rounds: int = 7, precision: Literal["fp32", "bf16"] = "fp32") -> None:
+    """Print two tables and a row."""
     on, shape = device(), SIZES[size]
     keep_freed_memory()  # as the engine does; both sides have it
     autocast: Any = torch.autocast(on.type, torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
@@ -182,7 +182,11 @@ def main(size: Literal["small", "base"] = "small", rounds: int = 9, precision: L
     if abs(losses[0] - losses[1]) > 1e-4:
         raise SystemExit(f"the two sides do not compute the same: loss {losses[0]} and {losses[1]}")
     sides = {"ours": our_step(method, content, autocast), "loop over CLIPModel": their_step(model, content, autocast)}
-    show(f"pairs, {size}, batch {shape.batch}, {precision}, {on}", race(sides, rounds), shape.batch)
+    took = race(sides, rounds)
+    show(f"pairs, {size}, batch {shape.batch}, {precision}, {on}", took, shape.batch)
+    what = f"CLIP, {size}, batch {shape.batch}, {precision}: ours / a loop over transformers' CLIPModel, steps per second"
+    found = ratios(took["loop over CLIPModel"], took["ours"])
+    Target(area="papers", what=what, at_least=1, measured=found, peak_mb=peaks(took)).report()
 
     steps = {name: our_step(our_method(shape, own).to(on), content, autocast) for name, own in LOSSES.items()}
     steps |= {f"texts of {name} alone": text_rows(method, content[name], autocast) for name in ("pairs", "nli")}

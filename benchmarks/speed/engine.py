@@ -1,10 +1,11 @@
-"""What the engine costs: its steps against a bare loop over the same batches, and what a run does between its steps.
+"""What the engine costs: its steps against a bare loop, what a run does between its steps, and a Ray worker.
 
-    python -m benchmarks.speed.engine [--model DIR] [--batch 64] [--rounds 8] [--steps 2]
+    python -m benchmarks.speed.engine [--model DIR] [--rounds 5] [--runs 2]
 
-SimCSE on batches in memory. The bare loop has the same method, optimizer and clipping, and nothing else. What comes between
-the steps is measured by itself and counted as often as it comes: a line of the log every 10 steps, through to MLflow, a
-checkpoint every 100, STS-B dev every 125, as in the paper.
+Batches are in memory. The bare loop has the same method, optimizers and clipping, and nothing else. What comes between the
+steps is measured by itself and counted as often as it comes: a line of the log every 10 steps, through to MLflow, a
+checkpoint every 100, STS-B dev every 125, as in the paper. A Ray worker and the loop in process are commands, whose logs
+say how fast they were after the first lines, by the clock.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ import copy
 import itertools
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,12 +23,13 @@ from typing import Any
 import torch
 import tyro
 
+from benchmarks.speed.start import Ran, run
 from benchmarks.speed.sts import minilm
-from benchmarks.timer import clock, datasets, device, race, ratio, show
+from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
 from data.batch import Batch
-from pipelines import parts, simcse
+from pipelines import parts, simcse, visualcse
 from pipelines.cli import prepare
-from trainers.engine.hosts import LocalHost
+from trainers.engine.hosts import Host, LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import TurnOptimizer
 from trainers.engine.store import Store
@@ -36,6 +40,8 @@ from trainers.recipe import Recipe
 
 EVERY = {"log": 10, "checkpoint": 100, "evaluation": 125}
 """Steps between two of each."""
+BETWEEN = Target(area="engine", what="log, checkpoints and evaluation / the steps of SimCSE", at_most=0.04)
+NOT_TRAINED: dict[str, Any] = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}
 
 
 class Preloaded:
@@ -52,93 +58,140 @@ class Preloaded:
     def on_device(self, batch: Batch, on: torch.device, step: int) -> Batch:
         return batch.to(on)
 
+    def close(self) -> None:
+        pass
 
-def engine(recipe: Recipe, log: Tracker | None = None) -> Engine:
+
+def engine(recipe: Recipe, log: Tracker | None = None, host: Host | None = None) -> Engine:
     """The engine of a recipe in this process, with as many threads as the benchmark has."""
     changed = recipe.replace("run.threads", torch.get_num_threads())
-    return Engine(changed, LocalHost(Store(f"{recipe.run.output}/checkpoint")), log)
+    return Engine(changed, host or LocalHost(Store(f"{recipe.run.output}/checkpoint")), log)
 
 
 def text_recipe(model: Path, place: str, batch: int) -> Recipe:
     """SimCSE of that model on sentences of Wikipedia, at most 32 tokens."""
-    recipe = parts.changed(
-        simcse.demo(),
-        {
-            "encoder.path": str(model),
-            "streams.text.batch_size": batch,
-            "streams.text.max_length": 32,
-            "optim.text": {"lr": 1e-6},
-            "run.output": f"{place}/run",
-            "run.workers": 0,
-        },
-    )
+    changes = {
+        "encoder.path": str(model),
+        "streams.text.batch_size": batch,
+        "optim.text": {"lr": 1e-6},
+        "run.output": f"{place}/run",
+        "run.workers": 0,
+    }
+    recipe = parts.changed(simcse.demo(), changes)
     prepare(recipe)
     return recipe
 
 
 def batches(made: Engine, stream: str, count: int) -> list[Batch]:
-    """The first batches of a stream."""
-    reader = made._readers()[stream]
-    found = [next(reader) for _ in range(count)]
-    reader.close()
+    """The first batches of a stream, as a step takes them."""
+    readers = made._readers()
+    found = [readers[stream].on_device(next(readers[stream]), made.host.device, step) for step in range(count)]
+    for reader in readers.values():
+        reader.close()
     return found
 
 
+def loops(made: Engine) -> tuple[dict[str, Call], Any, Window]:
+    """A step of the engine, and of a bare loop of every turn; the engine's readers and window."""
+    readers: Any = {name: Preloaded(batches(made, name, 8)) for name in made.recipe.streams}
+    made.window = window = Window(readers)
+    plain = copy.deepcopy(made.method).train()
+
+    def ours() -> None:
+        made.stepper(made.step, readers, window)
+        made.step += 1
+        made.method.after_step(made.step)
+
+    def bare(streams: tuple[str, ...], update: TurnOptimizer) -> None:
+        losses = plain({name: next(readers[name]) for name in streams}).losses
+        torch.stack([plain.loss_weights.get(name, 1.0) * loss for name, loss in losses.items()]).sum().backward()
+        torch.nn.utils.clip_grad_norm_([p for group in update.optimizer.param_groups for p in group["params"]], 1.0)
+        update.optimizer.step()
+        update.schedule.step()
+        update.optimizer.zero_grad(set_to_none=True)
+
+    sides: dict[str, Call] = {"engine": ours}
+    for turn, streams in made.recipe.turns.items():
+        update = TurnOptimizer(plain, turn, made.recipe.optim[turn], made.steps, "fp32")
+        sides[turn] = partial(bare, streams, update)
+    return sides, readers, window
+
+
 def between(made: Engine, readers: Any, window: Window) -> dict[str, float]:
-    """Seconds of an evaluation and of a checkpoint, each the better of two, and of a line of the log."""
-    took: dict[str, list[float]] = {"evaluation": [], "checkpoint": []}
-    for name, call in {"evaluation": made._evaluate, "checkpoint": lambda: made._save(readers, last=True)}.items():
-        for _ in range(2):
-            began = clock()
-            call()
-            took[name].append(clock() - began)
-    lines = 20
-    began = clock()
+    """Seconds of an evaluation, of a checkpoint, and of a line of the log until MLflow has it."""
+    assert isinstance(made.log, Tracker)
+    lines, stamps = 20, [clock()]
+    made._evaluate()
+    stamps.append(clock())
+    made._save(readers, last=True)
+    stamps.append(clock())
     for _ in range(lines):
         made.step += 1
         made._report(window, readers)
-    assert isinstance(made.log, Tracker)
-    made.log.close()  # when MLflow has them all
-    return {name: min(seconds) for name, seconds in took.items()} | {"log": (clock() - began) / lines}
+    made.log.close()
+    stamps.append(clock())
+    seconds = [after - before for before, after in itertools.pairwise(stamps)]
+    return {"evaluation": seconds[0], "checkpoint": seconds[1], "log": seconds[2] / lines}
 
 
-def main(model: Path | None = None, batch: int = 64, rounds: int = 8, steps: int = 2) -> None:
-    """Print the table, and the shares of what comes between."""
-    on = device()
-    data = str(datasets("sts"))
+def text_steps(model: Path, place: str, rounds: int) -> None:
+    """SimCSE: two rows."""
+    recipe = text_recipe(model, place, 64)
+    data = datasets("sts", rows=[BETWEEN])
+    recipe = parts.changed(recipe, {"evaluation": {"data": str(data), "select": "stsb-dev"}})
+    handle = open_run(f"sqlite:///{place}/mlflow.db", "speed", "engine", {})
+    made = engine(recipe, Tracker(Path(place) / "journal.jsonl", handle.uri, handle.run_id))
+    sides, readers, window = loops(made)
+    took = race(sides, rounds)
+    what = "SimCSE, batch 64: the engine's step / a bare loop's over batches in memory"
+    found = ratios(took["engine"], took["text"])
+    Target(area="engine", what=what, at_most=1.02, measured=found, peak_mb=peaks(took)).report()
+    step = median(took["engine"])
+    shares = {name: seconds / EVERY[name] / step for name, seconds in between(made, readers, window).items()}
+    why = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+    replace(BETWEEN, measured=[sum(shares.values())], why=why).report()
+    note("engine", f"Between SimCSE's steps, as shares of their time: {why}.")
+
+
+def picture_steps(place: str, rounds: int) -> None:
+    """VisualCSE on the small encoder: a row."""
+    recipe = parts.changed(visualcse.demo(), {"run.output": f"{place}/visual", "run.workers": 0, **NOT_TRAINED})
+    prepare(recipe)
+    took = race(loops(engine(recipe))[0], rounds)
+    alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]
+    what = "VisualCSE: the engine's step / a bare text turn and a bare image turn"
+    found = ratios(took["engine"], alone)
+    Target(area="engine", what=what, at_most=1.02, measured=found, peak_mb=peaks(took)).report()
+
+
+def worker(model: Path, runs: int) -> None:
+    """A Ray worker: a row."""
+    steps = {"run.max_steps": 12, "run.log_every": 3, "streams.text.batch_size": 32, "encoder.path": model}
+    options = [part for name, value in steps.items() for part in (f"--{name}", str(value))]
+    options += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final"]
+    sides: dict[str, list[Ran]] = {"in process": [], "Ray worker": []}
+    for _ in range(runs):
+        for number, found in enumerate(sides.values()):
+            found.append(run("pipelines/simcse.py", "demo", *options, "--run.workers", str(number)))
+    seconds = {name: [1 / median(one.speeds[1:]) for one in found] for name, found in sides.items()}
+    Target(
+        area="engine",
+        what="SimCSE, batch 32, two threads: a Ray worker's step / in process, from the second line of the log on",
+        at_most=1.03,
+        measured=ratios(seconds["Ray worker"], seconds["in process"]),
+        peak_mb={name: max(one.peak_mb for one in found) for name, found in sides.items()},
+        why="driver, readers and Ray's own processes run on the two cores on which the worker has two threads",
+    ).report()
+
+
+def main(model: Path | None = None, rounds: int = 5, runs: int = 2) -> None:
+    """Print a row a target. `runs`: of a Ray worker, half a minute each."""
+    device()
+    encoder = model or minilm()
     with tempfile.TemporaryDirectory() as place:
-        recipe = text_recipe(model or minilm(), place, batch)
-        recipe = parts.changed(recipe, {"evaluation": {"data": data, "select": "stsb-dev"}})
-        run = open_run(f"sqlite:///{place}/mlflow.db", "speed", "engine", {})
-        made = engine(recipe, Tracker(Path(place) / "journal.jsonl", run.uri, run.run_id))
-        readers: Any = {"text": Preloaded(batches(made, "text", 8))}
-        plain = copy.deepcopy(made.method).train()
-        own = itertools.cycle([next(readers["text"]).to(on) for _ in range(8)])
-        update = TurnOptimizer(plain, "text", recipe.optim["text"], made.steps, recipe.run.precision)
-        parameters = [p for p in plain.parameters() if p.requires_grad]
-        window = Window(readers)
-
-        def bare() -> None:
-            for _ in range(steps):
-                plain({"text": next(own)}).losses["text"].backward()
-                torch.nn.utils.clip_grad_norm_(parameters, 1.0)
-                update.optimizer.step()
-                update.schedule.step()
-                update.optimizer.zero_grad(set_to_none=True)
-
-        def ours() -> None:
-            for _ in range(steps):
-                made.stepper(made.step, readers, window)
-                made.step += 1
-                made.method.after_step(made.step)
-
-        took = race({"engine": ours, "bare loop": bare}, rounds)
-        show(f"SimCSE, {batch} sentences a step, on {on}", took, steps * batch, ours="engine")
-        print(f"\nThe engine's steps take {100 * (ratio(took['engine'], took['bare loop']) - 1):+.1f} %.")
-        one = median(took["engine"]) / steps
-        shares = {name: seconds / EVERY[name] / one for name, seconds in between(made, readers, window).items()}
-        told = ", ".join(f"{name} {100 * share:.2f} %" for name, share in shares.items())
-        print(f"Between the steps: {told}; together {100 * sum(shares.values()):.1f} % of the steps' time.")
+        picture_steps(place, 5 * rounds)
+        worker(encoder, runs)
+        text_steps(encoder, place, rounds)  # the last, since it needs data
 
 
 if __name__ == "__main__":

@@ -1,37 +1,30 @@
-"""GCLSR at the paper's sizes: a training step, its augmentation, and sentences per second of what comes out.
+"""GCLSR's training step at the paper's sizes, from texts to updated weights.
 
-    python -m benchmarks.speed.gclsr [--parts step pwva inference] [--steps 5] [--rounds 5]
+    python -m benchmarks.speed.gclsr [--batch 128] [--rounds 3]
 
-step: from texts to updated weights, against the paper's route as one would first write it: each word augmented in NumPy,
-padded to 64 words, one Conv2d after another, the attention's matrix, torch's SGD. Both sides have the same sentences and,
-before anything is timed, the same weights and loss to 1e-4. pwva: the augmentation alone. inference: as evaluation runs it
-and as exported, against all-MiniLM-L6-v2's `encode`. Sentences are made up; every word has a random vector.
+Against the paper's route as one would first write it: each word augmented in NumPy, padded to 64 words, one Conv2d after
+another, the attention's matrix, torch's SGD. Both sides have the same sentences and, before anything is timed, the same
+weights and loss to 1e-4. Sentences are made up; every word has a random vector.
 """
 
 from __future__ import annotations
 
 import math
-import tempfile
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 import tyro
-from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 
 from benchmarks.speed.gclsr_naive import RELEASED_KINDS, pwva_naive
-from benchmarks.speed.sts import minilm
-from benchmarks.timer import Call, device, race, show
+from benchmarks.timer import Target, device, peaks, race, ratios, show
 from data.batch import Batch
-from models.pwva import pwva
 from models.word_encoder import WordEncoder
 from models.word_module import EPSILON, split
 from pipelines import gclsr
-from trainers.engine.checkpoint import module_encoder
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.optim import TurnOptimizer
 from trainers.gclsr import GCLSR, GCLSRConfig
@@ -108,7 +101,7 @@ def our_loss(method: GCLSR, texts: list[str], on: torch.device) -> Tensor:
     return method({"text": Batch(tokens, [""] * len(texts)).to(on)}).losses["text"]
 
 
-def training_step(batch: int, steps: int, on: torch.device) -> None:
+def training_step(batch: int, rounds: int, on: torch.device) -> None:
     """Ours against `Naive`."""
     texts = made_up(batch, 20, np.random.default_rng(0))
 
@@ -139,55 +132,16 @@ def training_step(batch: int, steps: int, on: torch.device) -> None:
         plain(texts, rng).backward()
         sgd.step()
 
-    show(f"a step of {batch} sentences of about 20 words, {on}", race({"ours": ours, "naive": naive}, steps), batch)
+    took = race({"ours": ours, "naive": naive}, rounds)
+    show(f"a step of {batch} sentences of about 20 words, {on}", took, batch)
+    what = f"GCLSR, batch {batch}: ours / word by word and convolution by convolution, steps per second"
+    Target(area="papers", what=what, at_least=1, measured=ratios(took["naive"], took["ours"]), peak_mb=peaks(took)).report()
 
 
-def augmentation(batch: int, rounds: int, on: torch.device) -> None:
-    """PWVA of one view of a batch, in batch against word after word."""
-    rng, generator = np.random.default_rng(0), torch.Generator(on).manual_seed(0)
-    sentences = [rng.normal(0, 0.3, (length, 300)).astype(np.float32) for length in rng.integers(10, 31, batch)]
-    packed = torch.from_numpy(np.concatenate(sentences)).to(on)
-    options: dict[str, Any] = {"kinds": RELEASED_KINDS, "partial": 0.5, "form": "released"}
-    sides: dict[str, Call] = {
-        "ours": lambda: pwva(packed, generator, **options),
-        "word by word": lambda: [pwva_naive(sentence, rng, **options) for sentence in sentences],
-    }
-    show(f"PWVA of {len(packed):,} words, {on}", race(sides, rounds), len(packed))
-
-
-def inference(rounds: int, on: torch.device) -> None:
-    """Encoders of word vectors of two sizes against MiniLM, at the batch of 128, which suits both."""
-    texts = made_up(300, 11, np.random.default_rng(0))
-
-    def call(model: Any) -> Call:
-        return partial(model.encode, texts, batch_size=128, show_progress_bar=False)
-
-    sides = {"MiniLM": call(SentenceTransformer(str(minilm()), device=on.type))}
-    for dim in (300, 50):
-        encoder = encoder_for(texts, dim)
-        with tempfile.TemporaryDirectory() as folder:
-            encoder.save(folder)
-            sides[f"exported, d={dim}"] = call(SentenceTransformer(folder, device=on.type, trust_remote_code=True))
-        method = GCLSRConfig(width=16, bottleneck=16).build(encoder).to(on).eval()
-        sides[f"evaluated, d={dim}"] = partial(module_encoder(method, on).encode, texts)
-    show(f"{len(texts):,} sentences of about 11 words, {on}", race(sides, rounds), len(texts), ours="exported, d=300")
-
-
-def main(
-    parts: tuple[Literal["step", "pwva", "inference"], ...] = ("step", "pwva", "inference"),
-    steps: int = 5,
-    rounds: int = 5,
-    batch: int = 512,
-) -> None:
-    """Print a table a part."""
-    on = device()
+def main(batch: int = 128, rounds: int = 3) -> None:
+    """Print a table and a row."""
     keep_freed_memory()  # as the engine does; both sides have it
-    if "step" in parts:
-        training_step(batch, steps, on)
-    if "pwva" in parts:
-        augmentation(batch, rounds, on)
-    if "inference" in parts:
-        inference(rounds, on)
+    training_step(batch, rounds, device())
 
 
 if __name__ == "__main__":

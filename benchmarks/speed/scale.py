@@ -17,13 +17,15 @@ import torch
 import tyro
 
 from benchmarks.speed.engine import Preloaded, batches, engine, text_recipe
-from benchmarks.speed.sts import minilm
-from benchmarks.timer import clock, device, peak_mb
+from benchmarks.timer import Target, clock, device, peak_mb
 from data.batch import Batch
-from pipelines import cyclip
+from pipelines import cyclip, parts
 from pipelines.cli import prepare
 from trainers.engine.window import Window
 from trainers.recipe import Recipe
+
+MEMORY_GB = 8
+"""What a machine of two cores has at least."""
 
 
 def arguments(recipe: Recipe, size: int, steps: int) -> tuple[str, int, int]:
@@ -48,30 +50,39 @@ def train(content: str, size: int, steps: int) -> float:
     return min(took)
 
 
-def side(recipe: Recipe, size: int, chunk: int | None, steps: int) -> tuple[float, float]:
-    """Peak in MB, and seconds a sample; printed as well."""
-    peak, seconds = peak_mb(arguments, train, recipe.replace("run.chunk", chunk), size, steps)
-    print(f"| {size:,} | {chunk or 'all'} | {peak:,.0f} | {1e3 * seconds / size:.1f} |", flush=True)
-    return peak, seconds / size
-
-
-def compare(title: str, recipe: Recipe, size: int, chunk: int) -> None:
-    """The table of one method."""
+def compare(title: str, recipe: Recipe, size: int, chunk: int) -> dict[int, tuple[float, float]]:
+    """Peak in MB and seconds a sample of a small batch and of a large one, by their sizes; printed as well."""
     print(f"\n{title}\n| samples | at a time | peak MB | ms a sample |\n|---:|---:|---:|---:|")
-    small, large = side(recipe, chunk, None, 5), side(recipe, size, chunk, 1)
-    print(f"\n{size // chunk} times the batch: {large[0] / small[0]:.2f} x the memory, {large[1] / small[1]:.2f} x the time")
+    found = {}
+    for samples, pieces, steps in ((chunk, None, 5), (size, chunk, 1)):
+        peak, seconds = peak_mb(arguments, train, recipe.replace("run.chunk", pieces), samples, steps)
+        found[samples] = peak, seconds / samples
+        print(f"| {samples:,} | {pieces or 'all'} | {peak:,.0f} | {1e3 * seconds / samples:.2f} |", flush=True)
+    return found
 
 
 def main(model: Path | None = None, batch: int = 4096, chunk: int = 64, pairs: int = 8192) -> None:
-    """Print both tables."""
+    """Print both tables, and a row a target."""
     with tempfile.TemporaryDirectory() as place:
-        text = text_recipe(model or minilm(), place, chunk)
-        clip = cyclip.demo().replace("run.output", f"{place}/clip").replace("run.workers", 0)
+        text = text_recipe(model or Path(parts.SMALL_ENCODER), place, chunk)
+        tower = {"method.tower.width": 64, "method.tower.layers": 2, "method.embed_dim": 64}
+        losses = {"method.i_cyclic": 0.0, "method.c_cyclic": 0.0, "method.captions": 0.0}
+        clip = parts.changed(cyclip.demo(), {**tower, **losses, "run.output": f"{place}/clip", "run.workers": 0})
         prepare(clip)
-        if batch:
-            compare("SimCSE", text, batch, chunk)
-        if pairs:
-            compare("CyCLIPs", clip, pairs, chunk)
+        found = compare("SimCSE", text, batch, chunk)
+        (small, short), (large, long) = found[chunk], found[batch]
+        peaks = {str(size): peak for size, (peak, _) in found.items()}
+        matrix = f"of {large - small:,.0f} MB more, cosines, softmax and gradient are {12 * batch**2 / 2**20:,.0f}, "
+        matrix += "and as many with a large encoder, whose own memory is a multiple of this one's"
+        memory = f"SimCSE, small encoder: memory of batch {batch:,} in chunks of {chunk} / of batch {chunk}"
+        Target(area="scale", what=memory, at_most=1.3, measured=[large / small], peak_mb=peaks, why=matrix).report()
+        forward = "every sample has one more forward, a third of a step"
+        seconds = f"SimCSE, small encoder: time per sample of batch {batch:,} / of batch {chunk}"
+        Target(area="scale", what=seconds, at_most=1.4, measured=[long / short], why=forward).report()
+        found = compare("CLIP", clip, pairs, chunk)
+        fits = f"CLIP, small towers: memory of batch {pairs:,} in chunks of {chunk}"
+        Target(area="scale", what=fits, at_most=MEMORY_GB, unit="GB", measured=[found[pairs][0] / 1024]).report()
+        Target(area="scale", what="FSDP2 for encoders that do not fit one GPU", at_least=1, why="not built").report()
 
 
 if __name__ == "__main__":

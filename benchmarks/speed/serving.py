@@ -13,12 +13,20 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from benchmarks.timer import Target, datasets, device, peaks, race, show, skip
+from benchmarks.timer import Target, datasets, device, peaks, race, ratios, show, skip
 
+FASTER = Target(
+    area="serving",
+    what="int8 ONNX / fp32 torch in sentence-transformers, sentences per second",
+    at_least=2,
+    why="without VNNI a CPU multiplies 8 bits at most twice as fast as floats",
+)
+LOST = Target(area="serving", what="Spearman x 100 that int8 loses on STS-B dev", at_most=0.5, unit="points")
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("MULTICSE_INTEROP", ROOT / ".venv-interop")) / "bin" / "python"
 
@@ -30,9 +38,9 @@ def main(model: Path | None = None, pairs: int = 300, rounds: int = 3) -> None:
     from models.onnx_files import write_onnx
     from models.text_encoder import TextEncoder
 
-    data = datasets("sts")
+    data = datasets("sts", rows=[FASTER, LOST])
     if not PYTHON.exists():
-        skip(f"{PYTHON} is not there (make test-interop)")
+        skip(f"{PYTHON.parents[1].name} is not there (make test-interop)", [FASTER, LOST])
     task: Any = make_tasks(("stsb-dev",), data)[0]
     chosen = cut(task, pairs).pairs
     given = {"first": chosen.first, "second": chosen.second, "gold": chosen.gold, "rounds": rounds}
@@ -66,14 +74,10 @@ def measure() -> None:
         first, second = (one.encode(given[side], normalize_embeddings=True) for side in ("first", "second"))
         scores[name] = 100 * spearmanr(np.sum(first * second, axis=1), given["gold"]).statistic
         print(f"{name}: Spearman x 100 is {scores[name]:.2f}")
-    faster = [slow / fast for slow, fast in zip(took["fp32, torch"], took["int8, ONNX"], strict=True)]
-    what = "int8 ONNX / fp32 torch in sentence-transformers, sentences per second"
-    why = "without VNNI a CPU multiplies 8 bits at most twice as fast as floats"
-    Target(area="serving", what=what, at_least=2, measured=faster, peak_mb=peaks(took), why=why).report()
+    faster = ratios(took["fp32, torch"], took["int8, ONNX"])
+    replace(FASTER, measured=faster, peak_mb=peaks(took)).report()
     lost = [float(scores["fp32, torch"] - scores["int8, ONNX"])]
-    Target(
-        area="serving", what="Spearman x 100 that int8 loses on STS-B dev", at_most=0.5, measured=lost, unit="points"
-    ).report()
+    replace(LOST, measured=lost).report()
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 from transformers import AutoTokenizer, BertConfig, BertModel
 
-from benchmarks.timer import datasets, device, race, show
+from benchmarks.timer import Target, datasets, device, peaks, race, ratios, show
 from data.batch import Batch
 from evaluation.registry import make_tasks
 from models.text_encoder import TextEncoder
@@ -145,7 +145,7 @@ def ours(folder: str, on: torch.device, head_width: int = 4096) -> Method:
 
 
 def main(shape: str | None = None, steps: int = 8, rounds: int = 3, batch: int = 16) -> None:
-    """Print two tables. `shape`: LAYERSxWIDTH of a BERT of random weights, such as 12x768, in place of the small encoder."""
+    """Print two tables and a row. `shape`: LAYERSxWIDTH, such as 12x768, of a BERT of random weights."""
     data, on = datasets("sts"), device()
     sentences = make_tasks(("stsb-train",), data)[0].sentences()
     with tempfile.TemporaryDirectory() as place:
@@ -178,7 +178,11 @@ def main(shape: str | None = None, steps: int = 8, rounds: int = 3, batch: int =
 
         sides = {"ours": our_block, "plain": plain_block(cos_sim)}
         sides["plain, cosines by broadcasting"] = plain_block(broadcast_cosine)
-        show(f"{steps} steps of {batch} sentences, {shape or 'small encoder'}, {on}", race(sides, rounds), steps)
+        took, encoder = race(sides, rounds), shape or "small encoder"
+        show(f"{steps} steps of {batch} sentences, {encoder}, {on}", took, steps)
+        what = f"SG-OPT, {encoder}, batch {batch}: ours / the algorithm written plainly, steps per second"
+        found = ratios(took["plain"], took["ours"])
+        Target(area="papers", what=what, at_least=1, measured=found, peak_mb=peaks(took)).report()
 
         simcse = SimCSEConfig(head="none").build(TextEncoder.from_pretrained(folder, pooling=POOLING)).to(on).train()
         bare, plain = ours(folder, on, 0), Plain(folder, 0).to(on).train()

@@ -3,89 +3,92 @@
     python -m benchmarks.speed.start [--rounds 3] [--demo]
 
 Seconds of the clock from the command on, each in a new process, with an own empty MLflow database. Memory is that of the
-command and of all that it has started, as the system counts pages that processes share.
+command and of all that it has started.
 """
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-import psutil
 import tyro
 
-from benchmarks.timer import Target
+from benchmarks.timer import Target, watched
 
 ROOT = Path(__file__).resolve().parents[2]
+WHY = {
+    "--help": "it shows the settings of a recipe, which stand beside the modules of their paper: torch alone takes 2 s",
+    "first step in process": "importing torch and transformers is most of it, table below",
+    "first step through Ray": "driver and worker import torch, transformers and MLflow on the same two cores, table below",
+    "the demo": "200 steps and 10 evaluations on two cores, while the driver, Ray and readers take their share",
+}
 
 
-def run(*command: str) -> tuple[float, float, float]:
-    """Seconds of ``python COMMAND`` in an own folder's database, seconds until its first step, and its peak in megabytes.
+class Ran(NamedTuple):
+    """A command that was run."""
 
-    Without a first step, which is looked for in the journal, the second number is the first one again.
-    """
+    seconds: float
+    first: float
+    """Until the first step of its run, if it has a run."""
+    peak_mb: float
+    speeds: list[float]
+    """Samples a second by the clock, of every line of the run's log."""
+
+
+def run(*command: str) -> Ran:
+    """``python COMMAND`` with an output folder and a database of its own."""
     with tempfile.TemporaryDirectory() as place:
         if "--help" not in command:
             command += ("--run.output", f"{place}/run", "--run.tracking_uri", f"sqlite:///{place}/mlflow.db")
-        began, peak = time.time(), [0.0]
+        began = time.time()
         log = subprocess.DEVNULL
         process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log)
-        watcher = threading.Thread(target=_watch, args=(process, peak))
-        watcher.start()
-        process.wait()
+        with watched(process.pid, every=1) as peak:
+            process.wait()
         ended = time.time()
-        watcher.join()
-        journal, first = Path(place) / "run" / "journal.jsonl", ended
-        if journal.exists():
-            lines = map(json.loads, journal.read_text().splitlines())
-            first = next(line["time"] / 1000 for line in lines if line.get("step", 0) > 0)
-        return ended - began, first - began, peak[0]
+        journal = Path(place) / "run" / "journal.jsonl"
+        lines = map(json.loads, journal.read_text().splitlines()) if journal.exists() else ()
+        steps = [line for line in lines if "time/samples_per_second" in line.get("metrics", {})]
+        speeds = [line["metrics"]["time/samples_per_second"] for line in steps]
+        return Ran(ended - began, (steps[0]["time"] / 1000 if steps else ended) - began, peak[0], speeds)
 
 
-def _watch(process: subprocess.Popen[bytes], peak: list[float]) -> None:
-    """Keep the most memory of a process and its descendants, looked at twice a second."""
-    while process.poll() is None:
-        with contextlib.suppress(psutil.Error):
-            every = [psutil.Process(process.pid), *psutil.Process(process.pid).children(recursive=True)]
-            peak[0] = max(peak[0], sum(map(_megabytes, every)))
-        time.sleep(0.5)
-
-
-def _megabytes(process: psutil.Process) -> float:
-    with contextlib.suppress(psutil.Error):
-        memory = process.memory_info()
-        return float(memory.rss - getattr(memory, "shared", 0)) / 2**20
-    return 0.0
+def loaded(*names: str) -> float:
+    """How many of these packages importing a paper's module and its pipeline loads."""
+    code = f"import sys, trainers.nonling, pipelines.visualcse; print(sum(name in sys.modules for name in {names}))"
+    return float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True).stdout)
 
 
 def main(rounds: int = 3, demo: bool = False) -> None:
-    """Print a row a target. `demo`: run the demo too, which takes two minutes."""
+    """Print a row a target. `demo`: run the demo too, which takes minutes."""
     smoke = ("pipelines/visualcse.py", "smoke", "--run.log_every", "1")
     waits = {
         "--help": (1.5, ("pipelines/visualcse.py", "--help")),
         "a mistyped option": (2.0, ("pipelines/visualcse.py", "demo", "--run.wrokers", "1")),
         "first step in process": (3.0, (*smoke, "--run.workers", "0")),
         "first step through Ray": (10.0, smoke),
-        **({"the demo": (150.0, ("pipelines/visualcse.py", "demo"))} if demo else {}),
+        "the demo": (150.0, ("pipelines/visualcse.py", "demo")),
     }
     os.environ["HF_HUB_OFFLINE"] = "1"
     run(*smoke, "--run.workers", "0")  # makes the offline shards, and the system has read the libraries once
-    took: dict[str, list[tuple[float, float, float]]] = {name: [] for name in waits}
+    took: dict[str, list[Ran]] = {name: [] for name in waits}
     for turn in range(rounds):
         for name, (_, command) in waits.items():
-            if name != "the demo" or turn == 0:
+            if name != "the demo" or (demo and turn == 0):
                 took[name].append(run(*command))
     for name, (most, _) in waits.items():
-        seconds = [first if "step" in name else whole for whole, first, _ in took[name]]
-        megabytes = max(peak for _, _, peak in took[name])
-        Target(area="start", what=name, at_most=most, unit="s", measured=seconds, peak_mb={"all": megabytes}).report()
+        seconds = [ran.first if "step" in name else ran.seconds for ran in took[name]]
+        peaks = {"all": max(ran.peak_mb for ran in took[name])} if took[name] else {}
+        why = WHY.get(name, WHY["--help"]) if took[name] else "minutes: --demo"
+        Target(area="start", what=name, at_most=most, unit="s", measured=seconds, peak_mb=peaks, why=why).report()
+    what = "of Ray and MLflow, what importing a paper and its pipeline loads"
+    Target(area="start", what=what, at_most=0, measured=[loaded("ray", "mlflow")]).report()
 
 
 if __name__ == "__main__":

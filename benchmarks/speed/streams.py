@@ -1,26 +1,22 @@
 """Samples per second of a stream, through Ray Data and in this process, against torch's DataLoader and webdataset.
 
-    python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 1.5] [--rounds 3]
+    python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 2] [--rounds 3]
 
 All read the same shards, decode and augment with the same functions, and have the same two cores. Every round begins anew
-and is timed by the clock from its second batch on. Processor time and memory are those of all processes together.
+and is timed by the clock from its second batch on. Memory is that of all processes together.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import statistics
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import psutil
 import ray
 import soundfile
 import torch
@@ -29,7 +25,7 @@ import webdataset
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
-from benchmarks.timer import ratio, show
+from benchmarks.timer import Target, ratios, show, watched
 from data.order import seed_of, windows
 from data.shards import RawSample, ShardSet, index_of, read
 from data.stream import Reader
@@ -38,6 +34,7 @@ from data.streams.audio import AudioStream
 from data.streams.base import StreamConfig
 from data.streams.image import ImageStream
 from data.window import Chunk, WindowReader, columns_of
+from trainers.engine.cluster import own_token
 
 Kind = Literal["small", "photographs", "sounds"]
 TITLES: dict[Kind, str] = {
@@ -55,13 +52,14 @@ Side = Callable[[int], Iterator[Any]]
 
 
 def fields_of(kind: Kind, rng: np.random.Generator) -> dict[str, bytes]:
-    """A made sample whose spectrum falls as that of photographs and natural sounds does (amplitude 1 / frequency)."""
-    data = io.BytesIO()
+    """A made sample whose spectrum falls as that of photographs and natural sounds does (amplitude 1 / frequency), with a
+    caption and a class."""
+    data, rest = io.BytesIO(), {"txt": b"Two dogs run through the high grass.", "cls": b"0"}
     if kind == "sounds":
         noise = np.fft.rfft(rng.standard_normal(160_000))
         wave = np.fft.irfft(noise / np.arange(1, len(noise) + 1))
         soundfile.write(data, 0.5 * wave / np.abs(wave).max(), 16_000, format="FLAC")
-        return {"flac": data.getvalue(), "cls": b"0"}
+        return {"flac": data.getvalue(), **rest}
     width, height = (64, 64) if kind == "small" else (500, 375)
     far = np.hypot(np.fft.fftfreq(height)[:, None], np.fft.rfftfreq(width)) + 1 / width
     noise = np.fft.rfft2(rng.standard_normal((3, height, width))) / far
@@ -69,16 +67,22 @@ def fields_of(kind: Kind, rng: np.random.Generator) -> dict[str, bytes]:
     planes = np.fft.irfft2(noise, (height, width))
     pixels = np.clip(128 + 50 * planes / planes.std(), 0, 255).astype(np.uint8).transpose(1, 2, 0)
     Image.fromarray(pixels).save(data, "JPEG", quality=90)
-    return {"jpg": data.getvalue(), "cls": b"0"}
+    return {"jpg": data.getvalue(), **rest}
 
 
-def config_of(kind: Kind, folder: Path) -> StreamConfig:
-    """Write 4 shards; how they are streamed."""
-    rng, count = np.random.default_rng(0), 2048 if kind == "small" else 256
+def write(kind: Kind, folder: Path, count: int) -> None:
+    """So many made samples in 4 shards."""
+    folder.mkdir()
+    rng = np.random.default_rng(0)
     for shard in range(4):
         with webdataset.TarWriter(str(folder / f"bench-train-{shard:06d}.tar")) as tar:
             for number in range(count // 4):
                 tar.write({"__key__": f"{shard}{number:06d}", **fields_of(kind, rng)})
+
+
+def config_of(kind: Kind, folder: Path) -> StreamConfig:
+    """Write shards; how they are streamed."""
+    write(kind, folder, 2048 if kind == "small" else 256)
     if kind == "sounds":
         return AudioStream(shards=str(folder), batch_size=32, window=128)
     if kind == "small":
@@ -146,50 +150,18 @@ def sides_of(config: StreamConfig, shards: ShardSet) -> dict[str, Side]:
     }
 
 
-def processes() -> list[psutil.Process]:
-    """This one and those it started, and they."""
-    return [psutil.Process(), *psutil.Process().children(recursive=True)]
-
-
-def total(value: Callable[[psutil.Process], float]) -> float:
-    """Sum over all processes that are still there."""
-    found = 0.0
-    for process in processes():
-        with suppress(psutil.Error):
-            found += value(process)
-    return found
-
-
-def seconds_of(side: Side, count: int) -> tuple[float, float]:
-    """Seconds from the first batch to the last of `count`: by the clock, and of processor time of all processes."""
+def seconds_of(side: Side, count: int) -> float:
+    """Seconds by the clock from the first batch to the last of `count`."""
     batches = side(count)
     next(batches)
-    worked, began = total(lambda process: sum(process.cpu_times()[:4])), time.perf_counter()
+    began = time.perf_counter()
     for _ in range(count - 1):
         next(batches)
-    took = time.perf_counter() - began
-    return took, total(lambda process: sum(process.cpu_times()[:4])) - worked
+    return time.perf_counter() - began
 
 
-def peak_mb(call: Callable[[], object]) -> float:
-    """Peak megabytes of all processes during a call; shared pages are counted once."""
-    peak, done = 0.0, threading.Event()
-
-    def watch() -> None:
-        nonlocal peak
-        while not done.wait(0.2):
-            peak = max(peak, total(lambda process: process.memory_full_info().pss / 2**20))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    call()
-    done.set()
-    thread.join()
-    return peak
-
-
-def where_it_goes(config: StreamConfig, shards: ShardSet) -> None:
-    """Print the milliseconds of every stage of a batch, one after the other in this process."""
+def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
+    """The shares of the stages of a batch, one after the other in this process."""
     reader = WindowReader(shards, config, "bench", 0, config.batch_size, 0)
     plan = next(windows(shards.counts, seed=0, stream="bench", rank=0, world_size=1, window=config.batch_size))
     seen: dict[str, float] = {}
@@ -224,52 +196,47 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> None:
     stage("fetch")
     config.collate(chunk.columns, None)
     stage("collate")
-    parts = ", ".join(f"{name} {1e3 * part:.1f} ({part / sum(seen.values()):.0%})" for name, part in seen.items())
-    print(f"\nWhere it goes, ms of a batch: {parts}")
+    return ", ".join(f"{name} {part / sum(seen.values()):.0%}" for name, part in seen.items())
 
 
-def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: float = 1.5, rounds: int = 3) -> None:
+def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: float = 2.0, rounds: int = 3) -> None:
     """Print tables. `seconds`: of every turn of every side, roughly."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    found: list[tuple[str, float, float]] = []
     with tempfile.TemporaryDirectory() as place:
-        raced: dict[Kind, tuple[StreamConfig, ShardSet, dict[str, Side]]] = {}
-        memory: dict[Kind, dict[str, float]] = {}
-        counts: dict[Kind, int] = {}
+        configs = {kind: config_of(kind, Path(place, kind)) for kind in kinds}
+        shards = {kind: config.open() for kind, config in configs.items()}
+        sides = {kind: sides_of(configs[kind], shards[kind]) for kind in kinds}
+        counts = {}
         for kind in kinds:
-            folder = Path(place, kind)
-            folder.mkdir()
-            config = config_of(kind, folder)
-            raced[kind] = config, config.open(), sides_of(config, config.open())
-            plain = raced[kind][2]["DataLoader, 0 workers"]
-            counts[kind] = 1 + max(8, round(1.5 * seconds / (seconds_of(plain, 5)[0] / 4)))
-        for with_ray in (False, True):  # whose processes are there from then on
-            if with_ray:
+            one = seconds_of(sides[kind]["DataLoader, 0 workers"], 5) / 4
+            counts[kind] = 1 + max(8, round(1.5 * seconds / one))
+        memory: dict[Kind, dict[str, float]] = {kind: {} for kind in kinds}
+        for name in sides[kinds[0]]:
+            if name == "Ray Data":  # the last, since its processes are there from then on
+                own_token()
                 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
-            for kind, (_, _, sides) in raced.items():
-                for name in [name for name in sides if (name == "Ray Data") == with_ray]:
-                    memory.setdefault(kind, {})[name] = peak_mb(lambda: seconds_of(sides[name], counts[kind] // 2))  # noqa: B023
-        for kind, (config, shards, sides) in raced.items():
-            took: dict[str, list[float]] = {name: [] for name in sides}
-            worked: dict[str, list[float]] = {name: [] for name in sides}
+            for kind in kinds:
+                with watched() as peak:
+                    seconds_of(sides[kind][name], counts[kind] // 2)
+                memory[kind][name] = peak[0]
+        for kind in kinds:
+            took: dict[str, list[float]] = {name: [] for name in sides[kind]}
             for turn in range(rounds):
-                for name in list(sides)[:: -1 if turn % 2 else 1]:
-                    clock, processor = seconds_of(sides[name], counts[kind])
-                    took[name].append(clock)
-                    worked[name].append(processor)
-            samples = (counts[kind] - 1) * config.batch_size
-            show(TITLES[kind], took, samples, ours="Ray Data")
-            print("\n| of all processes | CPU s per 1,000 samples | peak MB |\n|---|---:|---:|")
-            for name in sides:
-                print(f"| {name} | {1000 * statistics.median(worked[name]) / samples:.2f} | {memory[kind][name]:,.0f} |")
-            where_it_goes(config, shards)
-            for ours, theirs, target, wanted in TARGETS:
+                for name in list(took)[:: -1 if turn % 2 else 1]:
+                    took[name].append(seconds_of(sides[kind][name], counts[kind]))
+            show(TITLES[kind], took, (counts[kind] - 1) * configs[kind].batch_size, ours="Ray Data")
+            why = f"of a batch's work {where_it_goes(configs[kind], shards[kind])}"
+            for ours, theirs, least, wanted in TARGETS:
                 if kind in wanted:
-                    found.append((f"{kind}: {ours} to {theirs}", ratio(took[theirs], took[ours]), target))
-    print("\n| speed | ratio | target | |\n|---|---:|---:|---|")
-    for name, value, target in found:
-        print(f"| {name} | {value:.2f} | {target:.2f} | {'reached' if value >= target else 'not reached'} |")
+                    Target(
+                        area="streams",
+                        what=f"{kind}: {ours} / {theirs}, samples per second",
+                        at_least=least,
+                        measured=ratios(took[theirs], took[ours]),
+                        peak_mb={side: memory[kind][side] for side in (ours, theirs)},
+                        why=why,
+                    ).report()
 
 
 if __name__ == "__main__":

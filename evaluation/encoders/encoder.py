@@ -277,7 +277,9 @@ class FolderEncoder(ModuleEncoder):
 
 
 def label(path: Path) -> str:
-    """A short name for tables: the last part of the path that says something."""
+    """A short name for tables: the last part of the path that says something, of a model of the hub its name there."""
+    if path.parent.name == "snapshots":  # CACHE/models--google-bert--bert-base-uncased/snapshots/COMMIT
+        return path.parts[-3].removeprefix("models--").replace("--", "/")
     parts = [part for part in path.resolve().parts if part not in ("model", "export", "checkpoint", "0_Transformer")]
     return parts[-1]
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +25,7 @@ def layer_scores(
 
     Every sentence passes the model once (once a task, when the vectors of all tasks would take more than 2 GB; once a
     layer and pooling for a task that states no sentences). Layer 0 by cls is the embedding of [CLS], the same vector for
-    every sentence: correlations are 0 there, with a line in the log.
+    every sentence: correlations are 0 there, of which tasks do not warn.
 
     Raises EvaluationError when the folder holds no transformer, or there is no task.
     """
@@ -41,8 +43,21 @@ def layer_scores(
             for layer in range(layers):
                 start = (layer * len(SINGLE) + number) * width
                 one = OneLayer(encoded, slice(start, start + width))
-                curves[pool][layer] |= {task.name: task.score(one).metrics for task in group}
+                with _without_warnings() if (pool, layer) == ("cls", 0) else nullcontext():
+                    curves[pool][layer] |= {task.name: task.score(one).metrics for task in group}
     return curves
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Without the warnings of tasks, which would take the vectors for those of a collapsed encoder."""
+    logger = logging.getLogger("evaluation.tasks")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
 
 
 class OneLayer:

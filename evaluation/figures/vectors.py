@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
@@ -18,8 +20,9 @@ TURN = 2 * np.pi
 def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarray, seed: int = 0) -> Figure:
     """Sentence pairs in a t-SNE plane, each joined by a line: vectors a, b (N, d), positive (N,) booleans.
 
-    Vectors are brought to unit length, zero vectors stay. SG-BERT's Figure 5 has 20 pairs of STS-B dev rated 5 and 20
-    rated 0. Trap: lengths of lines in such a plane are no distances, and another seed gives another plane.
+    Vectors are brought to unit length, zero vectors stay. The colour of a pair is its cosine, its marker whether it is
+    positive. SG-BERT's Figure 5 has 20 pairs of STS-B dev rated 5 and 20 rated 0. Trap: lengths of lines in such a plane
+    are no distances, which the colours are, and another seed gives another plane.
     """
     from sklearn.manifold import TSNE
 
@@ -34,13 +37,16 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     perplexity = min(30.0, (len(both) - 1) / 3)  # sklearn wants it below the number of points
     plane = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(both)
     ends = np.stack([plane[: len(a)], plane[len(a) :]], axis=1)  # (N, end, xy)
+    cosines = (a * b).sum(axis=1)
+    colour = ScalarMappable(Normalize(cosines.min(), cosines.max()), "viridis")
     figure = new_figure()
     axes = figure.add_subplot()
     for i, (name, chosen) in enumerate((("positive pairs", mask), ("negative pairs", ~mask))):
-        points = ends[chosen]
-        axes.add_collection(LineCollection(list(points), colors=COLOURS[3 * i], linewidths=1, alpha=0.6))
+        points, colours = ends[chosen], colour.to_rgba(cosines[chosen])
+        axes.add_collection(LineCollection(list(points), colors=colours, linewidths=1))
         x, y = points.reshape(-1, 2).T
-        axes.scatter(x, y, color=COLOURS[3 * i], marker=MARKERS[i], s=18, label=name)
+        axes.scatter(x, y, color=np.repeat(colours, 2, axis=0), marker=MARKERS[i], s=18, label=name)
+    figure.colorbar(colour, ax=axes, label="cosine of the pair")
     axes.set(xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
     legend(axes)
     return figure

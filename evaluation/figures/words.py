@@ -17,14 +17,12 @@ WIDTH, LINE, MARGIN, SPACE = 8.0, 0.4, 0.15, 0.08  # inches
 SIZE, PAD = 11, 0.2  # of the font in points; around a word, in font sizes
 
 
-def attention_importance(vectors: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """a_i = sum_j x_i·x_j / sqrt(d) of word vectors (..., L, d), words where mask (..., L) is true; padding gets 0.
+def attention_importance(vectors: np.ndarray) -> np.ndarray:
+    """a_i = sum_j x_i·x_j / sqrt(d) of word vectors (..., L, d).
 
     GCLSR's Algorithm 1: no parameters and no softmax. The sum is taken over the words first, so it costs O(L d).
     """
     x = np.asarray(vectors, dtype=float)
-    keep = np.ones(x.shape[:-1], bool) if mask is None else np.asarray(mask, dtype=bool)
-    x = np.where(keep[..., None], x, 0.0)
     return np.einsum("...ld,...d->...l", x, x.sum(axis=-2)) / np.sqrt(x.shape[-1])
 
 

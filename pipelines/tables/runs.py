@@ -177,8 +177,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
         folder.mkdir(parents=True, exist_ok=True)
         prepare(recipe)
-        if not (folder / "summary.json").is_file():
-            getattr(registry.load(row.recipe.partition("/")[0]), "make_start", lambda recipe: None)(recipe)
+        recipe = registry.started(registry.load(row.recipe.partition("/")[0]), recipe)
         summary = run_seed(recipe, seed, folder)
         data = {name: _digest(ShardSet.open(stream.shards)) for name, stream in recipe.streams.items()}
         trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}

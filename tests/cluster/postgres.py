@@ -84,7 +84,7 @@ class Postgres:
         """A connection that may do everything."""
         import psycopg
 
-        place = {"host": "127.0.0.1", "port": self.port, "dbname": "postgres", "connect_timeout": 30}
+        place = {"host": "127.0.0.1", "port": self.port, "dbname": "postgres", "connect_timeout": 120}
         return psycopg.connect(user=ADMIN, password=self.admin_password, autocommit=True, **place)
 
     def stop(self) -> None:
@@ -102,14 +102,14 @@ class Postgres:
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         command = [str(self.programs / program), *arguments]
         return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120, **_as_user(self.folder)
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, **_as_user(self.folder)
         )
 
     def _wait(self) -> None:
         import psycopg
         from psycopg import sql
 
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
             try:
                 with self.admin() as connection:
@@ -136,7 +136,7 @@ def find_programs() -> Path:
             continue
         try:
             command = [str(folder / "postgres"), "--version"]
-            subprocess.run(command, check=True, capture_output=True, timeout=30, **_as_user(Path("/")))
+            subprocess.run(command, check=True, capture_output=True, timeout=120, **_as_user(Path("/")))
             return folder
         except (OSError, subprocess.SubprocessError) as error:
             reasons.append(f"{folder} cannot be run as user {NOBODY if os.geteuid() == 0 else os.geteuid()}: {error}")

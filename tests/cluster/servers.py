@@ -51,7 +51,7 @@ class Server:
         self.env = {**os.environ, **(env or {})}
         self.process: subprocess.Popen[bytes] | None = None
 
-    def start(self, timeout: float = 120) -> None:
+    def start(self, timeout: float = 600) -> None:
         """Start it and wait until it answers; the test fails with the end of its log when it does not in `timeout` s."""
         self.folder.mkdir(parents=True, exist_ok=True)
         log = self.folder / f"{self.name}.log"
@@ -71,7 +71,7 @@ class Server:
     def answers(self) -> bool:
         """Whether the health page answers now."""
         try:
-            with urllib.request.urlopen(self.uri + self.health, timeout=2) as answer:
+            with urllib.request.urlopen(self.uri + self.health, timeout=10) as answer:
                 return bool(answer.status == 200)
         except OSError:
             return False
@@ -150,7 +150,7 @@ class S3Server(Server):
             region_name="us-east-1",
         )
 
-    def start(self, timeout: float = 120) -> None:
+    def start(self, timeout: float = 600) -> None:
         super().start(timeout)
         self.client().create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
 
@@ -199,7 +199,7 @@ class RayHead:
         command += ["--disable-usage-stats", f"--temp-dir={self.folder}", *self.arguments]
         # A file, not a pipe: the head's processes inherit it, and a pipe is read until all of them have ended.
         with open(self.folder / "start.log", "wb") as out:
-            done = subprocess.run(command, env=self.env, stdout=out, stderr=subprocess.STDOUT, timeout=180)
+            done = subprocess.run(command, env=self.env, stdout=out, stderr=subprocess.STDOUT, timeout=600)
         if done.returncode:
             text = (self.folder / "start.log").read_text()[-3000:]
             self.kill()
@@ -293,7 +293,7 @@ def kill_families(pids: Sequence[int]) -> None:
     for process in found.values():
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 120
     while any(_runs(process) for process in found.values()):  # not psutil's wait, which would take a child's exit code
         assert time.monotonic() < deadline, "a killed process goes on"
         time.sleep(0.05)

@@ -37,7 +37,7 @@ def test_a_served_version_gives_our_vectors(place: Path, tmp_path: Path) -> None
         asked = urllib.request.Request(
             f"{server.uri}/invocations", json.dumps({"inputs": TEXTS}).encode(), {"Content-Type": "application/json"}
         )
-        with urllib.request.urlopen(asked, timeout=60) as answer:
+        with urllib.request.urlopen(asked, timeout=300) as answer:
             found = json.load(answer)["predictions"]
     finally:
         server.kill()

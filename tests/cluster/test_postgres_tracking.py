@@ -23,7 +23,7 @@ from trainers.engine.tracking import TrackingError, open_run
 pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[test]')")
 pytest.importorskip("flask_wtf", reason="flask-wtf is not installed (pip install 'mlflow[auth]')")
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 TRIALS, STEPS = 8, 300
 METRICS = ("train/text", "train/image", "train/lr/text", "score")
@@ -65,7 +65,7 @@ def server(database: postgres.Postgres, tmp_path: Path) -> Iterator[Server]:
         "MLFLOW_FLASK_SERVER_SECRET_KEY": "for the tests",
     }
     one = Server(tmp_path / "server", command, health="/health", env=environment)
-    one.start(timeout=240)
+    one.start(timeout=600)
     yield one
     one.kill()
 
@@ -82,14 +82,14 @@ def content(number: int) -> bytes:
 
 def trial(number: int, uri: str, folder: Path, barrier: Any) -> None:
     """What one trial of a sweep does, in a process of its own; all begin together, and each finds no experiment."""
-    barrier.wait(300)
+    barrier.wait(900)
     tags = {"mlflow.parentRunId": "theirs", "sweep.trial": str(number), "changed.optim.text.lr": str(number)}
     run = open_run(uri, "sweep", f"trial-{number}", {f"p{index}": index for index in range(120)}, tags)
     journal = folder / f"trial-{number}" / "journal.jsonl"
     with Tracker(journal, uri, run.run_id, system_every=0) as tracker:
         for step in range(STEPS):
             tracker.log(step, {name: value(number, index, step) for index, name in enumerate(METRICS)})
-    assert run.drain(journal, timeout=120)
+    assert run.drain(journal, timeout=600)
     (folder / f"trial-{number}" / "weights.bin").write_bytes(content(number))
     run.log_artifact(folder / f"trial-{number}" / "weights.bin", "export")
     run.finish()
@@ -111,7 +111,7 @@ def at_once(uri: str, folder: Path) -> None:
 
 def status_of(server: Server, host: str) -> int:
     """Answer to a request for the list of experiments that says it is for another host."""
-    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
     connection.request("GET", "/api/2.0/mlflow/experiments/search?max_results=1", headers={"Host": host})
     return connection.getresponse().status
 
@@ -175,5 +175,5 @@ def restore(database: postgres.Postgres, source: str, target: str, file: Path) -
         ["pg_restore", *to, "--dbname", target, "--no-owner", str(file)],
     ):
         command[0] = str(database.programs / command[0])
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
         assert done.returncode == 0, done.stderr

@@ -28,7 +28,7 @@ TRIALS, STEPS = 5, 10
 RUNG = 6
 """Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 @dataclass
@@ -49,7 +49,7 @@ class Sweep:
 
     def end(self, driver: subprocess.Popen[bytes]) -> None:
         try:
-            driver.wait(400)
+            driver.wait(1200)
         except subprocess.TimeoutExpired:
             kill_families([driver.pid])
             driver.wait(30)
@@ -109,7 +109,7 @@ def last_step(journal: Path) -> int:
 
 def wait_for_progress(sweep: Sweep, driver: subprocess.Popen[bytes], nodes: Nodes) -> tuple[Any, list[Path]]:
     """The node, and the journals on it, of the first trial that is in its middle."""
-    deadline = time.monotonic() + 300
+    deadline = time.monotonic() + 900
     while time.monotonic() < deadline and driver.poll() is None:
         for node in nodes.workers:
             steps = journals(nodes.family(node))
@@ -217,7 +217,7 @@ def test_a_cluster_dies_and_its_sweep_goes_on_on_another(
     try:
         # Tune writes down its state every second: a trial that ended after the last time would make its last steps again.
         sweep = Sweep(tmp_path / "sweep", tracking.uri, {**on(nodes), "TUNE_GLOBAL_CHECKPOINT_S": "1"})
-        driver, deadline = sweep.start(), time.monotonic() + 300
+        driver, deadline = sweep.start(), time.monotonic() + 900
         try:
             while not kept(s3) and driver.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.2)

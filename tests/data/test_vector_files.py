@@ -101,11 +101,6 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, caplog: pyt
     assert "set MULTICSE_CACHE" in caplog.text
 
 
-def python(code: str, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", code, *arguments]
-    return subprocess.Popen(command, cwd=ROOT, env={**os.environ, **environment}, stdout=subprocess.PIPE, text=True)
-
-
 def test_folders(tmp_path: Path, cache: Path) -> None:
     folder = write_vectors(tmp_path / "a" / "v", WORDS, TABLE.astype(np.float64), {"from": "a test"})
     got = open_vectors(folder)
@@ -203,19 +198,17 @@ def split(text: str) -> list[str]:
     return text.lower().split()
 
 
-TRAIN = """
-import sys
-from data.word_vectors import train_vectors
-from tests.data.test_vector_files import corpus, split
-train_vectors(corpus(), sys.argv[1], split=split, seed=int(sys.argv[2]), dim=8, epochs=2)
-"""
+def write_trained(folder: str, seed: int) -> None:
+    train_vectors(corpus(), folder, split=split, seed=seed, dim=8, epochs=2)
 
 
 def test_the_same_seed_gives_the_same_bits_in_every_process(tmp_path: Path) -> None:
-    runs = [("a", "1", "0"), ("b", "1", "12345"), ("c", "2", "0")]
-    started = [python(TRAIN, str(tmp_path / name), seed, PYTHONHASHSEED=hashes) for name, seed, hashes in runs]
-    assert [process.wait() for process in started] == [0, 0, 0]
-    a, b, c = (open_vectors(tmp_path / name) for name, _, _ in runs)
+    code = "import sys; from tests.data.test_vector_files import write_trained; write_trained(sys.argv[1], 1)"
+    write_trained(str(tmp_path / "b"), 1)
+    write_trained(str(tmp_path / "c"), 2)
+    command = [sys.executable, "-c", code, str(tmp_path / "a")]
+    subprocess.run(command, cwd=ROOT, env={**os.environ, "PYTHONHASHSEED": "12345"}, check=True)
+    a, b, c = (open_vectors(tmp_path / name) for name in "abc")
     assert a.words == b.words == c.words
     assert a.hash == b.hash
     assert (a.vectors != c.vectors).any()

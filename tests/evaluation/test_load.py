@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import random
+import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -78,6 +80,24 @@ def test_protocol_says_what_was_done(bert: Path) -> None:
     }  # fmt: skip
     assert "transductive" in fitted["source"]
     assert (fitted["sentences"], fitted["dimensions"]) == (len(set(ITEMS)), 5)
+
+
+def test_names_on_the_hub(bert: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Out of the hub's own cache, as after a download; of what is not there, how to get it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    kept = tmp_path / "cache" / "models--google-bert--bert-tiny"
+    shutil.copytree(bert, kept / "snapshots" / "0123abc")
+    (kept / "refs").mkdir()
+    (kept / "refs" / "main").write_text("0123abc")
+    model = load_model("google-bert/bert-tiny@first-last+whitening5", device="cpu", fit=ITEMS)
+    want = Whitened(load_encoder(bert, "first-last", "cpu"), ITEMS, 5)
+    np.testing.assert_allclose(model.encode(ITEMS[:9]), want.encode(ITEMS[:9]), atol=1e-5)
+    assert model.name == "google-bert/bert-tiny@first-last+whitening5"
+    for absent in ("google-bert/bert-huge@first-last", "bert+whitening"):
+        with pytest.raises(EvaluationError, match=rf"no model {re.split('[@+]', absent)[0]}\..* hub .*hf download"):
+            load_model(absent, fit=ITEMS)
 
 
 def test_word_vectors_by_spec(words: Path) -> None:

@@ -16,6 +16,7 @@ import json
 import os
 import platform
 import re
+import shutil
 import warnings
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
 from pipelines.cli import parse, prepare
+from pipelines.registry import started
 from trainers.engine import launch
 from trainers.engine.store import CheckpointError
 
@@ -49,22 +51,22 @@ SENTENCES = [
 ]
 
 
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all run, so that offline shards are made once."""
-    return tmp_path_factory.mktemp("golden")
+@pytest.fixture(scope="module", autouse=True)
+def databases(offline: Path, tables: Path) -> None:
+    for name in ("mlflow", "rank-0", "rank-1"):
+        shutil.copy(tables, offline / f"{name}.db")
 
 
 def _case(name: str) -> Any:
     """Of the cases of two workers, which start processes, one belongs to every run of the tests."""
-    rare = name.endswith(TWO) and "cyclip" not in name
-    return pytest.param(name, marks=[pytest.mark.timeout(600), *([pytest.mark.cluster] if rare else [])])
+    rare = name.endswith(TWO) and "mocoutrl" not in name
+    return pytest.param(name, marks=[pytest.mark.timeout(1800), *([pytest.mark.cluster] if rare else [])])
 
 
 @pytest.mark.parametrize("name", map(_case, NAMES))
-def test_golden(name: str, place: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
-    monkeypatch.chdir(place)
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{place}/mlflow.db")
+def test_golden(name: str, offline: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config) -> None:
+    monkeypatch.chdir(offline)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{offline}/mlflow.db")
     if name.endswith(TWO):
         mp.spawn(_worker, args=(name,), nprocs=2)
     else:
@@ -90,7 +92,7 @@ def train(paper: str, output: str) -> None:
     settings = ["--run.output", output, "--run.workers=0", "--run.threads=1", "--run.log-every=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     prepare(recipe)
-    getattr(pipeline, "make_start", lambda recipe: None)(recipe)
+    recipe = started(pipeline, recipe)
     no_gpu, no_figures = patch("torch.cuda.is_available", return_value=False), patch.object(launch, "log_figures")
     with threadpool_limits(1), no_gpu, no_figures:  # figures take longer than training
         launch.fit(recipe)

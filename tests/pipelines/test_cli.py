@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import subprocess
 import sys
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import clap, cyclip, pretrain, visualcse
+from pipelines import clap, cyclip, gclsr, pretrain, visualcse
 from pipelines.cli import parse, prepare, report
 from tests.conftest import ROOT
 from trainers.recipe import Recipe, RecipeError
@@ -38,6 +39,10 @@ def test_the_first_argument_names_the_recipe() -> None:
         (["--streams.text.on-bad-sample", "skip"], "streams.text.on_bad_sample", "skip"),  # hyphens as well
         (["--evaluation.final", "lee", "lee-all", "sts12"], "evaluation.final", ["lee", "lee-all", "sts12"]),
         (["--run.max_steps", "None"], "run.max_steps", None),
+        (["--run.max_steps", "none"], "run.max_steps", None),
+        (["--evaluation.select=none"], "evaluation.select", None),
+        (["--evaluation.watch", "none", "--evaluation.every", "50"], "evaluation.watch", []),
+        (["--method.text.head", "none"], "method.text.head", "none"),  # one of its choices
     ],
 )
 def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value: object) -> None:
@@ -45,6 +50,11 @@ def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value:
     assert after.pop(path) == value
     before.pop(path)
     assert after == before
+
+
+def test_none_is_a_choice_where_there_is_one_of_that_name() -> None:
+    recipe = parse(gclsr.RECIPES, "", ["demo", "--method.attention", "none", "--encoder.vectors", "none"])
+    assert (recipe.flat()["method.attention"], recipe.flat()["encoder.vectors"]) == ("none", None)
 
 
 def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
@@ -61,6 +71,27 @@ def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
     groups = visual("--recipe", str(file), "--optim.text.groups.weights.lr", "2e-6").optim["text"].groups
     assert groups["weights"].lr == 2e-6
     assert visual("--recipe", "smoke") == visualcse.smoke()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [
+        (["demo", "--streams.text.shards", "shards/text", "--streams.image.shards", "photos/"], "visualcse/text+photos"),
+        (["--streams.image.shards", "s3://b/mine/train-{00..09}.tar::more/x.tar"], "visualcse/mine+more"),
+        (["roberta-base", "--streams.text.shards", "mine"], "visualcse/roberta-base-mine"),
+        (["roberta-base", "--streams.text.shards", "s3://bucket/shards/wiki1m"], "visualcse/roberta-base"),  # its own
+        (["demo", "--streams.text.shards", "mine", "--name", "visualcse/first"], "visualcse/first"),
+        (["demo", "--optim.text.lr", "1e-5"], "visualcse/demo"),
+    ],
+)
+def test_a_run_on_own_data_is_called_after_it(arguments: list[str], name: str) -> None:
+    assert visual(*arguments).name == name
+
+
+def test_a_run_of_an_own_file_is_called_after_it(tmp_path: Path) -> None:
+    for file, name in {"german.json": "visualcse/german", "recipe.json": "visualcse/demo"}.items():
+        (tmp_path / file).write_text(visualcse.demo().to_json())
+        assert visual("--recipe", str(tmp_path / file)).name == name
 
 
 @pytest.mark.parametrize(
@@ -129,13 +160,29 @@ def test_no_script_hides_a_library() -> None:
     assert not {place.stem for place in (ROOT / "pipelines").iterdir()} & set(packages_distributions())
 
 
-def test_a_script_starts_from_the_root_of_the_repository(tmp_path: Path) -> None:
-    """What the user types; a mistake ends it with one line on standard error."""
-    command = [sys.executable, "pipelines/visualcse.py", "deemo"]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 1 and done.stderr.splitlines()[-1].startswith("error: no recipe 'deemo'.")
-    assert "Traceback" not in done.stderr
+def test_a_mistake_ends_a_script_with_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["pipelines/visualcse.py", "deemo"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit, match=r"^error: .*'deemo'"):
+        runpy.run_path(str(ROOT / "pipelines" / "visualcse.py"), run_name="__main__")
+
+
+@pytest.mark.parametrize("script", ["pipelines/visualcse.py", "pipelines/evaluate.py"])
+def test_help_into_a_pipe_that_is_closed_ends_quietly(script: str) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = subprocess.run([sys.executable, script, "--help"], cwd=ROOT, stdout=writing, stderr=subprocess.PIPE, timeout=120)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(("best_step", "best_score", "said"), [(0, 41.0, True), (2, 41.0, False), (2, None, False)])
+def test_a_training_that_did_not_improve_says_so(
+    best_step: int, best_score: float | None, said: bool, tmp_path: Path
+) -> None:
+    summary = {"before": {}, "after": {}, "export": str(tmp_path), "steps": 2, "train_seconds": 1.0, "skipped": {}}
+    summary |= {"best_step": best_step, "best_score": best_score, "mlflow_run_id": "x", "tracking_uri": "y"}
+    assert ("warning: training did not improve" in report(summary)) is said
 
 
 def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
@@ -146,3 +193,6 @@ def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     lines = [line.split() for line in report(summary).splitlines()]
     assert ["average", "of", "2", "spearman", "55.00", "56.00", "+1.00"] in lines
     assert ["transfer", "average", "of", "2", "accuracy", "75.50", "76.50", "+1.00"] in lines
+    assert ["model", str(tmp_path)] in [line[:2] for line in lines]
+    copy = summary | {"export": "/tmp/ray/session/runtime_resources/working_dir_files/_ray_pkg_0/runs/demo/export"}
+    assert "model   runs:/x/export " in report(copy), "of a job whose folder goes, where its user finds it"

@@ -47,7 +47,7 @@ def write_pairs(folder: Path, count: int = 16) -> str:
 
 
 @pytest.fixture
-def recipe(tmp_path: Path) -> Recipe:
+def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
     pairs = write_pairs(tmp_path / "pairs")
     templates = {"templates": ("a {} house", "the {} dog"), "classes": ("red", "green", "old", "new")}
     tower = ResNetTower(input=INPUT, width=8, blocks=(1, 1, 1, 1))
@@ -71,7 +71,7 @@ def recipe(tmp_path: Path) -> Recipe:
             cpus_per_worker=0.5,
             max_steps=4,
             log_every=1,
-            tracking_uri=f"sqlite:///{tmp_path}/mlflow.db",
+            tracking_uri=tracking_uri,
         ),
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -27,13 +28,14 @@ def test_shards_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     assert describe.main([str(tmp_path / "nowhere")]) == 2 and "nowhere" in capsys.readouterr().err
 
 
-def test_the_scripts_run_from_the_repository(tmp_path: Path) -> None:
+def test_what_was_packed_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Packed as a user types it, in a process that knows nothing of this one."""
     text = write_text(tmp_path / "wiki.txt")
     call = [sys.executable, "pipelines/pack.py", "text", str(text), "--out", str(tmp_path / "out")]
     done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
     assert "26 samples in 1 shards" in done.stdout and not done.stderr
-    call = [sys.executable, "pipelines/describe.py", str(tmp_path / "out"), "--verify"]
-    said = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    assert describe.main([str(tmp_path / "out"), "--verify"]) == 0
+    said = capsys.readouterr().out
     assert "verified" in said and "is about things." in said
 
 
@@ -70,10 +72,17 @@ def test_verify_finds_every_difference(tmp_path: Path, damage: str, capsys: pyte
     assert expected[damage] in capsys.readouterr().err
 
 
-def test_a_recipe_is_shown_with_its_steps_and_parameters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_a_recipe_is_shown_with_its_steps_and_parameters(
+    tmp_path: Path, offline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(offline)
     encoder = parts.SMALL.model_copy(update={"path": write_encoder(tmp_path / "encoder")})
     monkeypatch.setattr(parts, "SMALL", encoder)
+    changed = ["--run.max_steps", "5", "--streams.image.batch_size", "4"]
+    assert describe.main(["visualcse:smoke", *changed]) == 0
+    said = capsys.readouterr().out
+    assert "steps       5 (" in said and re.search(r"image +1,797 +4 ", said)
+    assert describe.main(["runs/offline/image", *changed]) == 2 and "--run.max_steps" in capsys.readouterr().err
     text = describe.describe_recipe("visualcse", "smoke")
     assert "visualcse/smoke" in text and "image, text (one optimizer each)" in text
     assert "steps       8 (1,254 per pass over 'text')" in text

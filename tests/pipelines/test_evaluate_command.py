@@ -251,14 +251,13 @@ def test_figures_2_and_3_of_models_with_pictures(tmp_path: Path) -> None:
     assert len(figures) == 2
 
 
-def test_logged_to_mlflow(model: Path, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logged_to_mlflow(model: Path, data: Path, tracking_uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
-    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
-    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", tracking_uri)
     command = ["--model", str(model), "--data", str(data), "--tasks", "stsb-test", "--device", "cpu"]
     assert main([*command, "--experiment", "evaluation"]) == 0
-    client = MlflowClient(uri)
+    client = MlflowClient(tracking_uri)
     experiment = client.get_experiment_by_name("evaluation")
     assert experiment is not None
     (logged,) = client.search_runs([experiment.experiment_id])

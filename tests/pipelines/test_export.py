@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +13,6 @@ from pipelines import export as verb
 from trainers.engine.export import ExportError
 from trainers.recipe import Recipe
 
-ROOT = Path(__file__).resolve().parents[2]
 TEXTS = ["the cat sees a red house", "dog"]
 
 
@@ -32,7 +29,7 @@ def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     return folder
 
 
-@pytest.mark.parametrize("pooling", ["mean", "cls", "cls_before_pooler", "avg_first_last", "avg_top2", "max"])
+@pytest.mark.parametrize("pooling", ["cls", "avg_top2"])
 def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path: Path, pooling: str) -> None:
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModel
@@ -120,14 +117,6 @@ def test_a_saved_model_that_differs_is_not_delivered(
     with pytest.raises(ExportError, match="other sentence vectors"):
         verb.export(checkpoint, tmp_path / "out")
     assert not (tmp_path / "out").exists()
-
-
-def test_the_command_runs_from_any_folder(recipe: Recipe, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
-    command = [sys.executable, str(ROOT / "pipelines" / "export.py"), str(checkpoint), "made"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
-    assert "made is ready" in done.stdout and (tmp_path / "made" / "README.md").exists()
 
 
 def test_onnx_files_are_checked_and_delivered(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -157,12 +157,12 @@ def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path, 
 
 
 @pytest.mark.parametrize("eda", [False, True])
-def test_from_sentences_to_an_export(words: Recipe, tmp_path: Path, eda: bool) -> None:
+def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str, eda: bool) -> None:
     """Vectors of the run's own sentences, training, export, registry, card; with EDA the two views come from the stream."""
     if eda:
         stream = EDATextStream(shards=words.streams["text"].shards, batch_size=8, window=32, max_length=16, lexicon="small")
         words = words.replace("streams.text", stream.model_dump()).replace("method.augmentation", "none")
-    words = words.replace("run.tracking_uri", f"sqlite:///{tmp_path}/mlflow.db").replace("run.register_as", "words")
+    words = words.replace("run.tracking_uri", tracking_uri).replace("run.register_as", "words")
     summary = fit(words)
     export = Path(summary["export"])
     note = json.loads((Path(words.run.output) / "vectors" / "vectors.json").read_text())

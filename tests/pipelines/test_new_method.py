@@ -44,7 +44,7 @@ def test_repeated_words(esimcse: ModuleType) -> None:
     ids = torch.arange(1, 401).view(20, 20)  # no id twice
     mask = (torch.arange(20) < torch.arange(2, 22)[:, None].clamp(max=20)).long()
     counts = []
-    for _ in range(50):
+    for _ in range(15):
         longer, ones = esimcse.repeat_words(ids * mask, mask, 0.32)
         for row, kept, before, n in zip(longer, ones, ids, mask.sum(1).tolist(), strict=True):
             said = row[kept.bool()].tolist()
@@ -114,6 +114,7 @@ def check_export(folder: Path) -> None:
     assert SentenceTransformer(str(folder), device="cpu").encode(["a dog", "the cat runs"]).shape == (2, 16)
 
 
+@pytest.mark.usefixtures("tracking_uri")
 def test_run_in_this_process(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_export(run(["--run.workers", "0"], place, tmp_path, monkeypatch))
 

@@ -76,6 +76,28 @@ def test_disagree_5_8_averages_that_are_misprinted() -> None:
     assert off == {("T3", "GCLSR-base+PWVA"): 82.35, ("T7", "0.99"): 66.31}
 
 
+@pytest.mark.parametrize(
+    ("key", "count", "varied"),
+    [
+        ("T4", 5, {"streams.text.batch_size", "optim.text.lr", "evaluation.every"}),
+        ("T5", 4, {"optim.text.weight_decay"}),
+        ("T6", 5, {f"optim.text.groups.predictor.{name}" for name in ("lr", "schedule", "warmup")}),
+        ("T7", 4, {"optim.text.momentum", "optim.text.momentum_after_warmup"}),
+        ("T8", 5, {"optim.text.warmup"}),
+        ("T9", 7, {"encoder.regions"}),
+        ("T10", 3, {"method.augmentation", "method.partial"}),
+        ("T11", 6, {"method.group_size"}),
+    ],
+)
+def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: int, varied: set[str]) -> None:
+    """As many rows as printed, one of them the recipe as it stands; STS12 to STS15 and their average."""
+    table = tables.TABLES[key]
+    changes = {row.label: difference(recipe_of(row), gclsr.full()) for row in table.rows}
+    assert len(changes) == count and set().union(*changes.values()) == varied
+    assert [label for label, changed in changes.items() if not changed] == [table.reference]
+    assert (table.columns, table.average) == (("sts12", "sts13", "sts14", "sts15"), True)
+
+
 def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
     """Table 6, "Decay": the released scheduler without its switch gives both groups one rate, warm-up included."""
     optim = recipe_of(tables.TABLES["T6"].rows[0]).optim["text"]
@@ -156,6 +178,8 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
         place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)
     assert place == f"{tmp_path / 'word-vectors'}@padded"
     assert tables.mini_model("FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
+    word2vec = [row.model for row in tables.TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
+    assert word2vec == [f"{gclsr.VECTORS}@padded", f"{gclsr.VECTORS}@letters"]  # as released, and of words alone
 
 
 @pytest.mark.parametrize("setting", ["run.compile", "run.gradient_checkpointing"])

@@ -50,7 +50,7 @@ def test_the_demo_needs_no_wordnet() -> None:
     stream = recipe.streams["text"]
     assert isinstance(stream, TripletTextStream)
     find = remembered(stream.open_lexicon(), None)
-    sentences = wiki_sentences()
+    sentences = wiki_sentences()[::5]
     there = sum(any(find(text[slice(*span)]) for span in words(text)) for text in sentences)
-    assert recipe.run.max_steps is not None and there > recipe.run.max_steps * stream.batch_size
+    assert recipe.run.max_steps is not None and 5 * there > recipe.run.max_steps * stream.batch_size
     assert 1 - stream.max_skipped_share < there / len(sentences) / 2

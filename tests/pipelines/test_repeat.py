@@ -15,7 +15,7 @@ from pipelines.repeat import _values, main, table
 
 
 @pytest.fixture
-def command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def command(place: Path, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The smoke recipe on tiny inputs, in this process."""
     monkeypatch.chdir(tmp_path)
     settings = {
@@ -24,7 +24,7 @@ def command(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> lis
         "run.workers": 0,
         "run.max-steps": 2,
         "run.threads": 1,
-        "run.tracking-uri": f"sqlite:///{tmp_path / 'mlflow.db'}",
+        "run.tracking-uri": tracking_uri,
         "evaluation.select": "None",  # the last step is kept, so that seeds differ
         "evaluation.final": "lee",
     }

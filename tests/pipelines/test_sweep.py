@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from ray import tune
 from safetensors.torch import load_file
 
 from pipelines import sweep as pipeline
+from tests.small import write_text
 from trainers.engine.launch import fit
 from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe, RecipeError
@@ -30,7 +32,7 @@ from trainers.tuning.trial import Plan
 from trainers.tuning.trials import Trial
 from trainers.tuning.watch import Watch
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(1800)
 
 SPACE: SearchSpace = {
     "optim.text.lr": tune.loguniform(1e-5, 1e-2),
@@ -39,6 +41,7 @@ SPACE: SearchSpace = {
 }
 
 
+SIGNED = tune.choice(["https://host/x.tar?X-Amz-Signature=hidden"])
 RATES: SearchSpace = {"optim.text.lr": tune.loguniform(1e-5, 1e-2)}
 SCORE = "eval/lee-dev/spearman"
 KEPT = ("number", "trial_id", "run_id", "pipeline", "changes", "status", "best", "step", "curve")
@@ -131,6 +134,8 @@ def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe)
         ({}, {"scheduler": "pbt", "searcher": "optuna", "spaces": {"nonling": RATES}}, "--searcher"),
         ({}, {"spaces": {"nonling": {"streams.text.batch_size": tune.choice([16, 512])}}}, "streams.text.batch_size"),
         ({}, {"spaces": {"nonling": {"optim.text.learning_rate": tune.uniform(0, 1)}}}, "optim.text.learning_rate"),
+        ({"run.storage": "s3://me:hidden@bucket/runs"}, {}, r"run\.storage='s3://\*\*\*@"),
+        ({}, {"spaces": {"nonling": {"streams.text.shards": SIGNED}}}, r"streams\.text\.shards=.*\*\*\*"),
     ],
 )
 def test_sweeps_that_cannot_run(small: Recipe, changes: dict[str, Any], settings: dict[str, Any], named: str) -> None:
@@ -167,13 +172,11 @@ def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
 ) -> None:
     from data.word_vectors import is_word_vectors
     from pipelines import gclsr
-    from pipelines.cli import prepare
     from trainers.engine.launch import resolve
     from trainers.tuning.trial import share_vectors
 
     monkeypatch.chdir(tmp_path)
-    recipe = gclsr.smoke().replace("encoder.epochs", 1)
-    prepare(recipe)
+    recipe = gclsr.smoke().replace("streams.text.shards", write_text(tmp_path / "text"))
     places = []
     for number, (path, value) in enumerate([("run.seed", 1), ("encoder.regions", (1, 2)), ("encoder.dim", 10)]):
         share_vectors(resolve(recipe.replace(path, value).replace("run.output", f"trial-{number}")), tmp_path)
@@ -196,6 +199,8 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
         assert trial.step == 6 if trial.status == "finished" else trial.step == 4  # the first evaluation after 60 %
         run = runs[f"{trial.number}/1"]
         assert run.info.run_id == trial.run_id and run.info.status == "FINISHED"
+        assert run.data.metrics["best/lee-dev/spearman"] == pytest.approx(trial.best, abs=1e-6)
+        assert run.data.tags["mlflow.source.name"] == sys.argv[0] and len(run.inputs.dataset_inputs) == 3
         tags = {f"changed.{path}": str(value) for path, value in trial.changes.items()} | {"sweep.status": trial.status}
         assert tags.items() <= run.data.tags.items() and f"trial {trial.number}" in run.info.run_name
         scores = dict(scores_of(parent.uri, run.info.run_id))
@@ -286,7 +291,6 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)  # each trial starts Ray Train's own processes: minutes on two cores
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
     from trainers.tuning.best import checkpoints, held_out
@@ -308,7 +312,6 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
 
 
 @pytest.mark.cluster
-@pytest.mark.timeout(900)
 def test_two_methods_at_once_from_the_command_line(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -334,6 +337,9 @@ def test_two_methods_at_once_from_the_command_line(
     name, alias = summary["model"].removeprefix("models:/").split("@")
     version = client.get_model_version_by_alias(name, alias)
     assert version.run_id == summary["mlflow_run_id"]
+    sweep = client.get_run(summary["mlflow_run_id"])
+    assert sweep.data.metrics["best/lee-dev/spearman"] == pytest.approx(best["score"], abs=1e-6)
+    assert f"trial {best['trial']} of 7" in version.description == sweep.data.tags["mlflow.note.content"]
 
     recipe = Recipe.from_json(Path(summary["recipe"]).read_text())
     again = fit(recipe.replace("run.output", "again").replace("run.workers", 0).replace("run.threads", 1))
@@ -363,8 +369,8 @@ def test_two_methods_at_once_from_the_command_line(
     ],
 )
 def test_bad_command_lines(
-    arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], words: str, offline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    monkeypatch.chdir(offline)
     assert pipeline.main(arguments) == 2
     assert words in capsys.readouterr().err

@@ -86,6 +86,27 @@ def test_a_flow_s_sentences_are_missed_before_anything_runs(model: Path) -> None
     assert lack.endswith("prepare.py maker of shards/nowhere")
 
 
+def test_flows_are_fitted_on_what_the_paper_says() -> None:
+    """Footnote 7: STS-B's sentences, whatever is measured; Figure 4 has NLI's as well."""
+    flows = {(key, row.model) for key, table in sgbert.TABLES.items() for row in table.rows if "flow" in (row.model or "")}
+    fitted = {key: {model.rpartition(":")[2] for place, model in flows if model and place == key} for key, _ in flows}
+    assert fitted == {"T1": {sgbert.STSB}, "T6": {sgbert.STSB}, "F4": {sgbert.STSB, sgbert.NLI}}
+
+
+def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> None:
+    """In Table 2 of subsets weighted by their size, of which one has twice as many pairs here."""
+    metrics = {key: {column.partition("#")[2] for column in sgbert.TABLES[key].columns} for key in ("T2", "T3")}
+    assert metrics == {"T2": {"pearson_wmean"}, "T3": {"pearson"}}
+    file = write_raw(tmp_path / "es.tsv", rated(30), ("news", "news", "wikipedia"))
+    table = replace(sgbert.TABLES["T2"], columns=(f"pairs:{file}#pearson_wmean",))
+    paper: Any = SimpleNamespace()
+    values = runs.run(table, paper, runs.Scale(tmp_path, tmp_path), [Row("x", model=str(model))], (0,), lambda line: None)
+    (task,) = make_tasks([f"pairs:{file}"])
+    parts = task.score(load_model(str(model), device="cpu")).details["subsets"]
+    weighted = (20 * parts["news"]["pearson"] + 10 * parts["wikipedia"]["pearson"]) / 30
+    assert values["x"][table.columns[0]] == [pytest.approx(weighted, abs=1e-3)]
+
+
 def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> None:
     row = Row("untuned", model=str(model))
     paper: Any = SimpleNamespace()

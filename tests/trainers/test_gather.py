@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
@@ -23,6 +22,7 @@ from data.batch import Batch
 from data.streams.inputs import ImageInput
 from models.towers import ViTTower
 from tests.models import tiny_encoder
+from tests.small import in_processes
 from trainers.clip import CLIPConfig
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.cached import cached_backward
@@ -180,17 +180,13 @@ def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.cluster)])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
-    mp.spawn(_worker, args=(world, str(tmp_path)), nprocs=world)
+    in_processes(_worker, world, str(tmp_path), count=world)
     for kind in ("whole", "chunks"):
         ranks = [load_file(tmp_path / f"{kind}-{number}.safetensors") for number in range(world)]
         _same(ranks[0], alone)
         for other in ranks[1:]:
             for name, value in ranks[0].items():
                 assert torch.equal(other[name], value), f"{name} differs between workers"
-
-
-def test_chunks_equal_the_whole_batch(alone: dict[str, Tensor]) -> None:
-    _same(_everything(CHUNK), alone)
 
 
 RANDOM = {

@@ -14,6 +14,7 @@ from transformers import PretrainedConfig
 
 from data.batch import Batch
 from models import packing
+from models.dropout import drop
 from models.packing import Packing, by_length, within_jagged, within_lengths
 from models.text_encoder import TextEncoder
 from tests.models import tiny_encoder
@@ -123,6 +124,40 @@ def test_the_attention_for_cuda_is_the_same() -> None:
         out = within(packed, row, {"scale": 0.3})
         found.append((out, *torch.autograd.grad(out.square().sum(), row)))
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+
+
+def test_dropout_within_texts_is_that_of_the_written_formula() -> None:
+    """With the same draws: softmax of the scaled products, of which some are dropped, times the values; gradients too."""
+    row = row_of(packed := Packing(text(7, length=9)["attention_mask"][:, 0]))
+    torch.manual_seed(5)
+    out = within_lengths(packed, row, {"dropout_p": 0.3, "scale": None, "is_causal": False})
+    torch.manual_seed(5)
+    naive, first = [], 0
+    for count, length in packed.texts:
+        kept = drop(torch.ones(count, 2, length, length, dtype=torch.float64), 0.3)
+        for i in range(count):
+            query, key, value = (states[0, :, first : first + length] for states in row)
+            weights = torch.exp(torch.einsum("hid,hjd->hij", query, key) / 8**0.5)
+            weights = weights / weights.sum(-1, keepdim=True) * kept[i]
+            naive.append(torch.einsum("hij,hjd->ihd", weights, value))
+            first += length
+    alone = torch.cat(naive)[None]
+    found = [(o, *torch.autograd.grad(o.square().sum(), row)) for o in (out, alone)]
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+    assert not torch.allclose(out, within_lengths(packed, row, {"scale": None, "is_causal": False}))
+
+
+def test_rows_of_one_length_have_the_same_dropout_without_packing() -> None:
+    """Patches go through the layers as they are: three rows of them draw what three packed texts of that length draw."""
+    layer: Any = tiny_encoder.encoder().model.encoder.layer[0].attention.self.double().train()
+    layer.dropout.p = 0.3
+    states = torch.randn(3, 5, 16, dtype=torch.float64)
+    packed, found = Packing(torch.ones(3, 5)), []
+    for given in ({"hidden_states": states}, {"hidden_states": states.flatten(0, 1)[None], "packing": packed}):
+        torch.manual_seed(5)
+        found.append(layer(**given)[0].flatten(0, -2))
+    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
+    assert not torch.allclose(found[0], layer.eval()(states)[0].flatten(0, -2))
 
 
 def test_groups_of_similar_length_give_what_one_call_gives() -> None:

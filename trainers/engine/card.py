@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from models.sentence_encoder import CardText, hub_names
+from trainers.method import bibtex
 from trainers.registry import method_config
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
@@ -42,7 +43,13 @@ HUB_LICENCE = re.compile(
 """Identifiers of the hub that data has; anything else is ``other``, by name."""
 OPTIMIZER = ("lr", "schedule", "warmup", "weight_decay", "clip")
 TRAINING = ("epochs", "max_steps", "accumulation", "precision", "workers", "seed")
-LIBRARY = "Reimers and Gurevych. Sentence-BERT: Sentence Embeddings using Siamese BERT-Networks. EMNLP 2019."
+LIBRARY = bibtex(
+    "reimers2019sentencebert",
+    author="Reimers, Nils and Gurevych, Iryna",
+    title="{Sentence-BERT}: Sentence Embeddings using {Siamese BERT}-Networks",
+    booktitle="Proceedings of EMNLP-IJCNLP",
+    year=2019,
+)
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
 
@@ -95,7 +102,7 @@ def model_card(
         "## Recipe",
         "```json\n" + json.dumps(_publishable(recipe), indent=2, ensure_ascii=False) + "\n```",
         "## Citation",
-        "\n".join(f"- {work}" for work in (method_config(method).citation, LIBRARY) if work),
+        "\n".join(("```bibtex", *(work for work in (method_config(method).citation, LIBRARY) if work), "```")),
         "## Versions",
         ", ".join(f"{library} {version}" for library, version in versions.items()),
     ]
@@ -183,8 +190,9 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
         )
     if "loss" in shown:
         notes.append("The loss is the contrastive one, and smaller is better.")
-    note = " ".join(notes)
-    return f"{table}\n\n{note} The weights are those of step {numbers['best_step']}."
+    untrained = " They are those that training began with: no later ones scored higher." if numbers["best_step"] == 0 else ""
+    notes.append(f"The weights are those of step {numbers['best_step']}.{untrained}")
+    return f"{table}\n\n{' '.join(notes)}"
 
 
 def _data_table(data: Sequence[Mapping[str, Any]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import secrets
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -35,11 +36,22 @@ ONE_MACHINE = {"RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0", "RAY_TRAIN_HEALTH_CHE
 """More of them where Ray is started here: no node is taken away that had to be watched, and asking often costs nothing."""
 
 
+def own_token() -> None:
+    """A token for the Ray that this process starts, which nobody else needs and which ends with it.
+
+    Without one Ray makes a token in the home folder, and a plain ``ray start`` that finds it there asks every client for
+    it, also those that do not send any.
+    """
+    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+
+
 def start_ray(recipe: Recipe) -> None:
     """Join the cluster that this process belongs to (a Ray job, RAY_ADDRESS), else start Ray on this machine."""
     import ray
 
     verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
+    if here:
+        own_token()
     settings = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **TRAIN, **(ONE_MACHINE if here else {})}
     for name, value in settings.items():
         os.environ.setdefault(name, value)

@@ -20,12 +20,13 @@ from evaluation import registry as tasks
 from trainers import registry
 from trainers.engine.checkpoint import load_method
 from trainers.engine.cluster import capacity, opening, quiet, start_ray
+from trainers.engine.description import describe
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost, Stopped
 from trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from trainers.engine.loop import Engine
 from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
-from trainers.engine.preflight import check, describe_shards_of
+from trainers.engine.preflight import check, check_kept, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.stop import Interrupted, Stop
@@ -116,6 +117,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     if not recipe.run.verbose:
         quiet()
     recipe = resolve(recipe)
+    check_kept(recipe, Path(recipe.run.output))
     output = Output(recipe)
     if (summary := output.finished()) is not None:
         return summary
@@ -275,18 +277,25 @@ def _worker_error(error: Exception) -> Exception:
 
 
 def deliver(
-    recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path, alias: str | None = None
+    recipe: Recipe,
+    handle: RunHandle,
+    result: dict[str, Any],
+    checkpoint: Path,
+    output: Path,
+    alias: str | None = None,
+    why: str = "",
 ) -> dict[str, Any]:
-    """Export the chosen weights, write card and figures, log and register them.
+    """Export the chosen weights, write card and figures, describe the run, log and register them.
 
-    alias: of the registered version, for example ``champion``.
+    alias: of the registered version, for example ``champion``. why: see `describe`.
     """
     from trainers.engine.card import library_versions, model_card
     from trainers.engine.export import write_export
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
-    facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
+    data = describe_shards_of(recipe)
+    facts = json.loads(recipe.to_json()), data, numbers, library_versions()
     exported = write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
@@ -299,8 +308,10 @@ def deliver(
         log_figures(recipe, method, handle, output, export)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
+    text = describe(recipe.name, data, result, handle.figures, why)
+    handle.describe(text)
     if recipe.run.register_as:
-        handle.register(export, recipe.run.register_as, alias)
+        handle.register(export, recipe.run.register_as, alias, text)
     return {
         "recipe": recipe.name,
         "identity": recipe.identity(),

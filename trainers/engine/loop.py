@@ -73,6 +73,8 @@ class Engine:
         self.carried: dict[str, Any] | None = None
         """The window of a run that goes on."""
         self.last_score = -math.inf
+        self.shown: dict[str, float] = {}
+        """The newest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
@@ -94,33 +96,34 @@ class Engine:
                     self.log.resume(folder)
         if self.step == 0:
             self.before = evaluate(self.final, self.encoder)
-            self._log_scores("before", self.before)
+            self._log_scores("untrained", self.before)
             self._evaluate()
             if not self.recipe.evaluation.choose_untrained:
                 self.best_score, self.best = -math.inf, None
         readers = self._readers()
         try:
-            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout):
-                self._loop(readers)
+            with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
+                self._loop(readers, watchdog)
         finally:  # a trial that a sweep stops leaves its process to the next one
             for reader in readers.values():
                 reader.close()
         return self._finish()
 
-    def _loop(self, readers: dict[str, Reader]) -> None:
+    def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         began = time.perf_counter() - self.seconds
         window = self.window = Window(readers)
         window.restore(self.carried)
         while not self.done:
-            self.stepper(self.step, readers, window)
-            self.step += 1
-            self.method.after_step(self.step)
-            self.seconds = time.perf_counter() - began
-            last = self.step == self.steps
-            if self.step % self.recipe.run.log_every == 0 or last:
-                self._report(window, readers)
-                window = self.window = Window(readers)
-            self.done, stopping = last, self.host.stopping()
+            with watchdog.step(self.step):
+                self.stepper(self.step, readers, window)
+                self.step += 1
+                self.method.after_step(self.step)
+                self.seconds = time.perf_counter() - began
+                last = self.step == self.steps
+                if self.step % self.recipe.run.log_every == 0 or last:
+                    self._report(window, readers)
+                    window = self.window = Window(readers)
+                self.done, stopping = last, self.host.stopping()
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
                 start = time.perf_counter()
@@ -165,8 +168,10 @@ class Engine:
         self.stepper.watch.check()
         scores = evaluate(self.development, self.encoder)
         self._log_scores("eval", scores)
+        for task in self.development[:1]:
+            self.shown = {f"eval/{task.name}/{task.primary}": scores[task.name][task.primary]}
         if not scores or self.recipe.evaluation.select is None:
-            self.best = None
+            self.best, self.best_step = None, self.step
             return True
         task, config = self.development[0], self.recipe.evaluation
         score = scores[task.name][task.primary] * (-1 if lower_is_better(task) else 1)
@@ -179,7 +184,18 @@ class Engine:
             self.bad_rounds += lower
         else:
             self.bad_rounds = 0 if better else self.bad_rounds + 1
+        step, kept = self._chosen()
+        if self.log and kept is not None:  # tables of runs show the last value of a metric, which is not the best one
+            self.log.log(self.step, {f"best/{task.name}/{task.primary}": kept, "best/step": step})
         return better
+
+    def _chosen(self) -> tuple[int, float | None]:
+        """The step whose weights are kept so far, and their score on the first development task; none: not finite."""
+        last = self.recipe.evaluation.keep == "last"
+        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
+        if self.development and lower_is_better(self.development[0]):
+            score = -score
+        return step, score if math.isfinite(score) else None
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
         if self.log and scores:
@@ -191,21 +207,18 @@ class Engine:
         if self.best is not None:
             self.method.load_state_dict(self.best)
         after = evaluate(self.final, self.encoder)
-        self._log_scores("final", after)
+        self._log_scores("trained", after)
         mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.method)}
         ranks = from_all_ranks(mine, self.host)
         if len({rank["fingerprint"] for rank in ranks}) > 1:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
-        last = self.recipe.evaluation.keep == "last"
-        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
-        if self.development and lower_is_better(self.development[0]):
-            score = -score
+        step, score = self._chosen()
         return {
             "before": self.before,
             "after": after,
             "steps": self.step,
             "best_step": step,
-            "best_score": score if math.isfinite(score) else None,
+            "best_score": score,
             "train_seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "skipped": {name: [item for rank in ranks for item in rank["skipped"][name]] for name in self.skipped},
@@ -231,7 +244,7 @@ class Engine:
         if self.log:
             self.log.log(self.step, values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
-            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values})
+            self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
     def _save(self, readers: dict[str, Reader], last: bool) -> None:
         self.stepper.watch.check()

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from trainers.engine.journal import Journal
+from trainers.engine.preflight import describe_shards_of
 from trainers.engine.store import CheckpointError, Store
 from trainers.engine.tracking import RunHandle, find_runs, open_run
 from trainers.engine.tracking_server import TrackingError, import_mlflow
@@ -109,15 +110,15 @@ class Output:
         recipe, key = self.recipe, key_of(self.recipe)
         uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
-        tags = {"identity": recipe.identity(), "key": key}
+        tags, data = {"identity": recipe.identity(), "key": key}, describe_shards_of(recipe)
         if run_id is None and look:
             run_id = next((found.run_id for found in find_runs(uri, experiment, {"key": key})), None)
         if run_id is not None:
             try:
-                return open_run(uri, experiment, name, {}, run_id=run_id, journal=self.journal)
+                return open_run(uri, experiment, name, {}, run_id=run_id, journal=self.journal, data=data)
             except TrackingError as error:
                 log.warning("%s; a new run is begun there, from the checkpoint", error)
-        return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal)
+        return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
 
     def finish(self, summary: dict[str, Any]) -> None:
         """Write down what came of the run; from now on it is finished."""

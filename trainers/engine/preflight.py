@@ -13,9 +13,10 @@ from pathlib import Path
 from urllib.parse import urlparse
 
 from data.errors import DataError
+from data.redact import redacted
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
-from trainers.engine.places import refuse_unwritable
+from trainers.engine.places import passing, refuse_unwritable
 from trainers.engine.tracking_server import resolve_uri
 from trainers.recipe import Recipe, RecipeError
 
@@ -49,6 +50,23 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
         _check_resources(recipe, cpus, gpus or 0)
     if nodes > 1:
         _check_reachable(recipe)
+
+
+def check_kept(recipe: Recipe, output: Path) -> None:
+    """Raise RecipeError for a job that would leave its model or its tracking in Ray's copy of its folder.
+
+    recipe: resolved. output: the folder of the run, or of the sweep.
+    """
+    uri, lost = recipe.run.tracking_uri or "", list[str]()
+    if passing(output) and not recipe.run.storage:
+        lost.append("--run.output /FOLDER/NAME (of a sweep: --output), or MULTICSE_STORAGE=URL for several machines")
+    if uri.startswith("sqlite:") and passing(Path(uri.partition(":///")[2])):
+        lost.append("--run.tracking_uri sqlite:////FOLDER/mlflow.db, or MLFLOW_TRACKING_URI=http://… for several machines")
+    if lost:
+        raise RecipeError(
+            f"this job runs in Ray's copy of its folder, {Path.cwd()}, which goes with the job: nobody would find there "
+            f"what it makes. Give {'; and '.join(lost)} (the variables by --runtime-env-json, see docs/cluster.md)"
+        )
 
 
 def check_settings(recipe: Recipe) -> None:
@@ -189,10 +207,13 @@ def _check_reachable(recipe: Recipe) -> None:
 
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, object]]:
-    """Name, licence, source, size and languages of what a recipe reads, for a model card."""
+    """Of what each stream of a recipe reads: name, place, size, digest, licence, source and languages.
+
+    For model cards and for the tracker.
+    """
     opened = {name: stream.open() for name, stream in recipe.streams.items()}
     return [
-        {"name": shards.name or name, "samples": shards.samples}
-        | {fact: getattr(shards, fact) for fact in ("licence", "source", "languages")}
+        {"stream": name, "name": shards.name or name, "place": redacted(recipe.streams[name].shards)}
+        | {fact: getattr(shards, fact) for fact in ("samples", "digest", "licence", "source", "languages")}
         for name, shards in opened.items()
     ]

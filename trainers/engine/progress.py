@@ -19,16 +19,22 @@ def duration(seconds: float) -> str:
 
 
 def render(line: dict[str, Any]) -> str:
-    """``step 120/512  text 0.412  image 3.2  812 samples/s  data wait 1 %  1 min left``."""
+    """``step 120/512  text 0.412  image 3.2  lee-dev 47.40  812 samples/s  data wait 1 %  1 min left``."""
     losses = [
         f"{name.removeprefix('train/')} {value:.4g}"
         for name, value in line.items()
         if name.startswith("train/") and name.count("/") == 1
     ]
+    scores = [
+        f"{name.rpartition('/')[0].rpartition('/')[2].partition('?')[0]} {value:.2f}"  # of a task on a file its name
+        for name, value in line.items()
+        if name.startswith("eval/")
+    ]
     wait = sum(value for name, value in line.items() if name.endswith("/wait_share"))
     parts = [
         f"step {line['step']}/{line['steps']}",
         *losses,
+        *scores,
         f"{line['time/samples_per_second']:.0f} samples/s",
         f"data wait {100 * wait:.0f} %",
         f"{duration(line['left'])} left",

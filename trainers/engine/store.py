@@ -14,6 +14,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from data.redact import redacted
+
 log = logging.getLogger(__name__)
 
 KEPT = 2
@@ -32,7 +34,10 @@ Fill = Callable[[Path], None]
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be kept or read; the text says where, why and what to do."""
+    """A checkpoint that cannot be kept or read; the text says where, why and what to do, and no URL's password."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(redacted(text))
 
 
 class Store:
@@ -54,7 +59,7 @@ class Store:
             try:
                 self._files, self._root = pyarrow.fs.FileSystem.from_uri(place)
             except (OSError, ValueError) as error:
-                raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from error
+                raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from None
             self._disk = pyarrow.fs.LocalFileSystem()
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
@@ -81,7 +86,7 @@ class Store:
             try:
                 return self.get(step)
             except (OSError, CheckpointError) as error:
-                log.warning("checkpoint of step %d in %s is left out: %s", step, self.place, error)
+                log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
         return None
 
     def get(self, step: int) -> Path:
@@ -121,7 +126,7 @@ class Store:
             self._error, self._last = None, step
         except Exception as error:  # of the disk, the store, safetensors, torch: training does not depend on them
             self._error = error
-            log.error("%s. Training goes on.", self._said(step))
+            log.error("%s. Training goes on.", redacted(self._said(step)))
 
     def _said(self, step: int) -> str:
         before = "there is none before it" if self._last is None else f"that of step {self._last} is as it was"

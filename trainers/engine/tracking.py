@@ -6,8 +6,8 @@ import logging
 import re
 import tempfile
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from trainers.engine.tracking_server import (
     TrackingError,
     brief,
     connect,
+    data_set,
     environment_tags,
     import_mlflow,
     metric_name,
@@ -43,13 +44,14 @@ def open_run(
     tags: Mapping[str, str] | None = None,
     run_id: str | None = None,
     journal: Path | None = None,
+    data: Sequence[Mapping[str, Any]] = (),
 ) -> RunHandle:
     """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
 
     uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
     SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and signatures
     of URLs are left out of them and of tags. Tags: what MLflow knows of its own accord (user, script, git commit), versions
-    of the libraries, CPUs and GPU.
+    of the libraries, CPUs and GPU. data: what the run reads, as `describe_shards_of` says it: its inputs in MLflow.
 
     Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
     """
@@ -64,6 +66,8 @@ def open_run(
             client.log_batch(run.info.run_id, params=kept)
         else:
             run = _go_on(client, uri, run_id)
+        if data:  # MLflow keeps the same data set of a run once
+            client.log_inputs(run.info.run_id, [data_set(row) for row in data])
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
 
 
@@ -119,6 +123,8 @@ class RunHandle:
     experiment_id: str
     artifact_uri: str
     journal: Path | None = None
+    figures: list[str] = field(default_factory=list)
+    """Artifacts that `log_figure` made, in their order."""
 
     def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
         """Send what the workers' journal still holds. See the function `drain`."""
@@ -138,8 +144,14 @@ class RunHandle:
 
         with tempfile.TemporaryDirectory() as place:
             kept = Path(place) if self.journal is None else self.journal.parent.resolve() / "figures"
-            for file in save(figure, kept, re.sub(r"[^\w\-.]", "_", name)):
+            files = save(figure, kept, re.sub(r"[^\w\-.]", "_", name))
+            self.figures.append(f"figures/{files[0].name}")
+            for file in files:
                 self.log_artifact(file, "figures")
+
+    def describe(self, text: str) -> None:
+        """What MLflow's page says of the run; Markdown."""
+        self._do({"do": "describe", "text": text})
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
         """Metrics that belong to the run as a whole, sent at once. Raises what MLflow raises."""
@@ -149,13 +161,13 @@ class RunHandle:
         values = [Metric(metric_name(key), float(value), now, step) for key, value in metrics.items()]
         connect(self.uri).log_batch(self.run_id, metrics=values)
 
-    def register(self, export: Path, name: str, alias: str | None = None) -> None:
+    def register(self, export: Path, name: str, alias: str | None = None, text: str = "") -> None:
         """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.
 
         ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that
-        the alias was given to last.
+        the alias was given to last. text: what MLflow's page says of the version; Markdown.
         """
-        self._do({"do": "register", "path": str(export.resolve()), "name": name, "alias": alias})
+        self._do({"do": "register", "path": str(export.resolve()), "name": name, "alias": alias, "text": text})
 
     def finish(self, status: str = "FINISHED") -> None:
         """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
@@ -189,11 +201,13 @@ def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
     elif line["do"] == "artifacts":
         upload = client.log_artifacts if Path(line["path"]).is_dir() else client.log_artifact
         upload(run_id, line["path"], line["folder"] or None)
+    elif line["do"] == "describe":
+        client.set_tag(run_id, "mlflow.note.content", line["text"])
     elif line["do"] == "register":
-        _register(uri, run_id, Path(line["path"]), line["name"], line["alias"])
+        _register(uri, run_id, Path(line["path"]), line["name"], line["alias"], line.get("text", ""))
 
 
-def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None) -> None:
+def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None, text: str) -> None:
     mlflow = import_mlflow()
     from mlflow import sentence_transformers as flavor
 
@@ -218,6 +232,7 @@ def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None)
         )
     finally:
         mlflow.set_tracking_uri(before)
+    client.update_model_version(name, logged.registered_model_version, description=text)
     if alias is not None:
         client.set_registered_model_alias(name, alias, logged.registered_model_version)
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -148,6 +149,28 @@ def environment_tags() -> dict[str, str]:
     tags = {f"version.{name}": version for name, version in library_versions().items()}
     tags |= {"cpus": str(os.cpu_count()), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none"}
     return dict(resolve_tags(tags))
+
+
+def source_tags() -> dict[str, str]:
+    """MLflow's Source: the script that this process runs, and the git commit that it is of, where there is one."""
+    import_mlflow()
+    from mlflow.tracking.context.registry import resolve_tags
+
+    return {name: value for name, value in resolve_tags().items() if name.startswith("mlflow.source.")}
+
+
+def data_set(row: Mapping[str, Any]) -> Any:
+    """A row of `describe_shards_of` as a training data set of MLflow, with its digest, licence and size."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    place, licence = row["place"], row["licence"] or "unknown"
+    kind = urlsplit(place).scheme or "local"
+    profile = {"num_rows": row["samples"], "licence": licence, "source": row["source"], "languages": row["languages"]}
+    tags = {"mlflow.data.context": "training", "stream": row["stream"], "licence": licence}
+    return DatasetInput(
+        Dataset(row["name"], row["digest"], kind, json.dumps({"uri": place}), profile=json.dumps(profile)),
+        [InputTag(name, value) for name, value in tags.items()],
+    )
 
 
 def metric_name(name: str) -> str:

@@ -26,7 +26,7 @@ from trainers.engine.tracking import RunHandle
 from trainers.method import Method
 from trainers.recipe import Recipe
 from trainers.tuning.trial import SEEDS, Plan, run_folder
-from trainers.tuning.trials import Trial
+from trainers.tuning.trials import Trial, short_names, show
 from trainers.tuning.watch import Watch
 
 Scores = dict[str, dict[str, float]]
@@ -100,11 +100,12 @@ def deliver_best(
     output: Path,
     model: str,
     alias: str,
+    why: str,
 ) -> tuple[dict[str, Any], list[Scores]]:
     """Export, card, figures and registered version of the best trial's model (of several seeds the first's), and its
     held-out scores of every seed. Returns what `trainers.engine.launch.deliver` does.
 
-    ended: the trial as Tune has it.
+    ended: the trial as Tune has it. why: it is the best, see `reason`.
     """
     shutil.rmtree(output, ignore_errors=True)
     with checkpoints(ended) as folders:
@@ -129,9 +130,18 @@ def deliver_best(
             "skipped": {},
             "skips": {},
         }
-        return deliver(recipe, parent, outcome, output / "checkpoint", output, alias), after
+        return deliver(recipe, parent, outcome, output / "checkpoint", output, alias, why), after
 
 
 def best_step(trial: Trial) -> int:
     """The step of a trial's highest score."""
     return max(trial.points, key=lambda point: point[1], default=(0, 0.0))[0]
+
+
+def reason(best: Trial, plain: Trial, count: int, metric: str) -> str:
+    """The sentence that says why a sweep of `count` trials keeps this one. plain: the recipe as it stands."""
+    names = short_names(list(best.changes))
+    settings = ", ".join(f"{names[path]} {show(value)}" for path, value in best.changes.items())
+    other = f"; as it stands the recipe comes to {plain.score:.2f}" if plain.scored else ""
+    what = f"{best.label} of {count}, {settings or 'the recipe as it stands'},"
+    return f"It is {what} since none has a better {metric} ({best.score:.2f}{other if best.changes else ''})."

@@ -22,7 +22,7 @@ from trainers.tuning.trials import Trial, short_names, show, varied
 FEWEST = 8
 """Trials without which importance is not estimated."""
 DECADES = 30.0
-"""Numbers whose largest is so many times their least are drawn, and counted, as logarithms."""
+"""Numbers whose largest is so many times their least are drawn, and counted, as logarithms; learning rates always are."""
 
 Defaults = Mapping[str, Mapping[str, Any]]
 """Pipeline -> dotted path -> the value of the recipe as it stands."""
@@ -81,7 +81,7 @@ def study(trials: Sequence[Trial], pipeline: str, own: Mapping[str, Any], logari
     distributions: dict[str, BaseDistribution] = {}
     rows: list[dict[str, Any]] = [{} for _ in shown]
     for path, values in columns.items():
-        distribution = _distribution(values)
+        distribution = _distribution(path, values)
         if isinstance(distribution, CategoricalDistribution):
             values = [show(value) for value in values]
         elif distribution.log and logarithms:
@@ -107,11 +107,11 @@ def study(trials: Sequence[Trial], pipeline: str, own: Mapping[str, Any], logari
     return found
 
 
-def _distribution(values: Sequence[Any]) -> Any:
+def _distribution(path: str, values: Sequence[Any]) -> Any:
     if not all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values):
         return CategoricalDistribution(list(dict.fromkeys(show(value) for value in values)))
     low, high = min(values), max(values)
-    return FloatDistribution(low, high, log=low > 0 and high / low >= DECADES)
+    return FloatDistribution(low, high, log=low > 0 and (path.endswith(".lr") or high / low >= DECADES))
 
 
 def _figure(draw: Callable[..., Any], of: optuna.Study, least: int, **settings: Any) -> Figure:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,12 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search.sample import Float
 
+from data.redact import redacted
 from trainers import registry
 from trainers.engine.launch import resolve, travelling
 from trainers.engine.preflight import check
 from trainers.engine.tracking import RunHandle
+from trainers.engine.tracking_server import source_tags
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning import space as spaces
 from trainers.tuning.room import resources
@@ -135,6 +137,8 @@ def check_sweep(sweep: Sweep) -> None:
             f"the recipes select on different tasks, {sorted(map(str, selects))}; give --evaluation.select ONE"
         )
     for pipeline, recipe in sweep.recipes.items():
+        _check_secrets({"run.storage": [recipe.run.storage]})
+        _check_secrets({path: spaces.values_to_try(path, domain) for path, domain in sweep.spaces[pipeline].items()})
         check(recipe)
         spaces.check(sweep.spaces[pipeline], recipe)
         if sweep.searcher == "optuna" or sweep.scheduler == "pbt":
@@ -144,6 +148,17 @@ def check_sweep(sweep: Sweep) -> None:
                 check(recipe.replace(path, value))
     if sweep.searcher == "grid":
         assignments(sweep)
+
+
+def _check_secrets(values: Mapping[str, Iterable[object]]) -> None:
+    """Raise RecipeError for a password in what Ray Tune writes down beside its trials."""
+    for path, several in values.items():
+        for value in several:
+            if redacted(str(value)) != str(value):
+                raise RecipeError(
+                    f"{path}={redacted(str(value))!r} holds a password, which Ray Tune would write down with its trials. "
+                    "Give it where the protocol looks for it, for S3 in AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+                )
 
 
 def _check_pbt(sweep: Sweep) -> None:
@@ -237,7 +252,9 @@ def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
         folder=str(folder),
         experiment=sweep.experiment,
         parent=parent.run_id,
+        metric=sweep.metric,
         seeds=sweep.seeds,
+        source=source_tags(),
         methods=registry.loaded(),
     )
 

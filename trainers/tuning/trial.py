@@ -34,7 +34,7 @@ from trainers.engine.journal import Journal
 from trainers.engine.launch import train
 from trainers.engine.loop import Engine
 from trainers.engine.output import store_of
-from trainers.engine.preflight import check
+from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.store import Fill, Store
 from trainers.engine.tracker import Tracker
@@ -72,8 +72,12 @@ class Plan:
     """Of MLflow."""
     parent: str
     """The MLflow run of the sweep."""
+    metric: str
+    """See `Sweep.metric`."""
     seeds: tuple[int, ...]
     """At least one."""
+    source: Mapping[str, str] = field(default_factory=dict)
+    """What `source_tags` says on the driver; a trial's process is a script of Ray's."""
     methods: Mapping[str, str] = field(default_factory=dict)
     """What `registry.loaded` says on the driver: methods in files of the user's own."""
 
@@ -182,16 +186,16 @@ def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any])
     uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output) / "journal.jsonl"
     own = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
     tags = {f"changed.{path}": str(value) for path, value in changed.items()}
-    end, pause = time.monotonic() + PATIENCE, 1.0
+    data, end, pause = describe_shards_of(recipe), time.monotonic() + PATIENCE, 1.0
     while True:
         try:
             found = (Journal(journal).header() or {}).get("run_id")
             if found is None:
                 runs = find_runs(uri, plan.experiment, own)
                 found = runs[0].run_id if runs else None
-            everything = {**own, "identity": recipe.identity(), **tags}
+            everything = {**own, "identity": recipe.identity(), **tags, **plan.source}
             name = f"trial {trial_id}"
-            return open_run(uri, plan.experiment, name, recipe.flat(), everything, run_id=found, journal=journal)
+            return open_run(uri, plan.experiment, name, recipe.flat(), everything, found, journal, data)
         except Exception as error:
             if time.monotonic() > end:
                 raise

@@ -58,6 +58,10 @@ class Trial:
             raise ValueError(f"{self.label} is {self.status} and has no score (best: {self.best})")
         return self.best
 
+    def metrics(self, metric: str) -> dict[str, float]:
+        """The score as runs log their best one: ``{"best/lee-dev/spearman": 45.2}``. metric: `Sweep.metric`."""
+        return {f"best/{metric.removeprefix('-')}": -self.score if metric.startswith("-") else self.score}
+
     @property
     def label(self) -> str:
         """``trial 4``."""

@@ -111,7 +111,7 @@ class Watch(tune.Callback):
         ended = sum(record.ended for record in records)
         if (best := best_trial(records)) is not None:
             with contextlib.suppress(Exception):  # the sweep does not depend on the server
-                self.parent.log_metrics({"sweep/best": best.score}, ended)
+                self.parent.log_metrics(best.metrics(self.plan.metric), ended)
 
     def end_runs(self, record: Trial, checkpoint: tune.Checkpoint | None = None) -> None:
         """End the MLflow runs of a trial that ended, whatever became of its process. Raises nothing.

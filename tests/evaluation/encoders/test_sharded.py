@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import EvaluationError, Sound, evaluate
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
+from tests.small import in_processes
 
 RNG = np.random.default_rng(0)
 IMAGES: list[Any] = [RNG.integers(0, 256, (3 + i % 4, 5, 3), dtype=np.uint8) for i in range(7)]
@@ -75,7 +74,7 @@ def check(rank: int, folder: Path) -> None:
     wanted: type[Exception] = RuntimeError if rank == 1 else EvaluationError
     with pytest.raises(wanted, match="out of memory on purpose"):
         ShardedEncoder(FailsOnRankOne()).encode(ITEMS)
-    with pytest.raises(EvaluationError, match=r"different lists \(\[7, 6\] items by rank\)"):
+    with pytest.raises(EvaluationError, match=r"\[7, 6\]"):
         encoder.encode(ITEMS[: 7 - rank])
     np.testing.assert_array_equal(encoder.encode(ITEMS), alone)  # the group still works after an error
     check_others(rank, folder)
@@ -108,14 +107,13 @@ def check_others(rank: int, folder: Path) -> None:
         assert found[task] == pytest.approx(metrics, abs=1e-5)
 
 
-def test_two_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_processes(tmp_path: Path) -> None:
     write_raw(tmp_path / "STSB.dev.raw.tsv", rated(31))
     captions, labels = [[f"c{i}", f"d{i}"] for i in range(9)], [i % 3 for i in range(9)]
     for make, name in ((image_shards, "images"), (sound_shards, "sounds")):
         make(tmp_path / name, captions, labels)
         (tmp_path / "classes.json").write_text('["c0", "c1", "c2"]')
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parents[2]), str(Path(__file__).parent)]))
-    mp.spawn(worker, args=(str(tmp_path),), nprocs=2)
+    in_processes(worker, str(tmp_path))
     assert {path.name for path in tmp_path.glob("done-*")} == {"done-0", "done-1"}
 
 

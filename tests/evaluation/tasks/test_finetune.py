@@ -44,11 +44,10 @@ def states(encoder: FolderEncoder) -> dict[str, torch.Tensor]:
     return {name: value.clone() for name, value in encoder.model.state_dict().items()}
 
 
-@pytest.mark.parametrize("head", ["linear", "three-layers"])
-def test_learns_and_leaves_the_encoder_alone(head: str, encoder: FolderEncoder, data: Labelled) -> None:
+def test_learns_and_leaves_the_encoder_alone(encoder: FolderEncoder, data: Labelled) -> None:
     before, training = states(encoder), encoder.model.training
     vectors = encoder.encode(["the dog runs"])
-    task = FinetuneTask("order", data, FAST, head)
+    task = FinetuneTask("order", data, FAST, "three-layers")
     assert task.sentences() == []
     torch.manual_seed(5)
     expected = torch.rand(3)

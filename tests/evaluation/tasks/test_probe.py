@@ -151,15 +151,14 @@ def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("parts", "protocol"),
+    ("parts", "protocol", "classes"),
     [
-        (["all"], TEST.replace(kfold=5)),
-        (["all"], FAST),
-        (["train", "test"], RELEASED),
-        (["train", "dev", "test"], TEST.replace(nhid=50)),
+        (["all"], TEST.replace(kfold=5), 4),
+        (["all"], FAST, 2),
+        (["train", "test"], RELEASED, 4),
+        (["train", "dev", "test"], TEST.replace(nhid=50), 2),
     ],
 )
-@pytest.mark.parametrize("classes", [2, 4])
 def test_as_good_as_sklearn(parts: list[str], protocol: Protocol, classes: int) -> None:
     x, y = synthetic(3000, classes)
     rows = np.array_split(np.arange(3000), len(parts))

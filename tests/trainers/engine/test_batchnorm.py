@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from tests.small import in_processes
 from trainers.engine import batchnorm
 from trainers.engine.batchnorm import SyncedBatchNorm, synchronised
 
@@ -82,7 +82,7 @@ def _worker(number: int, folder: str) -> None:
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     alone = _train()
-    mp.spawn(_worker, args=(str(tmp_path),), nprocs=2)
+    in_processes(_worker, str(tmp_path))
     first, second = (load_file(tmp_path / f"{number}.safetensors") for number in range(2))
     assert first.keys() == alone.keys()
     for name, value in alone.items():

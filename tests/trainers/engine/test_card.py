@@ -77,11 +77,18 @@ def test_numbers_data_and_use() -> None:
     assert "| sts12 | spearman |  | 61.23 |  |" in body
     assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
     assert "| mine | unknown | unknown | unknown |" in body
-    assert "## Model\n\nTwo layers." in body and "Jian, Gao and Vosoughi." in body and "| epochs | 2.0 |" in body
+    assert "## Model\n\nTwo layers." in body and "| epochs | 2.0 |" in body
+    assert "```bibtex\n@inproceedings{jian2022nonlinguistic,\n  author = {Jian, Yiren and" in body
     assert (
         "| samples of `text` a batch | 64 |" in body and "| optimizer of `text` | AdamW, lr 3e-05, schedule linear |" in body
     )
     assert "torch 2.13.0" in body and '"temperature": 0.05' in body and "print(1)" in body
+
+
+@pytest.mark.parametrize(("step", "said"), [(0, True), (125, False)])
+def test_a_training_that_did_not_improve_says_so(step: int, said: bool) -> None:
+    card = model_card(RECIPE, DATA, NUMBERS | {"best_step": step}, {}, TEXT)
+    assert ("no later ones scored higher" in card) is said
 
 
 def test_places_of_the_machine_stay_private() -> None:

@@ -15,16 +15,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 import trainers.engine.loop
+from tests.small import text_only
 from trainers.engine.checkpoint import load_method
 from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import schedule_factor
 from trainers.engine.output import store_of
+from trainers.engine.progress import render
 from trainers.engine.step import NonFiniteLoss
 from trainers.engine.window import Window
 from trainers.method import StepOutput
 from trainers.recipe import OptimConfig, Recipe
-from trainers.simcse import SimCSEConfig
 
 
 class Memory:
@@ -45,7 +46,7 @@ class Memory:
 
     def losses(self) -> dict[int, dict[str, float]]:
         return {
-            step: {name: v for name, v in values.items() if name.startswith(("train/", "eval/"))}
+            step: {name: v for name, v in values.items() if name.startswith(("train/", "eval/", "best/"))}
             for step, values in self.values.items()
         }
 
@@ -104,12 +105,36 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     same_weights(before.method, after.method)
 
 
+def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of the newest evaluation; without a task that chooses, of the first that is watched, and the last one is kept."""
+    lines: list[dict[str, Any]] = []
+    memory = Memory()
+    monkeypatch.setattr(memory, "progress", lines.append)
+    watched = recipe.replace("evaluation.select", None).replace("evaluation.watch", ("lee-dev",))
+    summary = engine(watched, memory).run()
+    scores = {step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if step % 3 == 0}
+    assert [line["eval/lee-dev/spearman"] for line in lines] == [scores[0]] * 3 + [scores[3]] * 3
+    assert f"  lee-dev {scores[3]:.2f}  " in render(lines[-1])
+    assert (summary["best_step"], summary["best_score"]) == (6, None)
+
+
 def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe) -> None:
     frozen = recipe
     for turn in ("text", "image", "audio"):
         frozen = frozen.replace(f"optim.{turn}.lr", 0.0)
     _, result, _ = run(frozen.replace("evaluation.every", 1).replace("evaluation.patience", 2))
     assert result["steps"] == 2 and result["best_step"] == 0
+
+
+def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
+    """The development task gives these scores, one at each evaluation."""
+    script, real = iter(scores), trainers.engine.loop.evaluate
+
+    def evaluate(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
+        dev = [task.name for task in tasks] == ["lee-dev"]
+        return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
+
+    monkeypatch.setattr(trainers.engine.loop, "evaluate", evaluate)
 
 
 SCORES = [50.0, 60.0, 59.0, 61.0, 60.0, 62.0, 40.0]  # before training and after each of the six steps
@@ -123,19 +148,15 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, counts: str, keep: str, steps: int, kept: int
 ) -> None:
     """SG-BERT's code counts every decrease, never sets the count back, and reports the last weights; we differ."""
-    script = iter(SCORES)
-    real = trainers.engine.loop.evaluate
-
-    def scripted(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
-        dev = [task.name for task in tasks] == ["lee-dev"]
-        return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
-
-    monkeypatch.setattr(trainers.engine.loop, "evaluate", scripted)
+    scripted(monkeypatch, SCORES)
     changed = recipe.replace("evaluation.every", 1).replace("evaluation.patience", 2)
-    _, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
+    memory, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
     same_weights(made.method, load_method(Path(recipe.run.output) / "checkpoint"))
     assert (made.best is None) == (keep == "last")
+    # A tracker's table shows the last value of a metric, and is to be sorted by what was kept.
+    last = memory.values[steps]
+    assert (last["best/lee-dev/spearman"], last["best/step"]) == (SCORES[kept], kept)
 
 
 @pytest.mark.parametrize(("allowed", "chosen"), [(True, 0), (False, 3)])
@@ -143,14 +164,7 @@ def test_the_untrained_weights_may_not_be_chosen(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, allowed: bool, chosen: int
 ) -> None:
     """Released NonLing-CSE evaluates first after 125 steps."""
-    script = iter([70.0, 50.0, 60.0, 61.0, 50.0, 50.0, 50.0])
-    real = trainers.engine.loop.evaluate
-
-    def scripted(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
-        dev = [task.name for task in tasks] == ["lee-dev"]
-        return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
-
-    monkeypatch.setattr(trainers.engine.loop, "evaluate", scripted)
+    scripted(monkeypatch, [70.0, 50.0, 60.0, 61.0, 50.0, 50.0, 50.0])
     _, result, _ = run(recipe.replace("evaluation.every", 1).replace("evaluation.choose_untrained", allowed))
     assert result["best_step"] == chosen
 
@@ -200,11 +214,7 @@ def test_settings_that_save_memory_change_no_result(
 def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     if sys.version_info < (3, 12):  # the compiler imports setuptools, which cannot replace distutils in a test session
         monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
-    content = still(recipe).model_dump()
-    content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))
-    content["method"] = SimCSEConfig(head="none")
-    content["evaluation"] |= {"select": None, "final": ()}
-    text = Recipe.model_validate(content).replace("run.max_steps", 2)
+    text = text_only(still(recipe)).replace("run.max_steps", 2)
     plain, _, _ = run(text)
     compiled, _, made = run(text.replace("run.compile", True).replace("run.output", str(tmp_path / "compiled")))
     encoder: Any = made.method.sentence_encoder
@@ -281,21 +291,3 @@ def test_schedules_are_those_of_transformers(kind: str) -> None:
     for step in range(100):
         ours = schedule_factor(OptimConfig(warmup=0.1), kind, 100, step)
         assert ours == pytest.approx(theirs(step + 1 if step < 10 else step))
-
-
-def test_warm_up_in_steps_may_outlast_the_run() -> None:
-    """[DISAGREE 4.5] 4,320 steps of CLAP on Clotho never reach the top of a warm-up of 9,600."""
-    factors = [schedule_factor(OptimConfig(warmup=9600), "cosine", 4320, step) for step in range(4320)]
-    assert max(factors) == factors[-1] == pytest.approx(0.45)
-    assert 9e-5 * max(factors) == pytest.approx(4.05e-5)
-
-
-def test_disagree_4_4_a_schedule_that_is_ahead_never_warms_up() -> None:
-    """The released CyCLIP counts its first epoch as the second, so on CC3M it begins behind its warm-up of 10,000 steps."""
-    an_epoch, steps = 35_083, 64 * 35_083
-    released = OptimConfig(warmup=10_000, ahead=an_epoch)
-    first, last = (schedule_factor(released, "cosine", steps, step) for step in (0, steps - 1))
-    assert first == pytest.approx(0.5 * (1 + math.cos(math.pi * (an_epoch - 10_000) / (steps - 10_000)))) and first > 0.99
-    assert 0 < last < 1e-3  # the cosine's argument is beyond pi: it has begun to rise again
-    assert last > min(schedule_factor(released, "cosine", steps, step) for step in range(steps - an_epoch - 9, steps, 99))
-    assert schedule_factor(OptimConfig(warmup=10_000), "cosine", steps, 0) == pytest.approx(1e-4)

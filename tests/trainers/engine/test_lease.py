@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from trainers.recipe import RecipeError
 
 @pytest.fixture
 def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setattr(lease, "RENEWED", 0.1)
+    monkeypatch.setattr(lease, "RENEWED", 0.5)
     return Store(f"file://{tmp_path}/store", tmp_path / "local")
 
 
@@ -32,28 +33,36 @@ def test_a_holder_that_lives_is_named(store: Store) -> None:
 def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
     """A worker outlives its dead driver a while; the lock ends with its process."""
     program = f"""
-import time
+import sys
 from pathlib import Path
 from trainers.engine.lease import held
 with held(Path({str(tmp_path)!r})):
     print("held", flush=True)
-    time.sleep(1)
+    sys.stdin.read()
 """
-    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None and other.stdout.readline() == "held\n"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None and other.stdout.readline() == "held\n"
         with pytest.raises(RecipeError, match=rf"run\.output=.* process {other.pid} on "), held(tmp_path):
             pass
-        with held(tmp_path, wait=30):
+        threading.Timer(0.5, other.stdin.close).start()
+        with held(tmp_path, wait=300):
             assert (tmp_path / lease.DRIVER).read_text().startswith(f"process {os.getpid()} on ")
 
 
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
-def test_a_dead_holder_is_in_nobodys_way(store: Store, host: str) -> None:
+def test_a_dead_holder_is_in_nobodys_way(store: Store, host: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On this machine that is seen at once, on another one when it does not say that it lives."""
     place = lease.socket.gethostname() if host == "here" else host
     store.write(HOLDER, json.dumps({"host": place, "process": 2**22 + 1, "run": "x", "count": 0}).encode())
-    began = time.monotonic()
+    pauses: list[float] = []
+    sleep = time.sleep
+
+    def pause(seconds: float) -> None:
+        pauses.append(seconds)
+        sleep(seconds)
+
+    monkeypatch.setattr(time, "sleep", pause)
     with leased(store):
-        waited = time.monotonic() - began
-        assert (waited >= 0.4) == (host == "elsewhere")
+        assert bool(pauses) == (host == "elsewhere")
         assert b'"run": "x"' not in (store.read(HOLDER) or b"")

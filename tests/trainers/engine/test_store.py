@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from trainers.engine import store as module
+from trainers.engine.checkpoint import read_state
 from trainers.engine.store import KEPT, CheckpointError, Store, name_of, whole
+from trainers.recipe import Recipe
 
 
 def fill(text: str) -> module.Fill:
@@ -64,6 +68,40 @@ def test_a_full_disk_leaves_the_one_before_and_says_so(tmp_path: Path, caplog: p
     assert store.newest() == tmp_path / name_of(3) and not list(tmp_path.glob("*.part"))
 
 
+WRITES = """
+import resource, sys
+from pathlib import Path
+import torch
+from trainers.engine.checkpoint import write
+from trainers.engine.store import Store
+from trainers.recipe import Recipe
+folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
+weights = {"w": torch.arange(1000.0)}
+large = torch.zeros(200_000)
+store = Store(str(folder))
+store.save(3, lambda place: write(place, recipe, weights, None, {"step": 3}), wait=True)
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+store.save(6, lambda place: write(place, recipe, {"w": large}, None, {"step": 6}))
+store.save(9, lambda place: write(place, recipe, weights, None, {"step": 9, "large": large}))
+store.save(12, lambda place: write(place, recipe, weights, weights, {"step": 12}), wait=True)
+"""
+
+
+def test_a_disk_that_takes_no_more_ends_no_process(recipe: Recipe, tmp_path: Path) -> None:
+    """Neither where the weights do not fit nor where the optimizers do not. What a full disk does, a limit of sizes does."""
+    (tmp_path / "recipe.json").write_text(recipe.to_json())
+    place = tmp_path / "checkpoint"
+    command = [sys.executable, "-c", WRITES, str(place), str(tmp_path / "recipe.json")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
+    assert done.returncode == 0, done.stderr
+    for step in (6, 9):
+        assert f"step {step} could not be written to {place}" in done.stderr
+    assert done.stderr.count("that of step 3 is as it was") == 2
+    assert Store(str(place)).steps() == [12, 3] and not list(place.glob("*.part"))
+    for step in (3, 12):
+        assert read_state(Store(str(place)).get(step))["step"] == step
+
+
 def test_what_a_killed_process_left_is_not_a_checkpoint(tmp_path: Path) -> None:
     part = tmp_path / f"{name_of(6)}.part"
     part.mkdir()
@@ -74,6 +112,11 @@ def test_what_a_killed_process_left_is_not_a_checkpoint(tmp_path: Path) -> None:
     assert store.newest() is None
     store.save(6, fill("step 6"), wait=True)
     assert store.newest() == tmp_path / name_of(6) and not part.exists()
+
+
+def test_no_password_is_in_a_message() -> None:
+    with pytest.raises(CheckpointError, match=r"run\.storage='s3://\*\*\*@bucket"):
+        Store("s3://me:hidden@bucket/runs?no_such_option=1")
 
 
 def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -78,6 +78,17 @@ def test_a_run_has_its_parameters_and_what_it_can_be_repeated_with(uri: str) -> 
     assert {"mlflow.user", "mlflow.source.name", "version.torch"} <= set(data.tags)
 
 
+def test_data_sets_are_inputs_of_a_run_once(uri: str) -> None:
+    row = {"stream": "text", "name": "wiki", "place": "s3://bucket/wiki", "digest": "0123456789abcdef", "samples": 20}
+    data = [{**row, "licence": "CC BY-SA 4.0", "source": "here", "languages": ("en",)}]
+    run = open_run(uri, "data", "a-run", {}, data=data)
+    open_run(uri, "data", "a-run", {}, run_id=run.run_id, data=data)
+    ((kept, tags),) = ((one.dataset, {tag.key: tag.value for tag in one.tags}) for one in content(run).inputs.dataset_inputs)
+    assert (kept.name, kept.digest, kept.source_type) == ("wiki", "0123456789abcdef", "s3")
+    assert json.loads(kept.source) == {"uri": "s3://bucket/wiki"} and json.loads(kept.profile)["num_rows"] == 20
+    assert tags == {"mlflow.data.context": "training", "stream": "text", "licence": "CC BY-SA 4.0"}
+
+
 def test_secrets_of_urls_reach_neither_parameters_nor_tags(uri: str) -> None:
     url = "s3://me:hidden@bucket/x.tar?token=hidden"
     data = content(open_run(uri, "secret", "b-run", {"shards": url}, {"changed.shards": url})).data
@@ -215,6 +226,7 @@ def test_what_the_server_missed_is_drained(
         assert not run.drain(path, timeout=0.3)
         assert f"python pipelines/track.py sync {path}" in caplog.text
         run.log_artifact(tmp_path / "result.txt")
+        run.describe("Before and after.")
         run.finish()
     assert content(run).info.status == "RUNNING"
     assert track.main(["sync", str(path), "--timeout", "0.2"]) == 1
@@ -222,7 +234,7 @@ def test_what_the_server_missed_is_drained(
     server.away = False
     assert track.main(["sync", str(path)]) == 0
     assert history(run, "m") == [(1, 1.0)]
-    assert content(run).info.status == "FINISHED"
+    assert content(run).info.status == "FINISHED" and content(run).data.tags["mlflow.note.content"] == "Before and after."
     from mlflow.artifacts import load_text
 
     assert load_text(f"{run.artifact_uri}/result.txt") == "result"
@@ -281,7 +293,8 @@ def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_
 
     encoder("mean").save(str(tmp_path / "export"))
     (tmp_path / "export" / "README.md").write_text("---\nlicense: other\n---\n\n# our card\n")
-    run.register(tmp_path / "export", "tiny")
+    run.register(tmp_path / "export", "tiny", text="Before and after.")
+    assert mlflow.MlflowClient(run.uri).get_model_version("tiny", "1").description == "Before and after."
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(run.uri)
     try:

@@ -8,6 +8,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 
+from trainers.tuning.best import reason
 from trainers.tuning.figures import study, sweep_figures
 from trainers.tuning.trials import Status, Trial, best_trial, ranked, short_names, show
 
@@ -45,6 +46,17 @@ def test_ranked_by_seeds_then_score() -> None:
     assert math.isnan(trials[4].best or 0) and not trials[4].scored
 
 
+def test_why_a_trial_is_kept() -> None:
+    plain, better = trial(0, 40.0), trial(7, 44.0, changes={RATE: 3.14e-6})
+    text = reason(better, plain, 16, METRIC)
+    assert text.startswith("It is trial 7 of 16, text.lr 3.14e-06,")
+    assert f"{METRIC} (44.00; as it stands the recipe comes to 40.00)." in text
+    assert "trial 0 of 16, the recipe as it stands," in (same := reason(plain, plain, 16, METRIC)) and "comes to" not in same
+    # What its runs log, whose losses are not negative.
+    assert better.metrics(METRIC) == {f"best/{METRIC}": 44.0}
+    assert trial(1, -0.5).metrics("-mlm-dev/loss") == {"best/mlm-dev/loss": 0.5}
+
+
 def test_names_and_values_are_short() -> None:
     assert [*short_names([RATE, "a.b.c.lr", "x.b.c.lr"]).values()] == ["text.lr", "a.b.c.lr", "x.b.c.lr"]
     assert [show(value) for value in (3.14e-6, [1, 2], None)] == ["3.14e-06", "(1, 2)", "None"]
@@ -72,6 +84,15 @@ def test_all_figures_of_a_sweep() -> None:
         assert scales["text.lr"] == "log" and scales["image.weight"] == "linear"
         assert len(drawn["learning_curves"].axes[0].lines) == 14
     assert dict(matplotlib.rcParams) == before
+
+
+def test_learning_rates_are_logarithms_however_near_they_are() -> None:
+    near = [trial(n, 40.0 + n, changes={RATE: 1e-4 * n, WEIGHT: 0.1 * n}) for n in range(1, 9)]
+    with sweep_figures(near, METRIC, {"visualcse": OWN}) as (figures, _):
+        scales = {axes.get_xlabel(): axes.get_xscale() for axes in dict(figures)["score_against"].axes}
+    assert scales["text.lr"] == "log" and scales["image.weight"] == "linear"
+    weighed = study(near, "visualcse", OWN, logarithms=True).trials  # what importance is estimated on
+    assert weighed[-1].params["text.lr"] == math.log10(8e-4) and weighed[-1].params["image.weight"] == 0.1 * 8
 
 
 def test_each_pipeline_has_its_figures_and_what_cannot_be_drawn_is_left_out_with_the_reason() -> None:

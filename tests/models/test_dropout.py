@@ -1,0 +1,60 @@
+"""The cheap dropout of a CPU drops at the rate that was asked for, each element by itself, and keeps the mean."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from models.dropout import Dropout, drop, exchange
+
+COUNT = 1_000_003  # not a multiple of the four elements that share a draw
+
+
+@pytest.mark.parametrize("p", [0.1, 0.3, 0.9])
+def test_rate_mean_and_independence(p: float) -> None:
+    torch.manual_seed(0)
+    dropped = drop(torch.ones(COUNT, dtype=torch.float64), p)
+    zero = (dropped == 0).double()
+    deviation = (p * (1 - p) / COUNT) ** 0.5
+    assert zero.mean() == pytest.approx(p, abs=5 * deviation)
+    assert dropped.mean() == pytest.approx(1, abs=5 * deviation / (1 - p))
+    assert dropped.unique().tolist() == [0, pytest.approx(1 / (1 - p), rel=1e-4 / (1 - p))]
+    for distance in range(1, 9):  # neighbours share a draw
+        together = ((zero[distance:] - p) * (zero[:-distance] - p)).mean()
+        assert together == pytest.approx(0, abs=5 * p * (1 - p) / COUNT**0.5), distance
+
+
+def test_the_gradient_has_the_mask_of_the_output() -> None:
+    torch.manual_seed(0)
+    x = torch.randn(33, 7, dtype=torch.float64, requires_grad=True)
+    out = drop(x, 0.4)
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    torch.testing.assert_close(gradient * x, out)
+    assert 0.3 < (gradient == 0).double().mean() < 0.5
+
+
+def test_torchs_generator_alone_says_what_is_dropped() -> None:
+    ones = torch.ones(100)
+    torch.manual_seed(3)
+    state = torch.get_rng_state()
+    first, second = drop(ones, 0.5), drop(ones, 0.5)
+    assert not torch.equal(first, second)
+    torch.set_rng_state(state)
+    assert torch.equal(drop(ones, 0.5), first) and torch.equal(drop(ones, 0.5), second)
+
+
+def test_probabilities_of_none_and_all() -> None:
+    assert torch.equal(drop(torch.ones(9), 0.0), torch.ones(9))
+    assert torch.equal(drop(torch.ones(9), 1.0), torch.zeros(9))
+
+
+def test_a_model_gets_it_everywhere_and_only_in_training() -> None:
+    model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)))
+    keys = list(model.state_dict())
+    exchange(model)
+    assert [type(part) for part in model.modules() if isinstance(part, nn.Dropout)] == [Dropout, Dropout]
+    assert [part.p for part in model.modules() if isinstance(part, Dropout)] == [0.2, 0.3] and list(
+        model.state_dict()
+    ) == keys
+    assert torch.equal(model[0].eval()(torch.ones(99)), torch.ones(99))

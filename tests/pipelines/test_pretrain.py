@@ -1,0 +1,69 @@
+"""The way for a language that has no BERT: what pretraining starts from, and what a tokenizer of one's own keeps."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+
+import pytest
+from transformers import AutoConfig, AutoTokenizer
+
+from models.fresh_bert import train_wordpiece
+from pipelines.pretrain import make_start, small
+from tests.small import add, write_encoder
+from trainers.recipe import Recipe, RecipeError
+
+
+def shards(folder: Path, *words: str) -> str:
+    """Without a dataset.json; as many bytes, whatever the words are."""
+    folder.mkdir()
+    with tarfile.open(folder / "text-train-000000.tar", "w") as tar:
+        for i in range(20):
+            add(tar, f"{i:02d}.txt", f"{' '.join(words)} {i}".encode())
+    return str(folder)
+
+
+@pytest.fixture
+def recipe(tmp_path: Path) -> Recipe:
+    recipe = (
+        small().replace("streams.text.shards", shards(tmp_path / "en", "house", "tree")).replace("run.output", str(tmp_path))
+    )
+    return recipe.replace("method.fresh.vocab_size", 100).replace("encoder.path", str(tmp_path / "starts"))
+
+
+def test_text_and_settings_decide_the_start(recipe: Recipe, tmp_path: Path) -> None:
+    first = make_start(recipe)
+    kept = {file: file.stat().st_mtime_ns for file in Path(first.encoder.path).iterdir()}  # type: ignore[union-attr]
+    assert make_start(recipe) == make_start(first) == first  # `first` is what recipe.json has
+    assert kept == {file: file.stat().st_mtime_ns for file in kept}
+    other = {
+        "streams.text.shards": shards(tmp_path / "de", "Bäume", "über"),
+        "method.fresh.vocab_size": 120,
+        "method.fresh.width": 24,
+        "method.fresh.lowercase": True,
+        "run.seed": 2,
+    }
+    made = {path: make_start(first.replace(path, value)) for path, value in other.items()}
+    places = {path: start.encoder.path for path, start in made.items()}  # type: ignore[union-attr]
+    assert len({*places.values(), first.encoder.path}) == 6  # type: ignore[union-attr]
+    assert len({start.identity() for start in (first, *made.values())}) == 6
+    assert AutoConfig.from_pretrained(places["method.fresh.width"]).hidden_size == 24
+    assert AutoTokenizer.from_pretrained(places["streams.text.shards"]).tokenize("über Bäume") == ["über", "Bäume"]
+    shutil.rmtree(tmp_path / "starts")
+    assert make_start(recipe) == first, "the same one, wherever and whenever it is made"
+
+
+def test_an_encoder_that_there_is_is_not_passed_over(recipe: Recipe, tmp_path: Path) -> None:
+    there = recipe.replace("encoder.path", write_encoder(tmp_path / "bert"))
+    with pytest.raises(RecipeError, match=r"encoder\.path.*further"):
+        make_start(there)
+    assert make_start(there.replace("method.fresh", None)).encoder == there.encoder
+    with pytest.raises(RecipeError, match=r"method\.fresh\.vectors"):
+        make_start(recipe.replace("method.fresh.vectors", str(tmp_path / "nowhere.txt")))
+
+
+@pytest.mark.parametrize(("lowercase", "want"), [(False, ["Äpfel", "über", "Bäume"]), (True, ["äpfel", "über", "bäume"])])
+def test_umlauts_and_accents_are_kept(lowercase: bool, want: list[str]) -> None:
+    tokenizer = train_wordpiece(["Äpfel über Bäume", "äpfel über bäume"] * 3, 200, lowercase)
+    assert tokenizer.tokenize("Äpfel über Bäume") == want

@@ -106,7 +106,7 @@ def test_every_script_does(script: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.cluster
 def test_the_workers_of_a_script_run_its_clone(elsewhere: Path) -> None:
-    said = run([sys.executable, ROOT / "pipelines" / "visualcse.py", *SMOKE, "1"], elsewhere)
+    said = run([sys.executable, ROOT / "pipelines" / "visualcse.py", *SMOKE[1:], "1"], elsewhere)
     assert "before" in said
 
 

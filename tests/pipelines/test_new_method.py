@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import pickle
 import re
-import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from pipelines import sweep
 from pipelines.registry import load
+from pipelines.run import main
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
 from trainers.engine.tracking import RunHandle
@@ -104,7 +104,7 @@ def run(arguments: list[str], place: Path, folder: Path, monkeypatch: pytest.Mon
     own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee"]
     monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own, *arguments])
     monkeypatch.chdir(folder)
-    runpy.run_path(str(ROOT / "pipelines" / "run.py"), run_name="__main__")
+    assert main() == 0
     return output / "export"
 
 

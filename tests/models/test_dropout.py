@@ -50,11 +50,12 @@ def test_probabilities_of_none_and_all() -> None:
 
 
 def test_a_model_gets_it_everywhere_and_only_in_training() -> None:
-    model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)))
+    model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3))).eval()
     keys = list(model.state_dict())
     exchange(model)
     assert [type(part) for part in model.modules() if isinstance(part, nn.Dropout)] == [Dropout, Dropout]
     assert [part.p for part in model.modules() if isinstance(part, Dropout)] == [0.2, 0.3] and list(
         model.state_dict()
     ) == keys
-    assert torch.equal(model[0].eval()(torch.ones(99)), torch.ones(99))
+    assert torch.equal(model[0](torch.ones(99)), torch.ones(99))
+    assert not torch.equal(model.train()[0](torch.ones(99)), torch.ones(99))

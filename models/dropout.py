@@ -35,4 +35,4 @@ def exchange(model: nn.Module) -> None:
     for parent in list(model.modules()):
         for name, child in parent.named_children():
             if type(child) is nn.Dropout:
-                setattr(parent, name, Dropout(child.p))
+                setattr(parent, name, Dropout(child.p).train(child.training))

@@ -17,11 +17,11 @@ def test_rate_mean_and_independence(p: float) -> None:
     dropped = drop(torch.ones(COUNT, dtype=torch.float64), p)
     zero = (dropped == 0).double()
     deviation = (p * (1 - p) / COUNT) ** 0.5
-    assert zero.mean() == pytest.approx(p, abs=5 * deviation)
-    assert dropped.mean() == pytest.approx(1, abs=5 * deviation / (1 - p))
+    assert zero.mean().item() == pytest.approx(p, abs=5 * deviation)
+    assert dropped.mean().item() == pytest.approx(1, abs=5 * deviation / (1 - p))
     assert dropped.unique().tolist() == [0, pytest.approx(1 / (1 - p), rel=1e-4 / (1 - p))]
     for distance in range(1, 9):  # neighbours share a draw
-        together = ((zero[distance:] - p) * (zero[:-distance] - p)).mean()
+        together = ((zero[distance:] - p) * (zero[:-distance] - p)).mean().item()
         assert together == pytest.approx(0, abs=5 * p * (1 - p) / COUNT**0.5), distance
 
 
@@ -31,7 +31,7 @@ def test_the_gradient_has_the_mask_of_the_output() -> None:
     out = drop(x, 0.4)
     (gradient,) = torch.autograd.grad(out.sum(), x)
     torch.testing.assert_close(gradient * x, out)
-    assert 0.3 < (gradient == 0).double().mean() < 0.5
+    assert 0.3 < (gradient == 0).double().mean().item() < 0.5
 
 
 def test_torchs_generator_alone_says_what_is_dropped() -> None:
@@ -50,11 +50,12 @@ def test_probabilities_of_none_and_all() -> None:
 
 
 def test_a_model_gets_it_everywhere_and_only_in_training() -> None:
-    model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3)))
+    model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3))).eval()
     keys = list(model.state_dict())
     exchange(model)
     assert [type(part) for part in model.modules() if isinstance(part, nn.Dropout)] == [Dropout, Dropout]
     assert [part.p for part in model.modules() if isinstance(part, Dropout)] == [0.2, 0.3] and list(
         model.state_dict()
     ) == keys
-    assert torch.equal(model[0].eval()(torch.ones(99)), torch.ones(99))
+    assert torch.equal(model[0](torch.ones(99)), torch.ones(99))
+    assert not torch.equal(model.train()[0](torch.ones(99)), torch.ones(99))

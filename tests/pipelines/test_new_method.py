@@ -104,7 +104,8 @@ def run(arguments: list[str], place: Path, folder: Path, monkeypatch: pytest.Mon
     own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee"]
     monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own, *arguments])
     monkeypatch.chdir(folder)
-    runpy.run_path(str(ROOT / "pipelines" / "run.py"), run_name="__main__")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        runpy.run_path(str(ROOT / "pipelines" / "run.py"), run_name="__main__")
     return output / "export"
 
 

@@ -33,7 +33,7 @@ def command(place: Path, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--seeds", "3", "5"]) == 0
-    (folder,) = (tmp_path / "runs").glob("repeat-simcse-smoke-*")
+    (folder,) = (tmp_path / "runs").glob("repeat-simcse-text-*")  # called by its data
     report = json.loads((folder / "repeat.json").read_text())
     runs = [json.loads((folder / f"seed-{seed}" / "summary.json").read_text()) for seed in (3, 5)]
     recipes = [json.loads((folder / f"seed-{seed}" / "recipe.json").read_text()) for seed in (3, 5)]
@@ -44,13 +44,13 @@ def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.C
     cell = report["summary"]["after"]["lee"]["spearman"]
     assert cell == pytest.approx({"mean": sum(after) / 2, "sd": abs(after[0] - after[1]) / 2**0.5, "n": 2})
     shown = capsys.readouterr().out
-    assert "simcse/smoke, 2 seeds" in shown and f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in shown
+    assert "simcse/text, 2 seeds" in shown and f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in shown
 
     # More seeds: those that are there are read. Another recipe does not overwrite them.
     kept = [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)]
     assert main([*command, "--seeds", "3", "5", "7", "--against", str(folder / "repeat.json")]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("finished already") == 2 and "seed 7: " in shown and "other: simcse/smoke, 2 seeds" in shown
+    assert shown.count("finished already") == 2 and "seed 7: " in shown and "other: simcse/text, 2 seeds" in shown
     assert [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)] == kept
     assert json.loads((folder / "repeat.json").read_text())["seeds"] == [3, 5, 7]
 

@@ -137,6 +137,8 @@ def python(words: list[str], tmp_path: Path) -> None:
 
 def multicse(words: list[str], tmp_path: Path) -> None:
     """A paper or verb of ours, as far as its command line goes, with the names of recipes, tasks, tables and data sets."""
+    if words == ["--help"]:
+        return
     name, *rest = [word for word in words if word != "--help"]
     if name == "run":
         return multicse(rest, tmp_path)

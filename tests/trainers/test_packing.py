@@ -152,7 +152,7 @@ def test_rows_of_one_length_have_the_same_dropout_without_packing() -> None:
     layer: Any = tiny_encoder.encoder().model.encoder.layer[0].attention.self.double().train()
     layer.dropout.p = 0.3
     states = torch.randn(3, 5, 16, dtype=torch.float64)
-    packed, found = Packing(torch.ones(3, 5)), []
+    packed, found = Packing(torch.ones(3, 5, dtype=torch.long)), []
     for given in ({"hidden_states": states}, {"hidden_states": states.flatten(0, 1)[None], "packing": packed}):
         torch.manual_seed(5)
         found.append(layer(**given)[0].flatten(0, -2))

@@ -16,7 +16,7 @@ from fsspec.implementations.local import LocalFileSystem
 from data.errors import DataError
 
 TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
-"""Endings of files whose rows are samples. A folder without tars stands for its files of the first kind of these, not `txt`."""
+"""Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
 _OPTIONS = re.compile(r"#(?=\w+=)")
 _CACHES = ("simplecache", "filecache", "blockcache")  # fsspec chains these with `::`, which otherwise joins URLs
 

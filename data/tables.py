@@ -12,7 +12,6 @@ import csv
 import io
 import json
 import os
-import posixpath
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -252,7 +251,7 @@ def _lines(url: str, kind: str) -> Table:
     fs, path = filesystem(url)
     separator = options_of(url).get("separator", "")
     with fs.open(path, "rb") as file:
-        starts, stops = _rows_of(file, kind)
+        starts, stops = _rows_of(url, file, kind)
         header: list[str] = []
         if kind in ("csv", "tsv"):
             if not len(starts):
@@ -310,14 +309,14 @@ def _cells(line: str, separator: str, kind: str) -> list[str]:
     return next(csv.reader(io.StringIO(line, newline=""), delimiter=separator, strict=True))
 
 
-def _rows_of(file: Any, kind: str) -> tuple[np.ndarray, np.ndarray]:
+def _rows_of(url: str, file: Any, kind: str) -> tuple[np.ndarray, np.ndarray]:
     """First byte of every row that is not blank, and the byte after it; a row of a CSV goes on in quotation marks."""
     at = quotes = seen = 0
     ends, visible = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
     while block := file.read(2**22):
         data = np.frombuffer(block, np.uint8)
         if data[:2].tobytes() == b"\x1f\x8b" and not at:
-            raise DataError(f"{posixpath.basename(file.name)} is compressed: gunzip it, or pack it")
+            raise DataError(f"{url} is compressed: gunzip it, or pack it")
         feeds = data == ord("\n")
         if kind == "csv":
             marks = quotes + np.cumsum(data == ord('"'))
@@ -330,7 +329,7 @@ def _rows_of(file: Any, kind: str) -> tuple[np.ndarray, np.ndarray]:
         visible.append(letters[places])
         at += len(block)
     if quotes % 2:
-        raise DataError("a quotation mark is not closed; name it .tsv if quotation marks are text in it")
+        raise DataError(f"{url}: a quotation mark is not closed; name it .tsv if quotation marks are text in it")
     ends.append(np.array([at]))
     visible.append(np.array([seen]))
     bounds, letters = np.concatenate(ends), np.concatenate(visible)

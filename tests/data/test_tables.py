@@ -153,13 +153,14 @@ def test_pictures_as_bytes_and_as_paths(tmp_path: Path) -> None:
 def test_a_name_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own library finds it, here a folder of JSON lines, and keeps it as Arrow."""
     monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    WRITERS["x.jsonl"](tmp_path / "test.jsonl")
-    name = f"hf://{tmp_path}#split=test,txt=sentence"
+    (tmp_path / "set").mkdir()
+    WRITERS["x.jsonl"](tmp_path / "set" / "test.jsonl")
+    name = f"hf://{tmp_path}/set#split=test,txt=sentence"
     assert ShardSet.open(name).samples == 50
     assert ShardSet.open(name).sample(7).fields["txt"].decode() == ROWS[7]["sentence"]  # type: ignore[union-attr]
     assert run("table", name, "--columns", "txt", "--out", tmp_path / "out") == 0 and len(samples(tmp_path / "out")) == 50
     with pytest.raises(DataError, match="split=train"):
-        ShardSet.open(f"hf://{tmp_path}")
+        ShardSet.open(f"hf://{tmp_path}/set")
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError
+from data.named_rows import named_rows
 from data.order import permutation, seed_of
-from data.pack import named_rows, table_rows, text_lines
+from data.pack import table_rows, text_lines
 from data.shard_writer import Draft
 from data.sources.source import Content
 from data.text_files import read_lines, read_rows

@@ -202,7 +202,7 @@ def test_packed_text_is_no_larger_than_its_source(tmp_path: Path) -> None:
 
 
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.pack.PART", 11)
+    monkeypatch.setattr("data.named_rows.PART", 11)
     WRITERS["x.parquet"](tmp_path / "x.parquet")
     common = ["table", tmp_path / "x.parquet", "--columns", "sentence", "--name", "x", "--shard-size", 20, "--out"]
     for workers in (1, 2):

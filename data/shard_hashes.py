@@ -11,7 +11,7 @@ from functools import lru_cache
 from fsspec.implementations.local import LocalFileSystem
 
 from data.cache import cache_folder
-from data.shard_urls import filesystem
+from data.shard_urls import filesystem, parted
 
 MANIFEST = "dataset.json"
 
@@ -30,7 +30,7 @@ class Shard:
     @property
     def name(self) -> str:
         """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
-        name = posixpath.basename(self.url.partition("#")[0]).removesuffix(".parquet")
+        name = posixpath.basename(parted(self.url)[0]).removesuffix(".parquet")
         return name.partition(".tar")[0]
 
 

@@ -43,7 +43,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         return names[folder]
 
     for named in _pieces([urls] if isinstance(urls, str) else urls):
-        piece, options = _parted(named)
+        piece, options = parted(named)
         if is_hub_name(piece):
             found += [f"{file}{options}" for file in _hub_files(piece, options_of(named))]
             continue
@@ -89,10 +89,10 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
 def absolute(urls: str) -> str:
     """The same URLs with local paths made absolute: workers run in other folders."""
-    return "::".join(_absolute(place) + options for place, options in map(_parted, _pieces([urls])))
+    return "::".join(_absolute(place) + options for place, options in map(parted, _pieces([urls])))
 
 
-def _parted(url: str) -> tuple[str, str]:
+def parted(url: str) -> tuple[str, str]:
     """A URL without its options, and those with their `#`."""
     place = _OPTIONS.split(url, maxsplit=1)[0]
     return place, url[len(place) :]
@@ -100,12 +100,12 @@ def _parted(url: str) -> tuple[str, str]:
 
 def options_of(url: str) -> dict[str, str]:
     """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body."""
-    return dict(parse_qsl(_parted(url)[1][1:], separator=","))
+    return dict(parse_qsl(parted(url)[1][1:], separator=","))
 
 
 def table_kind(url: str) -> str | None:
     """Ending of a file whose rows are samples; none: it is no such file."""
-    name = posixpath.basename(_parted(url)[0].partition("?")[0])
+    name = posixpath.basename(parted(url)[0].partition("?")[0])
     ending = name.rpartition(".")[2].lower()
     return ending if ending in TABLES and not name.startswith(".") else None
 
@@ -150,7 +150,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
     Raises DataError for a protocol that is unknown or whose package is missing.
     """
-    url = _parted(url)[0]
+    url = parted(url)[0]
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
@@ -170,7 +170,7 @@ def _absolute(url: str) -> str:
 
 def parent(url: str) -> str:
     """The folder of a shard."""
-    return _parted(url)[0].rpartition("/")[0]
+    return parted(url)[0].rpartition("/")[0]
 
 
 def _is_tar(name: str) -> bool:

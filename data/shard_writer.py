@@ -52,6 +52,7 @@ class Draft:
     """Replaces the position in the source as the sample's key."""
 
 
+Form = Literal["parquet", "tar"]
 Drafts = Iterable[Draft | None]
 """Samples of a source in its order; None stands for one that is left out because it is empty, or its file missing."""
 
@@ -86,7 +87,7 @@ class Output:
     source: str = "unknown"
     overwrite: bool = False
     language: str = ""
-    form: Literal["tar", "parquet"] = "tar"
+    form: Form = "tar"
     """Parquet holds texts and classes only."""
     workers: int = 1
     """Processes that read and write."""

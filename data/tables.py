@@ -99,7 +99,9 @@ def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[in
     """Number and columns of the rows from `first` up to `stop`, with dotted names. DataError for one that is bad."""
     table = _open(url)
     numbers = range(first, table.rows if stop is None else stop)
-    for number, row in zip(numbers, _guarded(url, lambda: table.read(numbers)), strict=True):
+    found = table.read(numbers)
+    for number in numbers:
+        row = _guarded(url, lambda: next(found))
         if isinstance(row, DecodeError):
             raise DataError(f"{url}: {row}")
         yield number, flat(row, options_of(url))

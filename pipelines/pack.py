@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
@@ -25,12 +25,10 @@ from data.pack import (
     table_rows,
     text_lines,
 )
-from data.shard_writer import Output, Packed, Parts, pack
+from data.shard_writer import Form, Output, Packed, Parts, pack
 from data.shards import read_manifest
 from data.streams.decode import IMAGES, SOUNDS
 from data.upload import Uploaded, upload
-
-Form = Literal["parquet", "tar"]
 
 
 @dataclass(frozen=True, kw_only=True)

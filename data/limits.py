@@ -32,6 +32,8 @@ FIELDS = _limit("FIELDS", 1000)
 """Files of one sample: the largest sets have about ten."""
 MEMBER = _limit("MEMBER", 2**30)
 """Bytes of one file in a shard: an hour and a half of uncompressed stereo sound at 48 kHz."""
+GROUP = _limit("GROUP", 2**29)
+"""Bytes of a row group of a Parquet file, which is read as a whole, and of an Arrow file that lies elsewhere."""
 LINE = _limit("LINE", 2**24)
 """Bytes of one line of a text file or table, and of a cell of a table in quotation marks."""
 TEXT = _limit("TEXT", 100_000)

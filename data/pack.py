@@ -10,11 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from data import limits
-from data.errors import DataError, DecodeError, did_you_mean
+from data import limits, tables
+from data.errors import DataError, DecodeError
+from data.named_rows import kind, named_rows
 from data.shard_writer import Draft, Files
 from data.streams import decode
-from data.text_files import read_lines, read_rows
+from data.text_files import read_lines
 
 Missing = Literal["raise", "skip"]
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
@@ -47,6 +48,9 @@ class TarFiles:
             self._members = {member.name.removeprefix("./"): member for member in self._tar if member.isfile()}
         except tarfile.TarError as error:
             raise DataError(f"--root {path} is neither a folder nor a tar archive ({error})") from error
+
+    def __reduce__(self) -> tuple[type[TarFiles], tuple[Path]]:
+        return TarFiles, (self.path,)  # another process opens it itself
 
     def has(self, name: str) -> bool:
         return name in self._members
@@ -105,32 +109,37 @@ def _refuse_json(path: Path, line: str) -> None:
 
 
 def table_rows(
-    path: Path,
+    path: Path | str,
     columns: Sequence[str],
     *,
     label: str | None = None,
     where: Mapping[str, str] | None = None,
     quoted: bool | None = None,
     keep_empty: bool = False,
+    separator: str | None = None,
+    part: tuple[int, int | None] = (0, None),
 ) -> Iterator[Draft | None]:
-    """Rows of a CSV or TSV (`.gz` too): one column becomes the field `txt`, several the field `json`, an object of texts.
+    """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
+    `json`, an object of texts.
 
     A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.
 
     Args:
-        path: a file whose first line names the columns.
+        path: a table; of a CSV or TSV the first line names the columns. Nested columns have dotted names: `answer.text`.
         columns: the texts, in the order in which they are kept: (sent0, sent1, hard_neg).
         label: column with the name of the class.
         where: only rows with these values.
         quoted: whether fields may stand in quotation marks; none: in a CSV yes, in a TSV no.
         keep_empty: keep rows with some empty text, which a stream must be told to take (`TextStream.keep_empty`).
+        separator: between cells; none: in a TSV a tab, in a CSV the one that its first line shows.
+        part: see `named_rows`.
 
     Raises:
         DataError: missing or damaged file, unknown column, a row of another length, text that is not UTF-8.
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
-    for _, row in named_rows(path, [*columns, *([label] if label else [])], where, quoted):
+    for _, row in named_rows(path, [*columns, *([label] if label else [])], where, quoted, separator=separator, part=part):
         texts = {name: _text(row[name]) for name in columns}
         name = _text(row[label]) if label else None
         usable = any(texts.values()) if keep_empty else all(texts.values())
@@ -140,6 +149,41 @@ def table_rows(
             yield Draft({"txt": texts[columns[0]].encode()}, label=name)
         else:
             yield Draft({"json": _json(texts)}, label=name)
+
+
+def media_rows(
+    path: str,
+    extensions: Sequence[str],
+    *,
+    captions: Sequence[str] = (),
+    label: str | None = None,
+    where: Mapping[str, str] | None = None,
+    missing: Missing = "raise",
+    part: tuple[int, int | None] = (0, None),
+) -> Iterator[Draft | None]:
+    """Pictures or sounds that a table holds itself (Parquet, Arrow), or whose paths below its folder it names.
+
+    Arguments, fields and errors are those of `manifest_files`; a row without any such thing is an error.
+    """
+    for number, row in named_rows(path, [*captions, *([label] if label else [])], where, part=part):
+        texts = [text for column in captions for text in _captions(row[column], column, path, number)]
+        name = _text(row[label]) if label else None
+        try:
+            fields = {field: data for field, data in tables.fields_of(row, path).items() if field in extensions}
+            extension, data = decode.member_with_extension(fields, extensions, str(number))
+            decode.check(data, extension, str(number))
+        except (DecodeError, OSError) as error:
+            if missing == "raise":
+                raise DataError(f"{path}, row {number}: {error}; --missing skip leaves such rows out") from error
+            yield None
+            continue
+        if name == "" or (captions and not texts):
+            yield None
+            continue
+        about = (
+            {} if not captions else {"txt": texts[0].encode()} if len(texts) == 1 else {"json": _json({"captions": texts})}
+        )
+        yield Draft({extension: data, **about}, label=name, key=f"{number:08d}")
 
 
 def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[Draft | None]:
@@ -216,7 +260,7 @@ def manifest_files(
     entries: Iterable[Entry] = _entries(path, file, captions, label, where, quoted)
     if group:
         entries = _grouped(entries, path)
-    one = len(captions) == 1 and _kind(path) != ".jsonl" and not group
+    one = len(captions) == 1 and kind(path) != ".jsonl" and not group
     to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
     yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
 
@@ -284,7 +328,7 @@ def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
     return found.values()
 
 
-def _captions(value: Any, column: str, path: Path, number: int) -> list[str]:
+def _captions(value: Any, column: str, path: Path | str, number: int) -> list[str]:
     values = value if isinstance(value, list) else [value] if value is not None else []
     if not all(isinstance(text, str) for text in values):
         raise DataError(f"{path}, row {number}: {column!r} is {value!r}, neither a text nor a list of texts")
@@ -322,47 +366,3 @@ def _whole(files: Files, name: str, where: str, missing: Missing) -> bool:
             f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
         ) from error
     return True
-
-
-def _kind(path: Path) -> str:
-    return Path(path.name.removesuffix(".gz")).suffix.lower()
-
-
-def named_rows(
-    path: Path, columns: Sequence[str], where: Mapping[str, str] | None = None, quoted: bool | None = None
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
-
-    Only rows with the values of `where`; `quoted` as in `table_rows`, which also says what is raised.
-    """
-    where = where or {}
-    wanted = list(dict.fromkeys([*columns, *where]))
-    rows: Iterator[tuple[int, dict[str, Any]]]
-    if _kind(path) == ".jsonl":
-        rows = _json_rows(path, wanted)
-    elif _kind(path) == ".csv":
-        rows = read_rows(path, wanted, delimiter=",", quoted=quoted is not False)
-    elif _kind(path) == ".tsv":
-        rows = read_rows(path, wanted, quoted=quoted is True)
-    else:
-        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz)")
-    for number, row in rows:
-        if all(str(row[column]) == value for column, value in where.items()):
-            yield number, row
-
-
-def _json_rows(path: Path, wanted: Sequence[str]) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, line in read_lines(path):
-        try:
-            row = json.loads(line)
-            if "\\u" in line:
-                _json({"row": row})  # half a character is JSON, and no text
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"{path}, line {number}: no JSON ({error})") from error
-        if not isinstance(row, dict):
-            raise DataError(f'{path}, line {number}: a row is an object like {{"file": ...}}, not {type(row).__name__}')
-        for name in wanted:
-            if name not in row:
-                near = did_you_mean(name, row)
-                raise DataError(f"{path}, line {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
-        yield number, row

@@ -8,18 +8,17 @@ import posixpath
 from dataclasses import dataclass
 from functools import lru_cache
 
-import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
 from data.cache import cache_folder
-from data.shard_urls import filesystem
+from data.shard_urls import filesystem, parted
 
 MANIFEST = "dataset.json"
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One tar file."""
+    """One tar file, or a table."""
 
     url: str
     samples: int
@@ -30,14 +29,16 @@ class Shard:
 
     @property
     def name(self) -> str:
-        """File name without `.tar`: what its samples are called by, wherever the shard lies."""
-        return posixpath.basename(self.url).partition(".tar")[0]
+        """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
+        name = posixpath.basename(parted(self.url)[0]).removesuffix(".parquet")
+        return name.partition(".tar")[0]
 
 
 def size_and_sha256(url: str) -> tuple[int, str]:
     """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError."""
     size, digest = 0, hashlib.sha256()
-    with fsspec.open(url, "rb") as file:
+    fs, path = filesystem(url)
+    with fs.open(path, "rb") as file:
         while block := file.read(2**20):
             digest.update(block)
             size += len(block)

@@ -1,11 +1,13 @@
-"""Shard URLs: brace ranges, folders and patterns, of any file system that fsspec knows."""
+"""Shard URLs: brace ranges, folders and patterns, of any file system that fsspec knows; tars, and tables in their place."""
 
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
+from urllib.parse import parse_qsl
 
 import fsspec
 from braceexpand import braceexpand
@@ -13,6 +15,9 @@ from fsspec.implementations.local import LocalFileSystem
 
 from data.errors import DataError
 
+TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
+"""Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
+_OPTIONS = re.compile(r"#(?=\w+=)")
 _CACHES = ("simplecache", "filecache", "blockcache")  # fsspec chains these with `::`, which otherwise joins URLs
 
 
@@ -22,7 +27,8 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     Args:
         urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
             `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. A cache of
-            fsspec goes before what it caches: `simplecache::s3://bucket/x-{00..09}.tar`.
+            fsspec goes before what it caches: `simplecache::s3://bucket/x-{00..09}.tar`. Tables may stand for tars, with
+            options: `talks.csv#txt=body,separator=;`, `hf://imdb#split=test` is a data set of Hugging Face.
 
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
@@ -36,7 +42,12 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             names[folder] = _names(folder)
         return names[folder]
 
-    for piece in _pieces([urls] if isinstance(urls, str) else urls):
+    for named in _pieces([urls] if isinstance(urls, str) else urls):
+        piece, options = parted(named)
+        if is_hub_name(piece):
+            found += [f"{file}{options}" for file in _hub_files(piece, options_of(named))]
+            continue
+        before = len(found)
         try:
             parts = list(braceexpand(piece))
         except ValueError as error:
@@ -46,21 +57,24 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             if "*" in name or "?" in name.partition(".tar")[0]:
-                matching = [other for other in inside(folder) if fnmatchcase(other, name) and _is_tar(other)]
+                matching = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
                 if not matching:
                     raise _missing(part, folder, inside(folder))
                 found += [f"{folder}/{other}" for other in matching]
-            elif _is_tar(name):
+            elif _is_data(name) and not fs.isdir(path):
                 if name not in inside(folder) and not fs.exists(path):
                     raise _missing(part, folder, inside(folder))
                 found.append(url)
             elif fs.isdir(path):
-                if not (tars := [other for other in inside(url) if _is_tar(other)]):
+                if not (files := _data_in(inside(url))):
                     raise _missing(part, url, inside(url))
                 folders.append(url)
-                found += [f"{url}/{other}" for other in tars]
+                found += [f"{url}/{other}" for other in files]
             else:
                 raise _missing(part, folder, inside(folder))
+        if options and (tars := [url for url in found[before:] if not table_kind(url)]):
+            raise DataError(f"shards {named!r}: {options} is for tables, and {tars[0]} is none")
+        found[before:] = [url + options for url in found[before:]]
     if not found:
         raise DataError(
             f"shards {urls!r} names nothing; give a folder, a .tar file or a range like train-{{000000..000004}}.tar"
@@ -75,7 +89,48 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
 def absolute(urls: str) -> str:
     """The same URLs with local paths made absolute: workers run in other folders."""
-    return "::".join(_absolute(piece) for piece in _pieces([urls]))
+    return "::".join(_absolute(place) + options for place, options in map(parted, _pieces([urls])))
+
+
+def parted(url: str) -> tuple[str, str]:
+    """A URL without its options, and those with their `#`."""
+    place = _OPTIONS.split(url, maxsplit=1)[0]
+    return place, url[len(place) :]
+
+
+def options_of(url: str) -> dict[str, str]:
+    """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body."""
+    return dict(parse_qsl(parted(url)[1][1:], separator=","))
+
+
+def table_kind(url: str) -> str | None:
+    """Ending of a file whose rows are samples; none: it is no such file."""
+    name = posixpath.basename(parted(url)[0].partition("?")[0])
+    ending = name.rpartition(".")[2].lower()
+    return ending if ending in TABLES and not name.startswith(".") else None
+
+
+def is_hub_name(url: str) -> bool:
+    """Whether it names a data set of Hugging Face, not a file of one (``hf://datasets/...``)."""
+    return url.startswith("hf://") and not url.startswith(("hf://datasets/", "hf://buckets/"))
+
+
+def _hub_files(url: str, options: dict[str, str]) -> list[str]:
+    """Arrow files of a data set of Hugging Face, which its library fetches once and keeps in its own cache."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(f"shards {url!r} needs the package datasets: pip install multicse[hub]") from None
+    name, split = url.removeprefix("hf://"), options.get("split", "train")
+    if not split.isidentifier():
+        raise DataError(f"shards {url!r}: split={split} is no name of a split; a part of one is asked for by `first`")
+    try:
+        found = datasets.load_dataset(name, options.get("config"), split=split)
+    except Exception as error:  # of a library that raises any
+        raise DataError(
+            f"shards {url!r}, split={split}: {error}; others are named as hf://NAME#split=..,config=.."
+        ) from error
+    return [file["filename"] for file in found.cache_files]
 
 
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
@@ -91,7 +146,11 @@ def _pieces(urls: Sequence[str]) -> Iterator[str]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it; DataError for a protocol that is unknown or whose package is missing."""
+    """The file system of a URL and the path in it, without its options.
+
+    Raises DataError for a protocol that is unknown or whose package is missing.
+    """
+    url = parted(url)[0]
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
@@ -103,17 +162,29 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def _absolute(url: str) -> str:
+    if is_hub_name(url):
+        return url
     fs, path = filesystem(url)
     return path if isinstance(fs, LocalFileSystem) and "::" not in url else url.rstrip("/")
 
 
 def parent(url: str) -> str:
     """The folder of a shard."""
-    return url.rpartition("/")[0]
+    return parted(url)[0].rpartition("/")[0]
 
 
 def _is_tar(name: str) -> bool:
     return name.partition("?")[0].endswith(".tar") and not name.startswith(".")
+
+
+def _is_data(name: str) -> bool:
+    return _is_tar(name) or table_kind(name) is not None
+
+
+def _data_in(names: list[str]) -> list[str]:
+    """The tars of a folder, else its tables of one kind."""
+    kinds = [[name for name in names if table_kind(name) == kind] for kind in TABLES if kind != "txt"]
+    return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
 
 
 def _names(folder: str) -> list[str]:
@@ -133,7 +204,7 @@ def _missing(url: str, folder: str, names: list[str]) -> DataError:
     if tars:
         there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")
     elif names:
-        there = f"{folder} holds no .tar file"
+        there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"
     else:
         there = f"there is no folder {folder}, or it is empty"
     return DataError(f"shards {url!r}: no such shard or folder of shards; {there}. Shards are made by pipelines/pack.py")

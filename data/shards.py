@@ -13,15 +13,15 @@ import logging
 import posixpath
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from itertools import accumulate, pairwise
 from typing import IO, Any
 
-from data import limits, tar_headers
+from data import limits, tables, tar_headers
 from data.errors import DataError
 from data.shard_hashes import MANIFEST, Shard, difference
-from data.shard_urls import expand, filesystem, parent
+from data.shard_urls import expand, filesystem, parent, table_kind
 
 log = logging.getLogger(__name__)
 
@@ -118,8 +118,8 @@ class ShardSet:
         shards = []
         for url in found:
             manifest = manifests[parent(url)]
-            listed = manifest.shards.get(posixpath.basename(url)) if manifest else None
-            shards.append(scan(url) if listed is None else listed)
+            listed = manifest.shards.get(posixpath.basename(filesystem(url)[1])) if manifest else None
+            shards.append(scan(url) if listed is None else replace(listed, url=url))
         used = [manifest for manifest in manifests.values() if manifest is not None]
         shard_set = cls(
             tuple(shards),
@@ -183,8 +183,8 @@ def read_manifest(folder: str) -> Manifest | None:
 
 
 def _check_complete(folder: str, manifest: Manifest, found: list[str]) -> None:
-    present = set(found)
-    missing = sorted(name for name, shard in manifest.shards.items() if shard.url not in present)
+    present = {posixpath.basename(filesystem(url)[1]) for url in found if parent(url) == folder}
+    missing = sorted(set(manifest.shards) - present)
     if missing:
         raise DataError(
             f"{folder}: {MANIFEST} lists {len(manifest.shards)} shards, but {_brief(missing)} cannot be found; "
@@ -229,6 +229,9 @@ def scan(url: str) -> Shard:
     Raises:
         DataError: it cannot be opened, is compressed or no tar file.
     """
+    if table_kind(url):
+        rows, size, names = tables.scan(url)
+        return Shard(url, rows, size, None, names)
     index = index_of(url)
     fields = {name for members in index.members for name, _, _ in members}
     return Shard(url, len(index.keys) + index.lost, index.bytes, None, tuple(sorted(fields)))
@@ -338,6 +341,9 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
     """
+    if table_kind(shard.url):
+        yield from _read_rows(shard, indexes)
+        return
     index = index_of(shard.url)
     if (wrong := difference(shard)) is not None:
         keys = [*index.keys, *(f"#{position}" for position in range(len(index.keys), shard.samples))]
@@ -367,3 +373,15 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
                     yield RawSample(index.keys[position], shard.name, fields)
     except OSError as error:
         raise DataError(f"shard {shard.url} cannot be read: {error}") from None  # see above
+
+
+def _read_rows(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
+    try:
+        wrong = difference(shard)
+    except OSError as error:
+        raise DataError(f"{shard.url} cannot be read: {error}") from None  # see above
+    if wrong is not None:
+        yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
+        return
+    for key, found in tables.read(shard.url, indexes):
+        yield BadSample(key, shard.name, found) if isinstance(found, str) else RawSample(key, shard.name, found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +15,17 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import DataError, quiet_pipe
-from data.pack import Missing, files_of, folder_files, manifest_files, table_rows, text_lines
-from data.shard_writer import Output, Packed, pack
+from data.named_rows import held_in_table, table_parts
+from data.pack import (
+    Missing,
+    files_of,
+    folder_files,
+    manifest_files,
+    media_rows,
+    table_rows,
+    text_lines,
+)
+from data.shard_writer import Form, Output, Packed, Parts, pack
 from data.shards import read_manifest
 from data.streams.decode import IMAGES, SOUNDS
 from data.upload import Uploaded, upload
@@ -42,12 +52,14 @@ class Common:
     """Code of the language of the texts, e.g. de; it goes into the model cards as well."""
     overwrite: bool = False
     """Replace the shards that are in the folder."""
+    workers: int = 1
+    """Processes that read and write: of a large source as many as there are cores. The shards are the same."""
 
-    def output(self, shard_size: int) -> Output:
+    def output(self, shard_size: int, form: Form = "tar") -> Output:
         name = self.out.resolve().name if self.name is None else self.name
         size = shard_size if self.shard_size is None else self.shard_size
         facts = (self.licence, self.source, self.overwrite, self.language)
-        return Output(self.out, name, self.split, size, self.shuffle, self.seed, *facts)
+        return Output(self.out, name, self.split, size, self.shuffle, self.seed, *facts, form, self.workers)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,38 +92,49 @@ class Text(Common):
     """Sentences, one a line (.txt, .gz): field txt. Empty lines are dropped and counted."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
+    format: Form = "parquet"
+    """Of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
 
     def run(self) -> Packed:
         if not self.files:
             raise DataError("name at least one text file, e.g. wiki.txt.gz")
-        return pack(text_lines(self.files), self.output(10_000))
+        parts = Parts([partial(text_lines, (file,)) for file in self.files])
+        return pack(parts, self.output(10_000, self.format))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Columns):
-    """Pairs and triples from a .csv, .tsv or .jsonl (.gz): several columns become the field json, one becomes txt."""
+    """Texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet .arrow, hf://NAME. Several columns become the
+    field json, one becomes txt."""
 
-    file: tyro.conf.Positional[Path]
+    file: tyro.conf.Positional[str]
+    """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train."""
     columns: tuple[str, ...]
-    """The texts, by name and in order: sent0 sent1 hard_neg."""
+    """The texts, by name and in order: sent0 sent1 hard_neg. A column in a column is OUTER.INNER."""
+    separator: str | None = None
+    """Between cells. Default: in a .tsv a tab, in a .csv the one of , ; tab | that its first line shows."""
+    format: Form = "parquet"
+    """Of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
     keep_empty: bool = False
     """Keep rows with an empty text beside others; streams read them with keep_empty."""
 
     def run(self) -> Packed:
-        rows = table_rows(
-            self.file,
-            self.columns,
+        read = partial(
+            table_rows,
+            columns=self.columns,
             label=self.label,
             where=self.conditions(),
             quoted=self.quoted,
             keep_empty=self.keep_empty,
+            separator=self.separator,
         )
-        return pack(rows, self.output(10_000), classes=self.classes())
+        parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.file)])
+        return pack(parts, self.output(10_000, self.format), classes=self.classes())
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Files(Columns):
-    path: tyro.conf.Positional[Path]
+    path: tyro.conf.Positional[str]
     root: Path | None = None
     """Folder or tar archive with the manifest's files. Default: the manifest's folder."""
     file_column: str = "file"
@@ -125,15 +148,29 @@ class _Files(Columns):
 
     def pack(self, extensions: tuple[str, ...]) -> Packed:
         output, classes, where = self.output(1_000), self.classes(), self.conditions()
-        files = files_of(self.path, self.root)
-        if self.path.is_dir():
+        if held_in_table(self.path):
+            if self.root or self.group:
+                raise DataError(f"{self.path} holds its files: --root and --group belong to a manifest (.csv, .tsv, .jsonl)")
+            read = partial(
+                media_rows,
+                extensions=extensions,
+                captions=self.captions,
+                label=self.label,
+                where=where,
+                missing=self.missing,
+            )
+            parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.path)])
+            return pack(parts, output, classes=classes)
+        path = Path(self.path)
+        files = files_of(path, self.root)
+        if path.is_dir():
             if self.captions or self.label or where or self.root or self.group:
                 raise DataError(
                     f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
                 )
-            return pack(folder_files(self.path, extensions, self.missing), output, files, classes)
+            return pack(folder_files(path, extensions, self.missing), output, files, classes)
         drafts = manifest_files(
-            self.path,
+            path,
             extensions,
             files,
             file=self.file_column,
@@ -149,7 +186,8 @@ class _Files(Columns):
 
 @dataclass(frozen=True, kw_only=True)
 class Images(_Files):
-    """Pictures (jpg jpeg png webp): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
+    """Pictures (jpg jpeg png webp): a folder of class folders, a manifest (.csv, .tsv, .jsonl) naming
+    files, or what holds them: .parquet .arrow hf://NAME."""
 
     def run(self) -> Packed:
         return self.pack(IMAGES)
@@ -157,7 +195,8 @@ class Images(_Files):
 
 @dataclass(frozen=True, kw_only=True)
 class Audio(_Files):
-    """Sounds (wav flac ogg mp3): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
+    """Sounds (wav flac ogg mp3): a folder of class folders, a manifest (.csv, .tsv, .jsonl) naming
+    files, or what holds them: .parquet .arrow hf://NAME."""
 
     def run(self) -> Packed:
         return self.pack(SOUNDS)

@@ -122,6 +122,7 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
             licence=source.licence,
             source=source.home,
             overwrite=overwrite,
+            form=found.form,
         )
         return report(pack(found.drafts, output, found.files, found.classes))
     place.parent.mkdir(parents=True, exist_ok=True)

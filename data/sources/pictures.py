@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image
 
 from data.errors import DataError
-from data.pack import Entry, FolderFiles, folder_files, named_files, named_rows
+from data.named_rows import named_rows
+from data.pack import Entry, FolderFiles, folder_files, named_files
 from data.shard_writer import Draft
 from data.sources.source import Content
 from data.streams.decode import IMAGES

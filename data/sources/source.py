@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from data.shard_writer import Drafts, Files
+from data.shard_writer import Drafts, Files, Form
 
 
 @dataclass(frozen=True)
@@ -17,6 +17,8 @@ class Content:
     """Where the files lie that the drafts name."""
     classes: tuple[str, ...] | None = None
     """Names of the classes 0, 1, ...; none: those that occur, sorted."""
+    form: Form = "tar"
+    """Of its shards; texts are small in Parquet."""
 
 
 Reader = Callable[..., Content | Iterable[str]]

@@ -9,8 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from data.errors import DataError
+from data.named_rows import named_rows
 from data.order import permutation, seed_of
-from data.pack import named_rows, table_rows, text_lines
+from data.pack import table_rows, text_lines
 from data.shard_writer import Draft
 from data.sources.source import Content
 from data.text_files import read_lines, read_rows
@@ -18,7 +19,7 @@ from data.text_files import read_lines, read_rows
 
 def lines(*files: Path) -> Content:
     """A sentence a line."""
-    return Content(text_lines(files))
+    return Content(text_lines(files), form="parquet")
 
 
 def some_lines(file: Path, count: int) -> Content:
@@ -32,19 +33,19 @@ def some_lines(file: Path, count: int) -> Content:
         chosen[permutation(total, seed_of("some lines"))[:count]] = True
         yield from _drafts(compress((text for _, text in read_lines(file)), chosen))
 
-    return Content(drafts())
+    return Content(drafts(), form="parquet")
 
 
 def columns(file: Path, names: tuple[str, ...], keep_empty: bool = False) -> Content:
     """Some columns of a .csv, .tsv or .jsonl."""
-    return Content(table_rows(file, names, keep_empty=keep_empty))
+    return Content(table_rows(file, names, keep_empty=keep_empty), form="parquet")
 
 
 def distinct_sentences(*files: Path) -> Content:
     """Premises and hypotheses of SNLI and MultiNLI (.jsonl), each distinct one once."""
     names = ("sentence1", "sentence2")
     found = (row[name].strip() for file in files for _, row in named_rows(file, names) for name in names)
-    return Content(_drafts(dict.fromkeys(found)))
+    return Content(_drafts(dict.fromkeys(found)), form="parquet")
 
 
 def stsb_sentences(*files: Path) -> Content:
@@ -59,12 +60,12 @@ def stsb_sentences(*files: Path) -> Content:
                     raise DataError(f"{file}, line {number}: {len(cells)} tab-separated cells, at least 7 are needed")
                 yield from cells[5:7]
 
-    return Content(_drafts(sentences()))
+    return Content(_drafts(sentences()), form="parquet")
 
 
 def numbered_lines(file: Path) -> Content:
     """A number, a tab and a sentence a line, as in the files ``*-sentences.txt`` of the Leipzig corpora."""
-    return Content(_drafts(line.partition("\t")[2] for _, line in read_lines(file)))
+    return Content(_drafts(line.partition("\t")[2] for _, line in read_lines(file)), form="parquet")
 
 
 def glue(train: Path, dev: Path, columns: tuple[str, ...], header: tuple[str, ...] = ()) -> Iterator[str]:

@@ -102,7 +102,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
     out = tmp_path / "out"
     code = (
         "import sys, time; from pathlib import Path; from data import shard_writer as w\n"
-        "def slow(path, samples, advance):\n"
+        "def slow(path, samples):\n"
         "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(600)\n"
         "w._write_shard = slow\n"
         "w.pack((w.Draft({'txt': b'x'}) for _ in range(100)), w.Output(Path(sys.argv[1]), 'x'))"

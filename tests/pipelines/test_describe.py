@@ -42,7 +42,7 @@ def test_what_was_packed_is_described(tmp_path: Path, capsys: pytest.CaptureFixt
 @pytest.mark.parametrize("damage", ["flip", "cut", "extra", "missing", "count", "manifest"])
 def test_verify_finds_every_difference(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out"
-    run("text", write_text(tmp_path / "wiki.txt"), "--out", out, "--shard-size", 9)
+    run("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", out, "--shard-size", 9)
     shard, manifest = out / "out-train-000001.tar", out / "dataset.json"
     data, record = bytearray(shard.read_bytes()), json.loads(manifest.read_text())
     if damage == "flip":

@@ -14,6 +14,7 @@ from urllib.parse import urlparse
 
 from data.errors import DataError
 from data.redact import redacted
+from data.shard_urls import is_hub_name
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.engine.places import passing, refuse_unwritable
@@ -190,6 +191,12 @@ def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:
 
 def _check_reachable(recipe: Recipe) -> None:
     run = recipe.run
+    for name, stream in recipe.streams.items():
+        if any(is_hub_name(place) for place in stream.shards.split("::")):
+            raise RecipeError(
+                f"streams.{name}.shards={stream.shards!r} is kept in the cache of one node; name its files "
+                "(hf://datasets/OWNER/NAME/data/train-*.parquet), or pack it and upload the shards"
+            )
     if recipe.encoder.preparation() is not None:
         raise RecipeError(
             "encoder: what the run would prepare for it goes into run.output, which other nodes do not see; name a file "

@@ -1,0 +1,218 @@
+"""Tables in place of shards: every row as the sample that it is, wherever it stands, and packed smaller than it was."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import datasets
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from data.errors import DataError
+from data.shards import BadSample, RawSample, ShardSet, read
+from data.stream import Reader
+from data.streams.image import ImageStream
+from data.streams.pairs import ImageTextStream
+from data.streams.text import TextStream
+from pipelines import describe
+from tests.data.packing import png, run, samples
+
+ROWS = [{"sentence": f'Sentence number {i}; it is\nabout "things".', "about": {"n": i % 3}} for i in range(50)]
+
+
+def cells(separator: str, quoted: bool = True) -> str:
+    text = lambda row: row["sentence"].replace('"', '""')  # noqa: E731
+    lines = [f'"{text(row)}"{separator}{row["about"]["n"]}' for row in ROWS]
+    return "\n".join([f"sentence{separator}about.n", *lines, ""])
+
+
+def write_stream(path: Path) -> None:
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_stream(str(path), table.schema) as out:
+        out.write_table(table, max_chunksize=7)
+
+
+def save_dataset(path: Path) -> None:
+    datasets.Dataset.from_list([ROWS[-1], *ROWS]).select(range(1, 51)).save_to_disk(str(path))
+
+
+WRITERS: dict[str, Callable[[Path], Any]] = {
+    "x.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=9),
+    "x.arrow": write_stream,
+    "x.jsonl": lambda path: path.write_text("\n\n".join(json.dumps(row) for row in ROWS)),
+    "x.csv": lambda path: path.write_text(cells(",")),
+    "x-semicolons.csv": lambda path: path.write_text(cells(";")),
+    "x-odd.csv#separator=^": lambda path: path.with_name("x-odd.csv").write_text(cells("^")),
+    "folder": save_dataset,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_any_row_of_any_table(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    shards = ShardSet.open(str(tmp_path / name))
+    assert shards.samples == 50 and {"sentence", "about.n"} <= set(shards.fields)
+    places = [3, 8, 9, 40, 49, 0]
+    for place, found in zip(places, read(shards.shards[0], places), strict=True):
+        assert isinstance(found, RawSample) and found.key == f"{place:08d}"
+        record = json.loads(found.fields["json"])
+        assert record["sentence"] == ROWS[place]["sentence"] and int(record["about.n"]) == place % 3
+        assert "things" in found.fields["txt"].decode(), "the only text, or the one called sentence, is txt"
+
+
+def words(texts: list[str], **_: Any) -> dict[str, torch.Tensor]:
+    ids = torch.tensor([[int(text.split()[2].strip(";"))] for text in texts])
+    return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+def reader(config: Any, start: int = 0, inline: bool = True) -> Reader:
+    return Reader(config, "x", config.open(), 5, 0, 1, words, start, 20, inline=inline)
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_stream_of_rows_is_that_of_shards(tmp_path: Path) -> None:
+    """The same order as tars of as many samples, through Ray as well, and continued in the middle."""
+    for part in range(2):
+        pq.write_table(pa.Table.from_pylist(ROWS[25 * part : 25 * part + 25]), tmp_path / f"{part}.parquet")
+        lines = [str(row["sentence"]).replace("\n", " ") for row in ROWS[25 * part :][:25]]
+        text = tmp_path / f"{part}.txt"
+        text.write_text("\n".join(lines))
+        assert run("text", text, "--format", "tar", "--no-shuffle", "--out", tmp_path / f"tar{part}") == 0
+    tars = TextStream(shards=f"{tmp_path}/tar0::{tmp_path}/tar1", batch_size=8, window=16)
+    table = TextStream(shards=f"{tmp_path}/*.parquet", columns=("sentence",), batch_size=8, window=16)
+    one, other, late = reader(tars), reader(table, inline=False), reader(table, start=16)
+    for number in range(12):  # two passes
+        a, b = next(one), next(other)
+        assert torch.equal(a["input_ids"], b["input_ids"]) and one.position == other.position
+        if number >= 2:
+            assert next(late).keys == b.keys
+    for found in (one, other, late):
+        found.close()
+
+
+def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
+    lines = [json.dumps(row) for row in ROWS]
+    lines[7], lines[9] = '{"sentence": ', '{"sentence": ""}'
+    (tmp_path / "x.jsonl").write_text("\n".join(lines))
+    config = TextStream(shards=str(tmp_path / "x.jsonl"), columns=("sentence",), batch_size=8, shuffle=False)
+    with pytest.raises(DataError, match=r"stream 'x', sample x.jsonl/00000007: row 7 .*on_bad_sample"):
+        next(reader(config))
+    found = reader(config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.1}))
+    next(found), next(found)
+    assert [key for key, _ in found.skipped] == ["x.jsonl/00000007", "x.jsonl/00000009"] and found.position == 18
+    found.close()
+    (tmp_path / "y.csv").write_text("a,b\n1,2\n1,2,3\n")
+    bad = list(read(ShardSet.open(str(tmp_path / "y.csv")).shards[0], [0, 1]))
+    assert isinstance(bad[0], RawSample) and isinstance(bad[1], BadSample) and "3 cells" in bad[1].reason
+
+
+def test_a_setting_that_names_no_column(tmp_path: Path) -> None:
+    WRITERS["x.parquet"](tmp_path / "x.parquet")
+    config = TextStream(shards=str(tmp_path / "x.parquet"), columns=("sentenze",))
+    with pytest.raises(DataError, match=r"^columns wants the field sentenze.*about\.n, sentence"):
+        config.check(config.open())
+
+
+def test_pictures_as_bytes_and_as_paths(tmp_path: Path) -> None:
+    """With captions; a path that leaves the folder is no picture."""
+    rows = [{"photo": {"bytes": png(i), "path": "x.png"}, "captions": [f"One {i}", "two"], "kind": i % 2} for i in range(6)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=4)
+    (tmp_path / "p").mkdir()
+    lines = ["file_name;title"]
+    for i in range(6):
+        (tmp_path / "p" / f"{i}.png").write_bytes(png(i))
+        lines.append(f"p/{i}.png;One {i}")
+    (tmp_path / "x.csv").write_text("\n".join([*lines, "../p/0.png;One 6"]))
+    small = {"batch_size": 6, "shuffle": False, "input": {"size": 4}}
+    tokenize = lambda texts: {"input_ids": torch.tensor([[int(text.split()[1])] for text in texts])}  # noqa: E731
+    batches = []
+    for place in (f"{tmp_path}/x.parquet", f"{tmp_path}/x.csv#captions=title"):
+        config = ImageTextStream(shards=place, captions="first", **small)  # type: ignore[arg-type]
+        config.check(shards := config.open())
+        batches.append(next(found := Reader(config, "x", shards, 5, 0, 1, tokenize, 0, 1, inline=True)))
+        found.close()
+    assert torch.equal(batches[0]["image"], batches[1]["image"]) and batches[0]["image"][5].float().mean() > 0
+    assert batches[0]["input_ids"].flatten().tolist() == batches[1]["input_ids"].flatten().tolist() == list(range(6))
+    labelled = ImageStream(shards=f"{tmp_path}/x.parquet", label="kind", batch_size=6, size=4, shuffle=False)
+    labelled.check(labelled.open())
+    assert next(reader(labelled))["label"].tolist() == [0, 1, 0, 1, 0, 1]
+    last = ShardSet.open(f"{tmp_path}/x.csv").sample(6)
+    assert isinstance(last, BadSample) and "'../p/0.png'" in last.reason
+    assert run("images", tmp_path / "x.parquet", "--captions", "captions", "--label", "kind", "--out", tmp_path / "out") == 0
+    packed = {s.key: s.fields for s in samples(tmp_path / "out")}
+    assert packed["00000003"] == {"png": png(3), "cls": b"1", "json": b'{"captions": ["One 3", "two"]}'}
+
+
+def test_a_name_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own library finds it, here a folder of JSON lines, and keeps it as Arrow."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    WRITERS["x.jsonl"](tmp_path / "set" / "test.jsonl")
+    name = f"hf://{tmp_path}/set#split=test,txt=sentence"
+    assert ShardSet.open(name).samples == 50
+    assert ShardSet.open(name).sample(7).fields["txt"].decode() == ROWS[7]["sentence"]  # type: ignore[union-attr]
+    assert run("table", name, "--columns", "txt", "--out", tmp_path / "out") == 0 and len(samples(tmp_path / "out")) == 50
+    with pytest.raises(DataError, match="split=train"):
+        ShardSet.open(f"hf://{tmp_path}/set")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "named"),
+    [
+        ("x.parquet", b"no parquet", "x.parquet"),
+        ("x.arrow", b"no arrow", "x.arrow"),
+        ("x.csv", b'a,b\n"1,2\n', "x.csv.*quotation mark"),
+        ("x.csv", b"a,a\n1,2\n", "x.csv.*same name"),
+        ("x.jsonl", gzip.compress(b'{"a": 1}\n'), "x.jsonl.*compressed"),
+    ],
+)
+def test_what_is_no_table(tmp_path: Path, name: str, content: bytes, named: str) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=named):
+        ShardSet.open(str(tmp_path / name))
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_packed_texts_of_any_table(tmp_path: Path, name: str) -> None:
+    WRITERS[name](tmp_path / name)
+    columns = ("--columns", "sentence", "about.n")
+    assert run("table", tmp_path / name, *columns, "--no-shuffle", "--out", tmp_path / "out") == 0
+    found = [json.loads(s.fields["json"]) for s in samples(tmp_path / "out")]
+    assert found == [{"sentence": row["sentence"], "about.n": str(row["about"]["n"])} for row in ROWS]
+
+
+def test_packed_text_is_no_larger_than_its_source(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    lines = [" ".join("".join(map(chr, rng.integers(97, 123, 5))) for _ in range(8)) for _ in range(20_000)]
+    (tmp_path / "x.txt").write_text("\n".join(lines))
+    assert run("text", tmp_path / "x.txt", "--out", tmp_path / "out") == 0
+    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
+    assert size <= (tmp_path / "x.txt").stat().st_size + 4096
+    assert {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")} == {
+        f"{i:08d}": line for i, line in enumerate(lines)
+    }
+    assert describe.main([str(tmp_path / "out"), "--verify"]) == 0
+
+
+def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("data.named_rows.PART", 11)
+    WRITERS["x.parquet"](tmp_path / "x.parquet")
+    common = ["table", tmp_path / "x.parquet", "--columns", "sentence", "--name", "x", "--shard-size", 20, "--out"]
+    for workers in (1, 2):
+        assert run(*common, tmp_path / str(workers), "--workers", workers) == 0
+    one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "12")
+    assert one == two and len(one) == 4
+
+
+def test_a_table_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    WRITERS["x.jsonl"](tmp_path / "x.jsonl")
+    assert describe.main([str(tmp_path / "x.jsonl")]) == 0
+    printed = capsys.readouterr().out
+    assert "50 samples" in printed and "about.n" in printed and "Sentence number 0" in printed

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from torch import nn
 
-from models.config import LoRASettings
+if TYPE_CHECKING:
+    from models.config import LoRASettings
 
 M = TypeVar("M", bound=nn.Module)
 

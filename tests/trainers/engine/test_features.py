@@ -115,7 +115,9 @@ def test_lora_trains_the_adapters_alone_and_an_export_has_them_merged_in(place: 
     ours = merged(model).state_dict()
     assert ours.keys() == whole.keys() and all(torch.equal(ours[name], whole[name]) for name in whole)
 
-    write_export(made.method.sentence_encoder, tmp_path / "model", lambda text: "")  # compares the vectors
+    write_export(
+        load_method(Path(short.run.output)).sentence_encoder, tmp_path / "model", lambda text: ""
+    )  # compares the vectors
     again = EncoderConfig(path=str(tmp_path / "model")).load(())
     assert not any("lora" in name for name in again.model.state_dict())
     with pytest.raises(ValueError, match=r"encoder\.lora\.targets"):

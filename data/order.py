@@ -116,22 +116,31 @@ def pass_windows(
     Raises:
         DataError: fewer samples than ranks.
     """
-    # The order in which the pass visits the shards; all ranks agree on it.
-    order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
-    ends = list(accumulate((counts[shard] for shard in order), initial=0))  # ends[i]: samples before the i-th shard
+    order, ends = _laid_out(counts, seed, stream, pass_, shuffle)
     begin, end = segment(ends[-1], rank, world_size)
     size = end - begin
     for number in range(first, -(-size // window)):
-        low, high = begin + number * window, min(begin + (number + 1) * window, end)
-        ranges: list[Range] = []
-        place = bisect_right(ends, low) - 1
-        while low < high:
-            stop = min(high, ends[place + 1])
-            if stop > low:  # an empty shard has no range
-                ranges.append((order[place], low - ends[place], stop - ends[place]))
-            low, place = stop, place + 1
+        ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
         seed_here = seed_of(seed, stream, "window", pass_, rank, number) if shuffle else None
         yield Window(pass_, number, pass_ * size + number * window, tuple(ranges), seed_here)
+
+
+def _laid_out(counts: Sequence[int], seed: int, stream: str, pass_: int, shuffle: bool) -> tuple[Sequence[int], list[int]]:
+    """The order in which a pass visits the shards, on which all ranks agree, and how many samples are before each."""
+    order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
+    return order, list(accumulate((counts[shard] for shard in order), initial=0))
+
+
+def _between(order: Sequence[int], ends: list[int], low: int, high: int) -> list[Range]:
+    """The samples `low` to `high` of a pass."""
+    ranges: list[Range] = []
+    place = bisect_right(ends, low) - 1
+    while low < high:
+        stop = min(high, ends[place + 1])
+        if stop > low:  # an empty shard has no range
+            ranges.append((order[place], low - ends[place], stop - ends[place]))
+        low, place = stop, place + 1
+    return ranges
 
 
 def windows(
@@ -177,3 +186,55 @@ def windows(
             planned += len(whole) - cut
             if samples is not None and planned >= samples:
                 return
+
+
+def mixed_windows(
+    counts: Sequence[int],
+    parts: Sequence[int],
+    weights: Sequence[float],
+    *,
+    seed: int,
+    stream: str,
+    rank: int,
+    world_size: int,
+    window: int,
+    start: int = 0,
+    samples: int | None = None,
+) -> Iterator[Window]:
+    """The same of several sets of shards, each of which gives its share of every window.
+
+    Every set has passes of its own, one after the other, so a small one of large weight comes round more often; `pass_`
+    of a window is its number, so that what comes again is another view.
+
+    Args:
+        parts: of each set the number of its shards, which follow each other in `counts`.
+        weights: of each set; only their ratios count.
+    """
+    begins = list(accumulate(parts, initial=0))
+    sets = [counts[begin : begin + size] for begin, size in zip(begins, parts, strict=False)]
+    total, largest = sum(weights), max(range(len(weights)), key=weights.__getitem__)
+
+    def taken(number: int) -> list[int]:
+        """Samples of each set in all windows before; roundings are the largest one's."""
+        shares = [0 if part == largest else int(weight / total * number * window) for part, weight in enumerate(weights)]
+        shares[largest] = number * window - sum(shares)
+        return shares
+
+    planned = 0
+    for number in count(start // window):
+        if samples is not None and planned >= samples:
+            return
+        ranges: list[Range] = []
+        for part, (low, high) in enumerate(zip(taken(number), taken(number + 1), strict=True)):
+            begin, end = segment(sum(sets[part]), rank, world_size)
+            while low < high:
+                pass_, inside = divmod(low, end - begin)
+                order, ends = _laid_out(sets[part], seed, f"{stream}/{part}", pass_, True)
+                stop = min(high - low, end - begin - inside) + inside
+                found = _between(order, ends, begin + inside, begin + stop)
+                ranges += [(shard + begins[part], first, last) for shard, first, last in found]
+                low += stop - inside
+        cut = max(0, start - number * window)
+        seed_here = seed_of(seed, stream, "window", 0, rank, number)
+        yield Window(number, number, number * window + cut, tuple(ranges), seed_here, cut)
+        planned += window - cut

@@ -87,6 +87,11 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     return found, folders
 
 
+def sizes(urls: str) -> tuple[int, ...]:
+    """How many shards each of the URLs names that `::` joins."""
+    return tuple(len(expand(piece)[0]) for piece in _pieces([urls]))
+
+
 def absolute(urls: str) -> str:
     """The same URLs with local paths made absolute: workers run in other folders."""
     return "::".join(_absolute(place) + options for place, options in map(parted, _pieces([urls])))

@@ -61,6 +61,8 @@ class ShardSet:
     """Names of the classes that the integers of the field `cls` stand for; empty: unknown."""
     first: int | None = None
     """Only so many samples are used, those at the beginning; none: all."""
+    parts: tuple[int, ...] = ()
+    """How many shards belong to each of several sets that are mixed by weight; empty: they are one."""
 
     @property
     def counts(self) -> list[int]:

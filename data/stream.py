@@ -17,7 +17,7 @@ import torch
 
 from data.batch import Batch
 from data.errors import DataError
-from data.order import Window, seed_of, windows
+from data.order import Window, mixed_windows, seed_of, windows
 from data.shards import ShardSet
 from data.streams.base import StreamConfig, Tokenize
 from data.window import Chunk, Skipped, WindowReader, batches, read_blocks
@@ -126,17 +126,11 @@ class Reader:
             more = (1 + SPARE) * (start - self.start) / good if good else 2 * more
 
     def _plan(self, start: int, samples: int) -> Iterator[Window]:
-        return windows(
-            self.shards.counts,
-            seed=self.seed,
-            stream=self.name,
-            rank=self.rank,
-            world_size=self.world_size,
-            window=self.config.window,
-            start=start,
-            samples=samples,
-            shuffle=self.config.shuffle,
-        )
+        where: dict[str, Any] = {"seed": self.seed, "stream": self.name, "rank": self.rank, "world_size": self.world_size}
+        what: dict[str, Any] = {"window": self.config.window, "start": start, "samples": samples}
+        if self.shards.parts:
+            return mixed_windows(self.shards.counts, self.shards.parts, self.config.weights, **where, **what)
+        return windows(self.shards.counts, **where, **what, shuffle=self.config.shuffle)
 
     def _prefetched(self, source: Iterator[Any], depth: int = 2) -> Iterator[Any]:
         """Two batches ahead in a thread, so that tokenising and stacking overlap with the step."""

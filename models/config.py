@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
@@ -58,6 +59,24 @@ class AnyEncoderConfig(Settings):
         """Look at the sentences of a run, and make in `folder` what the encoder needs of them. Raises ValueError."""
 
 
+class LoRASettings(Settings):
+    """Low-rank adapters (Hu et al., ICLR 2022), in place of which the weights of the transformer stay as they are."""
+
+    rank: int | None = Field(None, gt=0)
+    """Width of the adapters, 8 for example; none: no adapters, all weights are trained."""
+    alpha: float | None = Field(None, gt=0)
+    """An adapter's output is multiplied by alpha / rank; none: twice the rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Of what goes into an adapter."""
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers that get an adapter, such as `query value`; none: all."""
+
+    def check(self) -> None:
+        """Raise ValueError where adapters are asked for and peft is not installed."""
+        if self.rank and find_spec("peft") is None:
+            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or leave it out")
+
+
 class EncoderConfig(AnyEncoderConfig):
     """The sentence encoder a run starts from."""
 
@@ -73,6 +92,8 @@ class EncoderConfig(AnyEncoderConfig):
     """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
     attention_dropout: float | None = Field(None, ge=0, lt=1)
     """Dropout of the attention weights; none: the model's own."""
+    lora: LoRASettings = LoRASettings()
+    """Small matrices that are trained in place of the transformer's weights; an export has them merged in."""
 
     def read(self) -> PretrainedConfig:
         from models.hub_folders import ENCODER
@@ -87,18 +108,24 @@ class EncoderConfig(AnyEncoderConfig):
             ) from None
         if not self.scratch:
             ENCODER.refuse_pickles(self.path, Path(self.path))
+        self.lora.check()
         return config
 
     def load(self, places: Sequence[Path]) -> TextEncoder:
         from models.text_encoder import TextEncoder
 
-        return TextEncoder.from_pretrained(
+        encoder = TextEncoder.from_pretrained(
             self.path,
             pooling=self.pooling,
             hidden_dropout=self.hidden_dropout,
             attention_dropout=self.attention_dropout,
             scratch=self.scratch,
         )
+        if self.lora.rank:
+            from models.adapters import add_adapters
+
+            add_adapters(encoder.model, self.lora)
+        return encoder
 
 
 class WordEncoderConfig(AnyEncoderConfig):

@@ -132,6 +132,9 @@ class DualEncoder(SentenceEncoder):
         return prepare_sounds([(sound.samples, sound.rate) for sound in items], **self.input.model_dump())
 
     @torch.no_grad()
+    def stack(self) -> list[nn.Module]:
+        return self.text.stack()
+
     def encode_items(self, items: Sequence[Any]) -> Tensor:
         """Unit vectors (B, d) of pictures or sounds as `prepare` takes them."""
         return self.items(self.prepare(list(items)).to(self.logit_scale.device))

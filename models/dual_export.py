@@ -32,6 +32,7 @@ from transformers.models.clip.image_processing_pil_clip import CLIPImageProcesso
 
 from data.streams.inputs import AudioInput
 from models import dual_module as exported
+from models.adapters import merged
 from models.audio_towers import AST, HTSAT
 from models.carried_code import DUAL, save_with_code
 from models.image_towers import CLIPVision, ResNet
@@ -92,7 +93,7 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
         logit_scale_init_value=dual.logit_scale.item(),
     )
     model: Any = CLIPModel(config)
-    model.text_model.load_state_dict(dual.text.model.state_dict())
+    model.text_model.load_state_dict(merged(dual.text.model).state_dict())
     model.vision_model.load_state_dict(tower.model.state_dict())
     model.text_projection.load_state_dict(dual.text_projection.state_dict())
     model.visual_projection.load_state_dict(dual.tower_projection.state_dict())
@@ -169,7 +170,7 @@ def _save_clap(dual: DualEncoder, folder: Path) -> None:
         projection_hidden_act="relu",
     )
     model: Any = ClapModel(config)
-    text = {name: value for name, value in dual.text.model.state_dict().items() if not name.startswith("pooler.")}
+    text = {name: value for name, value in merged(dual.text.model).state_dict().items() if not name.startswith("pooler.")}
     text |= {f"pooler.dense.{name}": value for name, value in head.linear.state_dict().items()}
     buffers = {name: value for name, value in model.text_model.named_buffers() if name not in text}
     model.text_model.load_state_dict({**text, **buffers})

@@ -69,6 +69,10 @@ class SentenceEncoder(nn.Module):
         """What the card of the model that was saved to `folder` says of it."""
         raise NotImplementedError  # the interface: every encoder defines it
 
+    def stack(self) -> list[nn.Module]:
+        """The embeddings of its text transformer and then its layers, from the first to the last; none without one."""
+        return []
+
     def encode_items(self, items: Sequence[Any]) -> Tensor:
         """Vectors (B, d) of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``."""
         raise ValueError(f"this encoder takes {' and '.join(self.modalities)} only")

@@ -12,11 +12,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AutoTokenizer, CLIPTextModel, PretrainedConfig
 
+from models.adapters import merged
 from models.clip_layers import add_dropout, last_clip_layer
 from models.heads import Head
 from models.hub_folders import ENCODER, languages_of
 from models.packing import Packing, layers_can_pack, named, prepare, token_states
-from models.pooling import AVERAGED, Pooling, pool
+from models.pooling import AVERAGED, Pooling, layer_stack, pool
 from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
 from models.text_folders import (
     has_pooler,
@@ -170,6 +171,9 @@ class TextEncoder(SentenceEncoder):
             )
         return module
 
+    def stack(self) -> list[nn.Module]:
+        return [self.embeddings, *layer_stack(self.model)]
+
     def add_head(self, only_trains: bool) -> None:
         """Put a fresh `Head` behind the pooling, or keep that of a saved sentence encoder. See `head_only_trains`.
 
@@ -293,9 +297,10 @@ class TextEncoder(SentenceEncoder):
         pooler = no_pooler(self.config)
         if head is not None and self.pooling == "cls" and has_pooler(self.config) and is_bert_pooler(head):
             pooler = {f"pooler.dense.{name}": weight for name, weight in head.linear.state_dict().items()}
-        weights = {name: t.detach().cpu().contiguous() for name, t in {**self.model.state_dict(), **pooler}.items()}
-        self.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
-        self.model.save_pretrained(folder, state_dict=weights)
+        model = merged(self.model)
+        weights = {name: t.detach().cpu().contiguous() for name, t in {**model.state_dict(), **pooler}.items()}
+        model.config.output_hidden_states = self.pooling in AVERAGED  # sentence-transformers asks it for the layers
+        model.save_pretrained(folder, state_dict=weights)
         self.tokenizer.save_pretrained(folder)
         parts = [st.Transformer(folder), *make_modules(self.config, self.pooling, head, self.normalise)]
         SentenceTransformer(modules=parts, device="cpu").save(folder, create_model_card=False)

@@ -68,6 +68,9 @@ class CLIPConfig(MethodConfig):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)),)
 
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}
+
     def check_settings(self) -> None:
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
             raise ValueError("method.contrastive=0: nothing ties items to captions; give it a weight, or use SimCSE")

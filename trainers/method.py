@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
@@ -46,6 +47,13 @@ class MethodConfig(BaseModel):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         """The turns of a step: each names the streams that share one backward; known without building a model."""
         raise NotImplementedError  # the interface: every config defines it
+
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        """Of each stream the features that are sentence vectors as the model will give them: what `run.matryoshka` can cut.
+
+        None of a method whose losses see them behind a head that is not exported.
+        """
+        return {}
 
     def check_settings(self) -> None:
         """Raise ValueError, which names the setting, for settings that contradict each other."""
@@ -90,6 +98,10 @@ class Method(nn.Module):
 
     turns: tuple[tuple[str, ...], ...]
     sentence_encoder: SentenceEncoder
+    matryoshka: tuple[int, ...] = ()
+    """Further sizes of sentence vectors to be learned."""
+    vectors: dict[str, tuple[str, ...]] = {}
+    """What is cut to them: `MethodConfig.vectors`."""
 
     @property
     def loss_weights(self) -> dict[str, float]:
@@ -112,10 +124,29 @@ class Method(nn.Module):
         """Further losses of a turn, of the parameters alone."""
         return {}
 
+    def nested_losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
+        """`losses`, and added to those of sentences the same of the first so many dimensions of their vectors, for each size
+        of `matryoshka` (Kusupati et al., NeurIPS 2022, eq. 1, all sizes weighted alike); metrics have each by itself."""
+        output = self.losses(features, batches)
+        cut = [name for name in features if name in self.vectors]
+        for size in self.matryoshka if cut else ():
+            shorter = {name: {**features[name], **self._shorter(name, features[name], size)} for name in cut}
+            again = self.losses(shorter, {name: batches[name] for name in cut}).losses
+            losses = {name: loss + again[name] if name in again else loss for name, loss in output.losses.items()}
+            output = StepOutput(losses, {**output.metrics, **{f"{name}_{size}": loss for name, loss in again.items()}})
+        return output
+
+    def _shorter(self, stream: str, features: dict[str, Tensor], size: int) -> dict[str, Tensor]:
+        """The stream's sentence vectors, cut and brought to unit length."""
+        vectors = {name: features[name] for name in self.vectors[stream] if name in features}
+        if (least := min(vector.shape[-1] for vector in vectors.values())) <= size:
+            raise ValueError(f"run.matryoshka={self.matryoshka}: the vectors have {least} dimensions; give smaller sizes")
+        return {name: F.normalize(vector[..., :size], dim=-1) for name, vector in vectors.items()}
+
     def forward(self, batches: dict[str, Batch]) -> StepOutput:
         """One turn: encode every stream, then the losses."""
         penalties = self.penalties()  # first, so that their backward is last, when the activations are gone
-        output = self.losses({name: self.encode(name, batch) for name, batch in batches.items()}, batches)
+        output = self.nested_losses({name: self.encode(name, batch) for name, batch in batches.items()}, batches)
         return StepOutput({**output.losses, **penalties}, output.metrics)
 
     def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:

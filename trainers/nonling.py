@@ -145,6 +145,9 @@ class NonLingSettings(MethodConfig):
         # [DISAGREE 2.6] Algorithm 1 begins with the text, the released code with the images.
         return (("text",), *nonling) if self.variant == "paper" else (*nonling, ("text",))
 
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        return self.text.vectors()
+
     def check(self, recipe: Recipe, encoder: Any) -> None:
         self.text.check(recipe, encoder, "method.text.supervised")
         for name, config in self.nonling.items():

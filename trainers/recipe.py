@@ -43,6 +43,9 @@ class ScheduleConfig(Settings):
     more than the run has."""
     ahead: int = Field(0, ge=0)
     """Steps that the schedule counts before the first (the released CyCLIP: those of an epoch [DISAGREE 4.4])."""
+    layer_decay: float = Field(1.0, gt=0, le=1)
+    """Factor on the rate from each layer of the text transformer to the one below it; the embeddings come last. What is
+    behind the transformer has the full rate."""
     clip: float | None = Field(1.0, gt=0)
     """Largest norm of the gradient over all parameters of the turn; none: not clipped."""
     groups: dict[str, GroupOverride] = {}
@@ -128,6 +131,14 @@ class RunConfig(Settings):
     chunk: int | None = Field(None, gt=0)
     """Samples that a worker encodes at a time (GradCache), for batches that do not fit; none: all. The losses compare the
     whole batch either way; encoding costs one more forward."""
+    matryoshka: tuple[int, ...] = ()
+    """Smaller sizes of the sentence vectors, 64 128 for example: the losses of their first so many dimensions are added."""
+    ema: float | None = Field(None, gt=0, lt=1)
+    """Keep a moving average of the weights, which moves by 1 - ema a step (0.999 for example): it is what is evaluated and
+    exported; none: the weights themselves are."""
+    callbacks: tuple[str, ...] = ()
+    """Functions of your own that are told of every line of the log and every evaluation: `package.module:function`, or
+    `FILE.py:function`."""
     gradient_checkpointing: bool = False
     """Compute the transformers' states again in the backward, a layer at a time, instead of keeping them all."""
     compile: bool = False
@@ -165,6 +176,7 @@ class RunConfig(Settings):
 _NOT_IDENTITY = (
     *("output", "workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures", "tracking_uri"),
     *("experiment", "register_as", "verbose", "log_every", "checkpoint_every", "resume", "overwrite", "step_timeout"),
+    "callbacks",
 )
 
 

@@ -62,6 +62,9 @@ class SGBERTConfig(MethodConfig):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
 
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        return {} if self.head_width else {"text": ("c", "h")}
+
     def check_settings(self) -> None:
         if self.positive == "translation" and self.loss != "sg":
             raise ValueError(

@@ -43,6 +43,9 @@ class SimCSEConfig(MethodConfig):
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
 
+    def vectors(self) -> dict[str, tuple[str, ...]]:
+        return {"text": ("views",)} if self.supervised or self.head == "none" else {}
+
     def check(self, recipe: Recipe, encoder: Any, setting: str = "method.supervised") -> None:
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
 from data.errors import DataError
+from data.shard_urls import sizes
 from data.shards import RawSample, ShardSet
 from data.streams import decode
 
@@ -36,6 +38,9 @@ class StreamConfig(BaseModel):
     """Shard URLs: a path, a folder, a brace range, or several joined by `::`."""
     first: int | None = Field(None, gt=0)
     """Only so many samples are used, those at the beginning of the shards; none: all."""
+    weights: tuple[PositiveFloat, ...] = ()
+    """Of each of the sets that `::` joins in `shards`, its share of the samples, 3 1 for example; none: every sample comes
+    once a pass."""
     batch_size: int = Field(64, gt=0)
     """Samples of one forward over all workers together (the contrastive batch)."""
     shuffle: bool = True
@@ -63,13 +68,26 @@ class StreamConfig(BaseModel):
         shards = ShardSet.open(self.shards)
         if self.first is not None and self.first > shards.samples:
             raise DataError(f"{self.shards} holds {shards.samples} samples, and first={self.first} are asked for; lower it")
-        return replace(shards, first=self.first)
+        parts = sizes(self.shards) if self.weights else ()
+        if len(parts) != len(self.weights):
+            raise DataError(f"{self.shards} are {len(parts)} sets joined by `::`, and weights={self.weights}; give one each")
+        return replace(shards, first=self.first, parts=parts)
 
     def check_settings(self) -> None:
         """Raise ValueError, which begins with the setting's name, for settings that contradict each other. Reads no file."""
+        if self.weights and (self.first is not None or not self.shuffle):
+            raise ValueError(f"weights={self.weights} mixes several sets, which takes shuffle=True and first=none")
 
     def check(self, shards: ShardSet) -> None:
         """Raise ValueError, which begins with the setting's name, where these shards cannot be streamed so."""
+        ends = list(accumulate(shards.parts, initial=0))
+        for (begin, end), weight in zip(pairwise(ends), self.weights, strict=True):
+            share, there_are = weight / sum(self.weights) * self.batch_size, sum(shards.counts[begin:end])
+            if share > there_are:
+                raise DataError(
+                    f"weights={self.weights}: of a set of {there_are} samples a batch would take {share:.0f}, so that it "
+                    "would hold a sample twice; lower its weight, or batch_size"
+                )
         there = set(shards.fields)  # none: a manifest of somebody else's
         for setting, fields in self.needs():
             if there and there.isdisjoint(fields):

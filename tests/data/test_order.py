@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
-from data.order import Window, pass_windows, permutation, seed_of, windows
+from data.order import Window, mixed_windows, pass_windows, permutation, seed_of, windows
 
 COUNTS = [7, 0, 13, 1, 29, 4]
 
@@ -121,3 +122,32 @@ def test_seeds_tell_parts_types_and_order_apart() -> None:
 def test_bad_settings(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         plan(**settings)  # type: ignore[arg-type]
+
+
+def test_sets_are_mixed_by_weight_each_in_passes_of_its_own() -> None:
+    """Three to one: of every window, whatever the sizes; each set is complete in every pass of its own, on two ranks."""
+    counts, parts, weights = [40, 20, 30], [2, 1], [3.0, 1.0]
+    visited: dict[int, list[tuple[int, int]]] = {0: [], 1: []}
+    for rank in (0, 1):
+
+        def plan(start: int, samples: int, rank: int = rank) -> Iterator[Window]:
+            where: dict[str, int] = {
+                "seed": 1,
+                "rank": rank,
+                "world_size": 2,
+                "window": 8,
+                "start": start,
+                "samples": samples,
+            }
+            return mixed_windows(counts, parts, weights, stream="text", **where)
+
+        for window in plan(0, 8 * 20):
+            picks = window.picks
+            assert sum(shard < 2 for shard, _ in picks) == 6 and len(picks) == 8
+            for pick in picks:
+                visited[int(pick[0] == 2)].append(pick)
+            again = next(plan(window.start + 3, 1))  # as a run that goes on
+            assert (again.picks, again.start, again.pass_) == (picks[3:], window.start + 3, window.pass_)
+    assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each rank: four times its half
+    assert {visited[0].count(pick) for pick in visited[0]} == {4}
+    assert len(set(visited[1])) == 30 and {visited[1].count(pick) for pick in visited[1]} <= {2, 3}

@@ -45,7 +45,7 @@ def cached_backward(
     features = {name: _leaves(found) for name, found in parts.items()}
     del parts
     with autocast():
-        output = method.losses(features, batches)
+        output = method.nested_losses(features, batches)
         output = StepOutput({**output.losses, **method.penalties()}, output.metrics)
     backward(output)
     after = _random_state(device)

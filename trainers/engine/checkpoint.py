@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 
 METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.pt", "recipe.json"
 """Files of a checkpoint's folder: the weights now, those of the best evaluation if they are kept, the rest, the recipe."""
+AVERAGE = "average.safetensors"
+"""The moving average of the weights, where there is one."""
 
 
 def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
@@ -34,6 +36,7 @@ def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
     if getattr(method.sentence_encoder, "projected", False):
         log.warning("encoder.path: its projection into another modality's space is left out")
+    method.matryoshka, method.vectors = recipe.run.matryoshka, recipe.method.vectors()
     return method
 
 
@@ -47,7 +50,7 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
     method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
-    load_weights(method, folder / (BEST if (folder / BEST).exists() else METHOD))
+    load_weights(method, next(folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()))
     return method.eval()
 
 
@@ -91,22 +94,25 @@ def copied(state: dict[str, Any]) -> dict[str, Any]:
     return copies
 
 
-def write(
-    folder: Path, recipe: Recipe, weights: dict[str, Tensor], best: dict[str, Tensor] | None, state: dict[str, Any]
-) -> None:
-    """Write a checkpoint into a folder. state: what `torch.load` reads without unpickling code."""
-    save_file(weights, folder / METHOD)
-    if best is not None:
-        save_file(best, folder / BEST)
+def write(folder: Path, recipe: Recipe, weights: dict[str, dict[str, Tensor] | None], state: dict[str, Any]) -> None:
+    """Write a checkpoint into a folder. weights: by file. state: what `torch.load` reads without unpickling code."""
+    for name, tensors in weights.items():
+        if tensors is not None:
+            save_file(tensors, folder / name)
     buffer = io.BytesIO()  # torch's own writer ends the process where a disk is full
     torch.save(state, buffer)
     (folder / STATE).write_bytes(buffer.getbuffer())
     (folder / RECIPE).write_text(recipe.to_json())
 
 
-def read(folder: Path, method: nn.Module) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
-    """Load a checkpoint's weights into the method; returns the best weights, where they were kept, and the state."""
+def read(
+    folder: Path, method: nn.Module, average: nn.Module | None = None
+) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
+    """Load a checkpoint's weights into the method, and their average into another one; returns the best weights, where they
+    were kept, and the state."""
     load_weights(method, folder / METHOD)
+    if average is not None:
+        load_weights(average, folder / AVERAGE)
     best = load_file(folder / BEST) if (folder / BEST).exists() else None
     return best, read_state(folder)
 

@@ -10,16 +10,17 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from data.stream import Reader
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
 from evaluation.task import Task, evaluate
-from trainers.engine import checkpoint
+from trainers.engine import callbacks, checkpoint
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
@@ -62,8 +63,12 @@ class Engine:
         self.method: Method = synchronised(method) if host.world_size > 1 else method  # type: ignore[assignment]  # the same class
         self.shards = {name: stream.open() for name, stream in recipe.streams.items()}
         self.steps = recipe.steps(self.shards[recipe.lead].samples)
+        self.average: AveragedModel | None = None
+        if run.ema is not None:
+            self.average = AveragedModel(self.method, multi_avg_fn=get_ema_multi_avg_fn(run.ema))
         self.stepper = Stepper(recipe, self.method, host, self.steps)
-        self.encoder = ShardedEncoder(checkpoint.module_encoder(self.method, host.device))
+        self.encoder = ShardedEncoder(checkpoint.module_encoder(self.chosen, host.device))
+        self.callbacks = [callbacks.find(name) for name in run.callbacks] if host.rank == 0 else []
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -83,6 +88,11 @@ class Engine:
         self.positions = dict.fromkeys(recipe.streams, 0)
         self.seconds = 0.0
         self.evaluation_seconds = 0.0
+
+    @property
+    def chosen(self) -> Method:
+        """The method with the weights that are evaluated and exported: as they are, or averaged."""
+        return self.method if self.average is None else cast(Method, self.average.module)
 
     def run(self) -> dict[str, Any]:
         """Train to the end. Returns scores before and after, the best step, times and what was skipped.
@@ -118,6 +128,8 @@ class Engine:
                 self.stepper(self.step, readers, window)
                 self.step += 1
                 self.method.after_step(self.step)
+                if self.average is not None:
+                    self.average.update_parameters(self.method)
                 self.seconds = time.perf_counter() - began
                 last = self.step == self.steps
                 if self.step % self.recipe.run.log_every == 0 or last:
@@ -179,7 +191,7 @@ class Engine:
         self.last_score = score
         if better:
             self.best_score, self.best_step = score, self.step
-            self.best = checkpoint.weights_of(self.method) if config.keep == "best" else None
+            self.best = checkpoint.weights_of(self.chosen) if config.keep == "best" else None
         if config.patience_counts == "decreases":
             self.bad_rounds += lower
         else:
@@ -201,14 +213,19 @@ class Engine:
         if self.log and scores:
             flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
             self.log.log(self.step, flat)
+            self._tell(flat)
+
+    def _tell(self, metrics: dict[str, float]) -> None:
+        for callback in self.callbacks:
+            callback(self.step, metrics, self)
 
     def _finish(self) -> dict[str, Any]:
         """Scores of the weights that are kept."""
         if self.best is not None:
-            self.method.load_state_dict(self.best)
+            self.chosen.load_state_dict(self.best)
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after)
-        mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.method)}
+        mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.chosen)}
         ranks = from_all_ranks(mine, self.host)
         if len({rank["fingerprint"] for rank in ranks}) > 1:
             raise RuntimeError(f"the workers' parameters have drifted apart: {[rank['fingerprint'] for rank in ranks]}")
@@ -243,6 +260,7 @@ class Engine:
         }
         if self.log:
             self.log.log(self.step, values)
+            self._tell(values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
@@ -268,17 +286,22 @@ class Engine:
             "windows": windows,
             "optimizers": {turn: optimizer.state_dict() for turn, optimizer in self.stepper.optimizers.items()},
         }
-        weights, best, state = checkpoint.weights_of(self.method), self.best, checkpoint.copied(state)
+        weights = {checkpoint.METHOD: checkpoint.weights_of(self.method), checkpoint.BEST: self.best}
+        if self.average is not None:
+            weights[checkpoint.AVERAGE] = checkpoint.weights_of(self.chosen)
+        state = checkpoint.copied(state)
 
         def fill(folder: Path) -> None:
-            checkpoint.write(folder, self.recipe, weights, best, state)
+            checkpoint.write(folder, self.recipe, weights, state)
             if self.log:
                 self.log.store(folder)
 
         self.host.save(fill, metrics, last)
 
     def _load(self, folder: Path) -> None:
-        self.best, state = checkpoint.read(folder, self.method)
+        self.best, state = checkpoint.read(folder, self.method, None if self.average is None else self.chosen)
+        if self.average is not None:
+            self.average.n_averaged.fill_(state["step"])
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]

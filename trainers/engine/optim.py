@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from trainers.method import Method
 from trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
@@ -29,6 +29,21 @@ def schedule_factor(config: ScheduleConfig, kind: str, steps: int, step: int, wa
     return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[kind]
 
 
+def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[tuple[int, list[nn.Parameter]]]:
+    """The parameters by how many layers of the sentence encoder there are above them, and 1; 0: behind the last layer.
+
+    With a `decay` of 1 they stay together.
+    """
+    if decay == 1:
+        return [(0, params)]
+    layers = method.sentence_encoder.stack()
+    depths = {parameter: len(layers) - i for i, layer in enumerate(layers) for parameter in layer.parameters()}
+    found: dict[int, list[nn.Parameter]] = {}
+    for parameter in params:
+        found.setdefault(depths.get(parameter, 0), []).append(parameter)
+    return sorted(found.items())
+
+
 class TurnOptimizer:
     """Optimizer, schedule, scaler and clipping of one turn."""
 
@@ -45,8 +60,9 @@ class TurnOptimizer:
             if name == "biases_and_norms" and (own is None or own.weight_decay is None):
                 decay = 0.0
             kind = config.schedule if own is None or own.schedule is None else own.schedule
-            factors.append(partial(schedule_factor, config, kind, steps, warmup=own.warmup if own else None))
-            settings.append({"params": params, "lr": lr, "weight_decay": decay})
+            for depth, part in by_depth(method, params, config.layer_decay):
+                factors.append(partial(schedule_factor, config, kind, steps, warmup=own.warmup if own else None))
+                settings.append({"params": part, "lr": lr * config.layer_decay**depth, "weight_decay": decay})
         self.config, self.steps = config, steps
         self.optimizer: torch.optim.Optimizer
         if isinstance(config, SGDConfig):

@@ -17,6 +17,7 @@ from data.redact import redacted
 from data.shard_urls import is_hub_name
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
+from trainers.engine.callbacks import find
 from trainers.engine.places import passing, refuse_unwritable
 from trainers.engine.tracking_server import resolve_uri
 from trainers.recipe import Recipe, RecipeError
@@ -90,6 +91,21 @@ def check_settings(recipe: Recipe) -> None:
             raise RecipeError(
                 f"run.{name}=True is for transformers, and method {recipe.method.name!r} trains none; set False"
             )
+    for name, optim in recipe.optim.items():
+        if optim.layer_decay != 1 and recipe.encoder.kind != "transformer":
+            raise RecipeError(
+                f"optim.{name}.layer_decay={optim.layer_decay:g} is for the layers of transformers, and method "
+                f"{recipe.method.name!r} trains none; leave it out"
+            )
+    if recipe.run.matryoshka and not recipe.method.vectors():
+        raise RecipeError(
+            f"run.matryoshka={recipe.run.matryoshka}: the losses of method {recipe.method.name!r} do not see the vectors "
+            "that the model will give (a head that only trains stands between); take it away (SimCSE: method.head none), or "
+            "leave run.matryoshka out"
+        )
+    with _named():
+        for name in recipe.run.callbacks:
+            find(name)
     _check_gpus(recipe)
 
 

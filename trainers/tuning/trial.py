@@ -149,7 +149,7 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
             with Tracker(Path(seeded.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
                 engine = Engine(seeded, host, tracker)
                 engine.run()
-            budget.finish(seed, engine.best_score, weights_of(engine.method), seeded)
+            budget.finish(seed, engine.best_score, weights_of(engine.chosen), seeded)
         else:
             store = store_of(seeded, handle.run_id)
             _, checkpoint = train(seeded, handle, Path(seeded.run.output), store, [host.forward(store)])

@@ -72,18 +72,19 @@ WRITES = """
 import resource, sys
 from pathlib import Path
 import torch
-from trainers.engine.checkpoint import write
+from trainers.engine.checkpoint import BEST, METHOD, write
 from trainers.engine.store import Store
 from trainers.recipe import Recipe
 folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
 weights = {"w": torch.arange(1000.0)}
+now = {METHOD: weights}
 large = torch.zeros(200_000)
 store = Store(str(folder))
-store.save(3, lambda place: write(place, recipe, weights, None, {"step": 3}), wait=True)
+store.save(3, lambda place: write(place, recipe, now, {"step": 3}), wait=True)
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
-store.save(6, lambda place: write(place, recipe, {"w": large}, None, {"step": 6}))
-store.save(9, lambda place: write(place, recipe, weights, None, {"step": 9, "large": large}))
-store.save(12, lambda place: write(place, recipe, weights, weights, {"step": 12}), wait=True)
+store.save(6, lambda place: write(place, recipe, {METHOD: {"w": large}}, {"step": 6}))
+store.save(9, lambda place: write(place, recipe, now, {"step": 9, "large": large}))
+store.save(12, lambda place: write(place, recipe, {**now, BEST: weights}, {"step": 12}), wait=True)
 """
 
 

@@ -1,0 +1,44 @@
+"""LoRA (Hu et al., ICLR 2022) through peft: small trained matrices beside the frozen weights of a transformer."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from models.config import LoRASettings
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def add_adapters(model: nn.Module, settings: LoRASettings) -> None:
+    """Freeze a Hugging Face model and put adapters into it, drawn from torch's random numbers. They add nothing at first.
+
+    Raises ValueError where a target is no linear layer of the model.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    assert settings.rank is not None  # whoever calls wants adapters
+    config = LoraConfig(
+        r=settings.rank,
+        lora_alpha=settings.alpha or 2 * settings.rank,  # type: ignore[arg-type]  # any number, though peft says int
+        lora_dropout=settings.dropout,
+        target_modules=list(settings.targets) or "all-linear",
+    )
+    try:
+        inject_adapter_in_model(config, model)
+    except ValueError as error:
+        raise ValueError(f"encoder.lora.targets={settings.targets}: {error}") from None
+
+
+def merged(model: M) -> M:
+    """A copy of the model whose weights contain its adapters, of the class that it was before; without any, `model`."""
+    if not any(hasattr(part, "lora_A") for part in model.modules()):
+        return model
+    whole: Any = copy.deepcopy(model)
+    for name, layer in [(name, part) for name, part in whole.named_modules() if hasattr(part, "lora_A")]:
+        layer.merge()
+        whole.set_submodule(name, layer.get_base_layer())
+    return whole  # type: ignore[no-any-return]  # what deepcopy was given

@@ -1,0 +1,100 @@
+"""Hard negatives mined with a model: ``python pipelines/mine_negatives.py --model DIR --pairs SHARDS --out FOLDER``."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+if not __package__:  # run as a file: this clone comes first, not an installed copy
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.errors import quiet_pipe
+
+COLUMNS = ("sent0", "sent1", "hard_neg")
+"""Fields of a triple, as `streams.text.columns` reads them."""
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """For every pair of texts the most similar text of another pair that is less so than its own: shards of triples.
+
+    Train on them with --streams.text.shards FOLDER --streams.text.columns sent0 sent1 hard_neg --method.supervised True.
+    """
+
+    model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
+    """A sentence-transformers folder, as a run exports it."""
+    pairs: Annotated[str, tyro.conf.arg(metavar="SHARDS")]
+    """Packed pairs: a folder of shards, a range, or several joined by ::."""
+    out: Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
+    """Folder of the new shards."""
+    columns: tuple[str, str] = ("sent0", "sent1")
+    """Fields of a text and of its positive."""
+    negatives: int = 1
+    """How many for each pair; every one is a triple of its own."""
+    margin: float = 0.05
+    """A negative's cosine is at most that of the pair less this share: what is closer may be another positive."""
+    skip: int = 0
+    """So many of the most similar are left out, as they may mean the same."""
+    batch_size: int = 128
+    """Texts that are encoded at a time."""
+    overwrite: bool = False
+    """Replace shards that the folder holds."""
+
+
+def mine(arguments: Arguments) -> int:
+    """Write the triples; returns how many there are. Raises ValueError where there is nothing to mine or to load."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util import mine_hard_negatives
+
+    from data.shard_writer import Draft, Output, pack
+    from data.shards import BadSample, read
+    from data.streams.text import TextStream
+
+    try:
+        from datasets import Dataset
+    except ImportError as error:
+        raise ValueError(f"mining needs the package datasets ({error}): pip install 'multicse[hub]'") from None
+    stream = TextStream(shards=arguments.pairs, columns=arguments.columns)
+    shards = stream.open()
+    stream.check(shards)
+    samples = (sample for shard in shards.shards for sample in read(shard, range(shard.samples)))
+    rows = [stream.sentences(sample) for sample in samples if not isinstance(sample, BadSample)]
+    mined: Any = mine_hard_negatives(
+        Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
+        SentenceTransformer(arguments.model),
+        num_negatives=arguments.negatives,
+        relative_margin=arguments.margin,
+        range_min=arguments.skip,
+        batch_size=arguments.batch_size,
+        verbose=False,
+    )
+    triples = (dict(zip(COLUMNS, row.values(), strict=True)) for row in mined)
+    drafts = (Draft({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
+    about = f"{shards.source}; negatives mined with {Path(arguments.model).name}"
+    name = f"{shards.name or 'pairs'}-mined"
+    output = Output(arguments.out, name, licence=shards.licence, source=about, overwrite=arguments.overwrite)
+    return pack(drafts, output).samples
+
+
+@quiet_pipe()
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when the input was bad."""
+    arguments = tyro.cli(Arguments, args=argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        count = mine(arguments)
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(f"{count:,} triples in {arguments.out}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,47 @@
+"""Hard negatives that a model finds, as triples that the text stream reads."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from data.shard_writer import Draft, Output, pack
+from data.shards import RawSample, ShardSet, read
+from data.streams.text import TextStream
+from models.config import EncoderConfig
+from pipelines.mine_negatives import COLUMNS, main
+from tests.small import WORDS
+
+
+def test_mined_triples_are_those_of_a_loop_over_all_cosines(
+    place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from sentence_transformers import SentenceTransformer
+
+    rng = np.random.default_rng(0)
+    texts = list(dict.fromkeys(" ".join(rng.choice(WORDS, 6)) for _ in range(40)))
+    pairs = list(zip(texts[:20], texts[20:], strict=True))
+    drafts = [Draft({"json": json.dumps(dict(zip(COLUMNS, pair, strict=False))).encode()}) for pair in pairs]
+    pack(drafts, Output(tmp_path / "pairs", "pairs", licence="CC0-1.0"))
+    EncoderConfig(path=str(place / "encoder")).load(()).save(str(tmp_path / "model"))
+    arguments = ["--model", str(tmp_path / "model"), "--pairs", str(tmp_path / "pairs"), "--margin", "0.001"]
+    assert main([*arguments, "--out", str(tmp_path / "mined")]) == 0
+
+    first, second = (SentenceTransformer(str(tmp_path / "model")).encode(side) for side in (texts[:20], texts[20:]))
+    first, second = (x / np.linalg.norm(x, axis=1, keepdims=True) for x in (first, second))
+    cosines, want = first @ second.T, set()
+    for i, pair in enumerate(pairs):
+        allowed = [j for j in range(20) if j != i and cosines[i, j] <= cosines[i, i] * 0.999]
+        if allowed:
+            want.add((*pair, pairs[max(allowed, key=lambda j: cosines[i, j])][1]))
+
+    stream = TextStream(shards=str(tmp_path / "mined"), columns=COLUMNS)
+    shards = ShardSet.open(stream.shards)
+    stream.check(shards)
+    samples = [sample for shard in shards.shards for sample in read(shard, range(shard.samples))]
+    assert {tuple(stream.sentences(sample)) for sample in samples if isinstance(sample, RawSample)} == want
+    assert len(want) > 5 and shards.licence == "CC0-1.0" and f"{len(want)} triples" in capsys.readouterr().out
+    assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2  # what is there stays

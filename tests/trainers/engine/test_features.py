@@ -1,0 +1,250 @@
+"""What a setting that changes training changes: against a naive version or the library that people know it from.
+
+Every one of them resumes exactly and trains in two processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from models.adapters import merged
+from models.config import EncoderConfig
+from tests.models import tiny_encoder
+from tests.small import in_processes, journal, text_only, write_text
+from tests.trainers.engine.test_engine import interrupted, run, same_weights
+from trainers.engine import launch
+from trainers.engine.checkpoint import build_method, load_method
+from trainers.engine.export import write_export
+from trainers.engine.optim import TurnOptimizer
+from trainers.engine.preflight import check, check_settings
+from trainers.engine.store import CheckpointError
+from trainers.recipe import OptimConfig, Recipe, RecipeError
+from trainers.simcse import SimCSEConfig
+
+FEATURES: dict[str, dict[str, Any]] = {
+    "lora": {"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1},
+    "matryoshka": {"run.matryoshka": (4, 8)},
+    "ema": {"run.ema": 0.5},
+    "layer_decay": {"optim.text.layer_decay": 0.5},
+    "weights": {"streams.text.weights": (1, 3)},
+}
+
+
+def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
+    for path, value in changes.items():
+        recipe = recipe.replace(path, value)
+    return recipe
+
+
+@pytest.fixture
+def short(recipe: Recipe, place: Path) -> Recipe:
+    """SimCSE of a text stream of two sets, 6 steps; the development set chooses the weights."""
+    write_text(place / "news", (25,))
+    changes = {"streams.text.shards": f"{place}/text::{place}/news", "evaluation.select": "lee-dev", "optim.text.lr": 1e-2}
+    return changed(text_only(recipe), changes)
+
+
+@pytest.mark.parametrize("name", FEATURES)
+def test_it_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_path: Path) -> None:
+    plain, _, _ = run(short.replace("run.output", str(tmp_path / "plain")))
+    recipe = changed(short, FEATURES[name])
+    whole, _, before = run(recipe)
+    assert whole.losses() != plain.losses()
+    half = recipe.replace("run.output", str(tmp_path / "half"))
+    interrupted(half)
+    resumed, _, after = run(half)
+    assert sorted(resumed.values) == [4, 5, 6]
+    assert [resumed.losses()[step] for step in (4, 5, 6)] == [whole.losses()[step] for step in (4, 5, 6)]
+    same_weights(before.method, after.method)
+    same_weights(before.chosen, after.chosen)
+
+
+def _worker(rank: int, folder: str, name: str) -> None:
+    torch.set_num_threads(1)
+    recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store-{name}", rank=rank, world_size=2)
+    launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
+    launch.log_figures = lambda *_: None  # type: ignore[assignment]  # seconds
+    with contextlib.suppress(CheckpointError):  # of the one that keeps no checkpoint
+        launch.fit(recipe)
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("name", [*FEATURES, "everything"])
+def test_two_processes_train_with_it(name: str, short: Recipe, tmp_path: Path, tables: Path) -> None:
+    """They end with equal parameters, and the export gives the vectors of the checkpoint."""
+    every = {path: value for changes in FEATURES.values() for path, value in changes.items()}
+    recipe = changed(short, every if name == "everything" else FEATURES[name])
+    for rank in (0, 1):
+        uri = f"sqlite:///{shutil.copy(tables, tmp_path / f'{rank}.db')}"
+        own = changed(recipe, {"run.output": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
+        (tmp_path / f"{rank}.json").write_text(own.to_json())
+    in_processes(_worker, str(tmp_path), name)
+    summary = json.loads((tmp_path / "run-0" / "summary.json").read_text())
+    assert len(set(summary["fingerprints"])) == 1 and len(summary["fingerprints"]) == 2 and summary["steps"] == 6
+
+
+def test_lora_trains_the_adapters_alone_and_an_export_has_them_merged_in(place: Path, short: Recipe, tmp_path: Path) -> None:
+    """The merged weights are those of peft's own merge, in an ordinary folder."""
+    from peft import LoraConfig, get_peft_model
+
+    short = short.replace("encoder.lora.rank", 4).replace("encoder.lora.targets", ("query", "value"))
+    start = EncoderConfig(path=str(place / "encoder")).load(()).model
+    _, _, made = run(short.replace("evaluation.keep", "last"))
+    model: Any = made.method.sentence_encoder.model  # type: ignore[union-attr]  # a text encoder's
+    frozen = {name.replace(".base_layer", ""): p for name, p in model.named_parameters() if not p.requires_grad}
+    assert frozen.keys() == dict(start.named_parameters()).keys()
+    assert all(torch.equal(frozen[name], p) for name, p in start.named_parameters())
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    assert len(trained) == 8 and all("lora_" in name and ("query" in name or "value" in name) for name in trained)
+
+    theirs = get_peft_model(start, LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"]))
+    state = {name: p for name, p in model.state_dict().items()}
+    theirs.base_model.model.load_state_dict(state)
+    whole = theirs.merge_and_unload().state_dict()
+    ours = merged(model).state_dict()
+    assert ours.keys() == whole.keys() and all(torch.equal(ours[name], whole[name]) for name in whole)
+
+    write_export(
+        load_method(Path(short.run.output)).sentence_encoder, tmp_path / "model", lambda text: ""
+    )  # compares the vectors
+    again = EncoderConfig(path=str(tmp_path / "model")).load(())
+    assert not any("lora" in name for name in again.model.state_dict())
+    with pytest.raises(ValueError, match=r"encoder\.lora\.targets"):
+        build_method(short.replace("encoder.lora.targets", ("nothing",)))
+
+
+def test_matryoshka_is_that_of_sentence_transformers() -> None:
+    """Loss and gradients are those of MatryoshkaLoss around MultipleNegativesRankingLoss (scale 20), of three sizes."""
+    from sentence_transformers.sentence_transformer.losses import MatryoshkaLoss, MultipleNegativesRankingLoss
+
+    class Identity(torch.nn.Module):
+        similarity_fn_name, tokenizer = None, None
+
+        def forward(self, features: dict[str, Tensor]) -> dict[str, Tensor]:
+            return dict(features)
+
+        def get_embedding_dimension(self) -> int:
+            return 16
+
+    vectors = torch.randn(5, 3, 16, generator=torch.Generator().manual_seed(0))
+    config = SimCSEConfig(supervised=True)
+    method = config.build(tiny_encoder.encoder())
+    method.matryoshka, method.vectors = (4, 8), config.vectors()
+    mine, other = (vectors.clone().requires_grad_() for _ in range(2))
+    output = method.nested_losses({"text": {"views": mine}}, {"text": tiny_encoder.text_batch(5, views=3)})
+    model: Any = Identity()
+    around = MatryoshkaLoss(model, MultipleNegativesRankingLoss(model), [16, 8, 4])
+    theirs = around([{"sentence_embedding": view} for view in other.unbind(1)], torch.tensor([]))
+    torch.testing.assert_close(output.losses["text"], theirs)
+    assert output.metrics.keys() == {"text_4", "text_8"}
+    output.losses["text"].backward()
+    theirs.backward()
+    torch.testing.assert_close(mine.grad, other.grad)
+
+
+def test_matryoshka_wants_the_vectors_that_are_exported(short: Recipe) -> None:
+    recipe = short.replace("run.matryoshka", (4, 8))
+    check_settings(recipe)
+    with pytest.raises(RecipeError, match=r"run\.matryoshka"):
+        check_settings(recipe.replace("method.head", "mlp"))
+    with pytest.raises(ValueError, match=r"run\.matryoshka.*16 dimensions"):
+        run(short.replace("run.matryoshka", (16,)))
+
+
+@pytest.mark.parametrize("select", ["lee-dev", None])
+def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: str | None) -> None:
+    """The average is that of a loop which spells it out; the first step's weights begin it. Training takes no notice."""
+    recipe = changed(short, {"run.ema": 0.75, "evaluation.select": select, "evaluation.keep": "last"})
+    seen: list[dict[str, Tensor]] = []
+
+    def remember(recipe: Recipe) -> Any:
+        from tests.trainers.engine.test_engine import Memory, engine
+
+        made = engine(recipe, Memory())
+        after_step = made.method.after_step
+
+        def record(step: int) -> None:
+            after_step(step)
+            seen.append({name: p.detach().clone() for name, p in made.method.named_parameters()})
+
+        made.method.after_step = record  # type: ignore[method-assign]
+        made.run()
+        return made
+
+    made = remember(recipe)
+    want = seen[0]
+    for weights in seen[1:]:
+        want = {name: 0.75 * want[name] + 0.25 * weights[name] for name in want}
+    exported = load_method(Path(recipe.run.output))
+    for name, parameter in exported.named_parameters():
+        torch.testing.assert_close(parameter, want[name])
+    assert any(not torch.equal(p, want[name]) for name, p in made.method.named_parameters())
+    texts = made.method.sentence_encoder.tokenize(["the cat sees the dog"])
+    vectors = made.encoder.encode(["the cat sees the dog"])
+    np.testing.assert_allclose(vectors, exported.sentence_encoder(texts).detach().numpy(), atol=1e-5)
+
+
+def test_layer_wise_rates_fall_from_layer_to_layer(short: Recipe) -> None:
+    """Against names: the head has the rate, the last layer a decay less, and so on down to the embeddings."""
+    method = build_method(short.replace("method.head", "mlp"))
+    config = OptimConfig(lr=1.0, layer_decay=0.5, schedule="constant")
+    optimizer = TurnOptimizer(method, "text", config, 10, "fp32")
+    names = {parameter: name for name, parameter in method.named_parameters()}
+    wanted = {".head.": 1.0, ".layer.1.": 0.5, ".layer.0.": 0.25, ".embeddings.": 0.125}
+    found = {names[p]: group["lr"] for group in optimizer.optimizer.param_groups for p in group["params"]}
+    assert found.keys() == set(names.values())
+    for name, rate in found.items():
+        assert [rate] == [value for part, value in wanted.items() if part in name], name
+    assert optimizer.rate == 1.0  # what is logged
+
+
+def test_weights_are_one_for_each_set(short: Recipe) -> None:
+    for weights, told in {(1, 2, 3): "weights=", (1, 9): "25"}.items():
+        with pytest.raises(ValueError, match=rf"streams\.text.*{told}"):
+            check(changed(short, {"streams.text.weights": weights, "streams.text.batch_size": 32}))
+    with pytest.raises(RecipeError, match=r"streams\.text\.weights"):
+        check(changed(short, {"streams.text.weights": (1, 3), "streams.text.first": 5}))
+
+
+CALLBACK = """
+import json
+from pathlib import Path
+
+def note(step, metrics, engine):
+    with Path({place!r}).open("a") as file:
+        file.write(json.dumps([step, engine.steps, engine.recipe.name, sorted(metrics)]) + "\\n")
+"""
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_function_of_a_users_own_file_is_told_of_steps_and_evaluations(
+    workers: int, short: Recipe, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if workers:
+        request.getfixturevalue("local_ray")
+    monkeypatch.setattr(launch, "log_figures", lambda *_: None)
+    file, told = tmp_path / f"mine{workers}.py", tmp_path / "told.jsonl"
+    file.write_text(CALLBACK.format(place=str(told)))
+    launch.fit(changed(short, {"run.callbacks": (f"{file}:note",), "run.workers": workers, "run.cpus_per_worker": 0.5}))
+    lines = [json.loads(line) for line in told.read_text().splitlines()]
+    assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
+    assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, *_, names in lines if "eval/lee-dev/spearman" in names] == [0, 3, 6]
+    assert journal(Path(short.run.output))
+
+
+@pytest.mark.parametrize("name", ["json:nothing", "no.such.module:f", "absent.py:f", "json"])
+def test_a_callback_that_is_none_is_named(name: str, short: Recipe) -> None:
+    with pytest.raises(RecipeError, match=r"run\.callbacks: "):
+        check_settings(short.replace("run.callbacks", (name,)))

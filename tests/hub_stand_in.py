@@ -55,7 +55,8 @@ class _Handler(BaseHTTPRequestHandler):
                     hub.files[value["path"]] = base64.b64decode(value["content"])
                 elif line["key"] == "lfsFile":
                     hub.files[value["path"]] = hub.stored[value["oid"]]
-            self._answer({"commitUrl": f"{hub.url}/commit/0", "commitOid": "0", "success": True})
+            repository = self.path.removeprefix("/api/models/").partition("/commit/")[0]
+            self._answer({"commitUrl": f"{hub.url}/{repository}/commit/0", "commitOid": "0", "success": True})
         else:  # validate-yaml, which finds nothing
             self._answer({"errors": [], "warnings": []})
 

@@ -167,7 +167,7 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     assert np.asarray(quantize_embeddings(vectors, "int8", ranges)).min() == -128
     card = (out / "README.md").read_text()
     assert f"{len(texts)} sentences of the training text" in card and "| whitened |" in card and "int8_ranges.npy" in card
-    assert "(2): Dense(" in card
+    assert "(whitening): Dense(" in card
 
 
 def test_a_run_s_own_whitening_is_kept_by_its_exports(recipe: Recipe, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
         done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert f"{hub.url}/me/mine" in done.stdout
-    assert [(one["name"], one["organization"], one["private"]) for one in hub.created] == [("mine", "me", True)]
+    assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]
     there = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
     assert hub.files == {name: data for name, data in there.items() if name != "notes.txt"}
     assert hub.authorized == {"Bearer hf_hidden"} and "hf_hidden" not in done.stdout + done.stderr

@@ -72,7 +72,14 @@ class WeightsAndBiases:
         paper, _, row = recipe.get("name", "multicse").partition("/")
         quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False)
         self.run: Any = wandb.init(
-            dir=output, mode="offline", id=run_id, project=paper, name=row or None, config=recipe, settings=quiet
+            dir=output,
+            mode="offline",
+            id=run_id,
+            project=paper,
+            name=row or None,
+            config=recipe,
+            reinit="create_new",
+            settings=quiet,
         )
         self.run.define_metric("*", step_metric="step")
         self.run.define_metric("system/*", step_metric="second")

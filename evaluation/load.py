@@ -1,4 +1,4 @@
-"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``, and the encoder that it stands for.
+"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][+int8|+binary][:FIT]``, and its encoder.
 
 PLACE is a folder, a name on the Hugging Face hub, or a word-vector file.
 """
@@ -16,6 +16,7 @@ import numpy as np
 from data.errors import did_you_mean
 from data.word_vectors import is_word_vectors
 from evaluation.encoders.folders import model_type, own_module
+from evaluation.encoders.quantized import PRECISIONS, RANGES, Precision, Quantized, saved_ranges
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.task import EvaluationError
 from evaluation.tasks.paired_items import Samples
@@ -25,7 +26,7 @@ from models.hub_folders import EVALUATED
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-POST = ("whitening", "flow")
+POST = ("whitening", "flow", *PRECISIONS)
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A name on the Hugging Face hub, at the beginning of a model's name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -57,13 +58,15 @@ class Spec(NamedTuple):
     place: Path
     pooling: str | None = None
     post: str | None = None  # "whitening", "whitening256", "flow"
-    fit: str | None = None  # what that is fitted on: a file, one sentence a line, or shards of texts
+    fit: str | None = None  # what that and int8 are fitted on: a file, one sentence a line, or shards of texts
+    precision: Precision | None = None
 
 
 def parse(spec: str) -> Spec:
-    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``; the longest beginning that exists on disk is the place.
+    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow][+int8|+binary][:FIT]``.
 
-    Where none does, the place is a name on the Hugging Face hub, whose model is fetched, unless it was before.
+    The longest beginning that exists on disk is the place. Where none does, it is a name on the Hugging Face hub, whose
+    model is fetched, unless it was before.
 
     Raises EvaluationError for a place that is nowhere, a hub that does not answer, and an unknown post-processing.
     """
@@ -78,12 +81,15 @@ def parse(spec: str) -> Spec:
             f"{place} is a model's place, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
         )
     pooling, post, fit = parts.groups()
+    before, _, last = (post or "").rpartition("+")
+    precision = next((name for name in PRECISIONS if name == last), None)
+    post = (before or None) if precision else post
     if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
         raise EvaluationError(
             f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
-            "+whitening<K> (to K dimensions) and +flow"
+            "+whitening<K> (to K dimensions) and +flow; +int8 or +binary may follow it"
         )
-    return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
+    return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit, precision)
 
 
 def _of_hub(name: str) -> Path:
@@ -123,13 +129,13 @@ def load_model(
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean, letters and padded). `fit` are the sentences that whitening and flow are fitted on where the spec names none,
-    and `fit_source` is what the protocol says of them. `seed` is the flow's, and CLAP's, which takes a random part of a
-    long sound.
+    have mean, letters and padded). `fit` are the sentences that whitening, flow and int8 are fitted on where the spec names
+    none (int8 of an export that states its ranges takes those), and `fit_source` is what the protocol says of them. `seed`
+    is the flow's, and CLAP's, which takes a random part of a long sound.
 
     Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
     """
-    place, own, post, own_fit = parse(spec)
+    place, own, post, own_fit, precision = parse(spec)
     if own is not None and pooling is not None and own != pooling:
         raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
     pooling = own or pooling
@@ -140,9 +146,17 @@ def load_model(
     model = _load(place, pooling, device, batch_size, seed)
     if pooling is not None:
         model.name = f"{model.name}@{pooling}"
-    if post is None:
-        return model
-    assert fit is not None
+    if post is not None:
+        assert fit is not None
+        model = _fitted(model, post, fit, fit_source, seed)
+    if precision == "int8" and own_fit is None and pooling is post is None and (ranges := saved_ranges(place)) is not None:
+        return Quantized(model, precision, source=RANGES, ranges=ranges)
+    if precision is not None:
+        return Quantized(model, precision, fit or () if precision == "int8" else (), fit_source)
+    return model
+
+
+def _fitted(model: Model, post: str, fit: Sequence[str], fit_source: str, seed: int) -> Model:
     if post == "flow":
         from evaluation.encoders.flow import Flowed
 

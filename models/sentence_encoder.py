@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ class CardText(NamedTuple):
     """Codes of the languages that the text encoder it began with is for, as that one's card says."""
     form: str = ""
     """What the saved model is made of; `write_export` reads it off the folder."""
+    whitened: Mapping[str, Mapping[str, float]] | None = None
+    """Scores of the saved model by task and metric, where it whitens its vectors: then not those of the trained weights."""
 
 
 class SentenceEncoder(nn.Module):

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from transformers import (
@@ -187,6 +188,8 @@ def read_modules(folder: Path) -> Saved:
             saved = saved._replace(pooling=averaged or _pooling(st.Pooling.load(str(place)).pooling_mode, folder))
         elif kind == "Dense" and entry["name"].startswith("projection"):
             saved = saved._replace(projected=True)
+        elif kind == "Dense" and entry["name"] == WHITENING:
+            continue  # what is behind it is for whoever uses the vectors, not for a further training
         elif kind == "Dense" and saved.head is None:
             dense = st.Dense.load(str(place))
             head = Head(dense.in_features, dense.out_features, dense.activation_function)
@@ -227,6 +230,31 @@ def make_modules(config: PretrainedConfig, pooling: Pooling, head: Head | None, 
         made.append(st.Normalize())
     return made
 
+
+def add_whitening(folder: Path, mean: np.ndarray, matrix: np.ndarray) -> None:
+    """Put (x - mean) W behind the modules of a saved text model: a Dense layer, which sentence-transformers has by itself.
+
+    mean: (d,). matrix: (d, k). Where vectors had unit length, they are brought to it again.
+    """
+    from sentence_transformers.sentence_transformer import modules as st
+
+    entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    weight, bias = (torch.tensor(part, dtype=torch.float32) for part in (matrix.T.copy(), -mean @ matrix))
+    made: list[Any] = [st.Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), weight, bias)]
+    if entries[-1]["type"].endswith(".Normalize"):
+        made.append(st.Normalize())
+    for module in made:
+        kind, number = type(module).__name__, len(entries)
+        (folder / f"{number}_{kind}").mkdir()
+        module.save(str(folder / f"{number}_{kind}"))
+        name = WHITENING if kind == "Dense" else str(number)
+        entries.append({"idx": number, "name": name, "path": f"{number}_{kind}", "type": f"sentence_transformers.{kind}"})
+    _write(folder / "modules.json", entries)
+    write_for_older(folder)
+
+
+WHITENING = "whitening"
+"""What the layer of `add_whitening` is called in modules.json."""
 
 OLDER = {
     "cls": "pooling_mode_cls_token",

@@ -41,6 +41,9 @@ OURS = ("demo", "smoke")
 WRITTEN = ("recipe", "best")
 """Files that runs and sweeps write, whose names say nothing either."""
 
+ALONE = ("--run.overwrite", "--export.whiten", "--export.int8_ranges")
+"""Options that mean True without a value."""
+
 Recipes = Mapping[str, Callable[[], Recipe]]
 
 
@@ -63,10 +66,11 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         if name not in recipes:
             raise RecipeError(f"no recipe {name!r}.{did_you_mean(name, recipes)} There are: {', '.join(recipes)}")
         base = recipes[name]()
-    if "--run.overwrite" in arguments:  # alone: yes
-        place = arguments.index("--run.overwrite") + 1
-        if arguments[place : place + 1] not in (["True"], ["False"]):
-            arguments.insert(place, "True")
+    for switch in ALONE:
+        if switch in arguments:
+            place = arguments.index(switch) + 1
+            if arguments[place : place + 1] not in (["True"], ["False"]):
+                arguments.insert(place, "True")
     recipe = tyro.cli(
         Recipe,
         default=base,
@@ -211,13 +215,17 @@ def report(summary: dict[str, Any]) -> str:
     from trainers.engine.places import passing
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
-    scores = {when: summary[when] | averages(summary[when]) for when in ("before", "after")}
+    columns = [when for when in ("before", "after", "whitened") if when in summary]
+    scores = {when: summary[when] | averages(summary[when]) for when in columns}
     rows = [(task, name) for task, metrics in scores["after"].items() for name in metrics if is_shown(name)]
     wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
-    lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}"] if rows else []
+    more = f"{'whitened':>10}" if "whitened" in scores else ""
+    lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}{more}"] if rows else []
     for task, metric in rows:
         before, after = (scores[when][task][metric] for when in ("before", "after"))
-        lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}")
+        last = scores.get("whitened", {}).get(task, {}).get(metric)
+        more = "" if last is None else f"{last:>10.2f}"
+        lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}{more}")
     # What a job leaves in Ray's copy of its folder goes with it; the tracker has it as well.
     model = f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"
     if passing(Path(summary["export"])):
@@ -231,6 +239,8 @@ def report(summary: dict[str, Any]) -> str:
         f"model   {model}",
         f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
     ]
+    if "hub" in summary:
+        lines.append(f"hub     {summary['hub']}")
     if summary["skipped"]:
         lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
     return "\n".join(lines)

@@ -36,8 +36,9 @@ logger = logging.getLogger(f"{registry.__package__}.command")
 class Arguments:
     """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders or hub names, word-vector files.
 
-    MODEL is PLACE[@POOLING][+whitening[K]|+flow][:FIT]: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@wk,
-    bert+whitening256, glove.txt. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
+    MODEL is PLACE[@POOLING][+whitening[K]|+flow][+int8|+binary][:FIT]: google-bert/bert-base-uncased@first-last,
+    bert@layer6-max, bert@wk, bert+whitening256, bert+binary, glove.txt. Correlations and accuracies are in points. Without
+    --data the Lee corpus of gensim is used.
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
@@ -58,8 +59,8 @@ class Arguments:
     """cls, mean, max, last2, first-last, layer3-mean, wk, ...: replaces the model's own. A folder that says nothing of
     pooling gets mean."""
     fit: Path | None = None
-    """Sentences, one a line, or shards of texts that +whitening and +flow are fitted on; +flow:PLACE is for one model.
-    Default: the sentences of the tasks, without labels."""
+    """Sentences, one a line, or shards of texts that +whitening, +flow and +int8 are fitted on; +flow:PLACE is for one
+    model. Default: the sentences of the tasks, without labels."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
     """Of classifiers: SentEval's for published numbers with a steadier last fit, to the letter, its quick one, GCLSR's."""
     hidden: int = 0
@@ -169,10 +170,10 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
     if arguments.model is None:
         raise EvaluationError("--layers is for one model (--model DIR)")
     spec = parse(arguments.model)
-    if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
+    if spec.pooling or spec.post or spec.precision or arguments.pooling or arguments.fit or arguments.style != "text":
         raise EvaluationError(
             "--layers takes a plain folder and prints text: every layer by cls, mean and max. Leave out @POOLING, "
-            "+whitening, +flow, --pooling, --fit and --style"
+            "+whitening, +flow, +int8, +binary, --pooling, --fit and --style"
         )
     curves = layer_scores(arguments.model, tasks, arguments.device, arguments.batch_size)
     scores = pd.DataFrame(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from trainers.recipe import ExportConfig, Recipe
 
 
 @dataclass(frozen=True)
@@ -41,20 +43,48 @@ class Arguments:
     """Also write OUT/onnx/model.onnx, which SentenceTransformer(OUT, backend="onnx") loads."""
     int8: bool = False
     """Also write OUT/onnx/model_int8.onnx, with weights of 8 bits: a quarter of the size, and faster on a CPU."""
+    export: ExportConfig = field(default_factory=ExportConfig)
+    """What is fitted on the training text, whose shards must still be there. Default: as the run's recipe says."""
+    push_to_hub: str | None = None
+    """Then upload OUT to this repository of the Hugging Face hub, USER/NAME; a new one is private. The token is that of
+    `hf auth login`, or HF_TOKEN."""
 
 
-def export(checkpoint: Path, out: Path, overwrite: bool = False, onnx: bool = False, int8: bool = False) -> Path:
+def export(
+    checkpoint: Path,
+    out: Path,
+    overwrite: bool = False,
+    onnx: bool = False,
+    int8: bool = False,
+    settings: ExportConfig | None = None,
+    push_to_hub: str | None = None,
+) -> Path:
     """Write the model of `checkpoint` to `out`; returns `out`. Nothing is there under that name until all is well.
+
+    settings: none, or as by default: those of the run's recipe. push_to_hub: a repository that it is uploaded to.
 
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
     from trainers.engine.checkpoint import load_method
-    from trainers.engine.export import write_export
+    from trainers.engine.export import fit_of, write_export
+    from trainers.engine.hub import check_hub, push
 
+    if push_to_hub is not None:
+        check_hub(push_to_hub, "--push_to_hub")
     _check_target(out, overwrite)
-    write_export(load_method(checkpoint).sentence_encoder, out, partial(card_of, checkpoint), onnx, int8)
+    encoder, recipe = load_method(checkpoint).sentence_encoder, _recipe_of(checkpoint)
+    fit = fit_of(recipe, recipe.export if settings in (None, ExportConfig()) else settings)
+    names = write_export(encoder, out, partial(card_of, checkpoint), onnx, int8, fit)
+    if push_to_hub is not None:
+        print(f"uploaded to {push(out, push_to_hub, names)}")
     return out
+
+
+def _recipe_of(checkpoint: Path) -> Recipe:
+    from trainers.engine.store import whole
+
+    return Recipe.from_json((whole(checkpoint) / "recipe.json").read_text())
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
@@ -80,10 +110,8 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     from trainers.engine.checkpoint import read_state
     from trainers.engine.preflight import describe_shards_of
     from trainers.engine.store import whole
-    from trainers.recipe import Recipe
 
-    checkpoint = whole(checkpoint)
-    recipe = Recipe.from_json((checkpoint / "recipe.json").read_text())
+    checkpoint, recipe = whole(checkpoint), _recipe_of(checkpoint)
     state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
     for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):
@@ -110,7 +138,15 @@ def main(argv: list[str] | None = None) -> int:
 
         transformers_logging.disable_progress_bar()
         transformers_logging.set_verbosity_error()
-        export(arguments.checkpoint, arguments.out, arguments.overwrite, arguments.onnx, arguments.int8)
+        export(
+            arguments.checkpoint,
+            arguments.out,
+            arguments.overwrite,
+            arguments.onnx,
+            arguments.int8,
+            arguments.export,
+            arguments.push_to_hub,
+        )
     except ValueError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

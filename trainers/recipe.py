@@ -110,6 +110,23 @@ class EvaluationConfig(Settings):
     """The weights that are measured and exported: those of the best evaluation, or of the last step."""
 
 
+class ExportConfig(Settings):
+    """What an export has beside the trained weights, fitted on sentences of the training text."""
+
+    whiten: bool = False
+    """A last layer that whitens the vectors (Su et al. 2021): mean off, principal axes at variance 1."""
+    dimensions: int | None = Field(None, gt=0)
+    """Principal axes that the whitening keeps, the first ones; none: all along which the text varies."""
+    int8_ranges: bool = False
+    """A file int8_ranges.npy, by which `quantize_embeddings(vectors, "int8", ranges)` makes vectors of 8 bits."""
+
+    @model_validator(mode="after")
+    def _dimensions_are_of_the_whitening(self) -> Self:
+        if self.dimensions is not None and not self.whiten:
+            raise ValueError(f"dimensions={self.dimensions} are those of a whitened export; set export.whiten True")
+        return self
+
+
 class RunConfig(Settings):
     """How a run is carried out."""
 
@@ -169,14 +186,18 @@ class RunConfig(Settings):
     """MLflow experiment; none: the recipe's paper."""
     register_as: str | None = None
     """Registered model of MLflow that the export becomes a version of."""
+    push_to_hub: str | None = None
+    """Repository of the Hugging Face hub, USER/NAME, that the export is uploaded to; a new one is private."""
+    also: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    """Who gets the metrics besides MLflow: TensorBoard (OUTPUT/tensorboard), Weights & Biases (OUTPUT/wandb, offline)."""
     verbose: bool = False
     """Let Ray and the libraries talk."""
 
 
 _NOT_IDENTITY = (
     *("output", "workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures", "tracking_uri"),
-    *("experiment", "register_as", "verbose", "log_every", "checkpoint_every", "resume", "overwrite", "step_timeout"),
-    "callbacks",
+    *("experiment", "register_as", "push_to_hub", "also", "callbacks", "verbose", "log_every", "checkpoint_every"),
+    *("resume", "overwrite", "step_timeout"),
 )
 
 
@@ -208,6 +229,7 @@ class Recipe(Settings):
     lead: str = "text"
     """The stream whose passes are the epochs."""
     evaluation: EvaluationConfig = EvaluationConfig()
+    export: ExportConfig = ExportConfig()
     run: RunConfig = RunConfig()
 
     @classmethod
@@ -279,6 +301,8 @@ class Recipe(Settings):
         content = self._content()
         for name in _NOT_IDENTITY:
             content["run"].pop(name)
+        if self.export == ExportConfig():
+            content.pop("export")
         for stream in content["streams"].values():
             stream.pop("cpus")
             stream["shards"] = "::".join(local_name(url) for url in stream["shards"].split("::"))

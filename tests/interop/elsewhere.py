@@ -24,6 +24,11 @@ def vectors(folder: str, texts: list[str]) -> dict[str, Any]:
     index = faiss.IndexFlatL2(own.shape[1])
     index.add(own)
     found["faiss"] = np.stack([index.reconstruct(int(row)) for row in index.search(own, 1)[1][:, 0]])
+    bits = SentenceTransformer(folder, device="cpu").encode(texts, precision="ubinary")
+    binary = faiss.IndexBinaryFlat(own.shape[1])
+    binary.add(bits)
+    distances, order = binary.search(bits, len(texts))
+    found["faiss-binary"] = 1 - 2 * np.take_along_axis(distances, order.argsort(1), 1) / own.shape[1]
     files = {path.stem: f"onnx/{path.name}" for path in sorted(Path(folder, "onnx").glob("*.onnx"))}
     for name, file in files.items():
         options: dict[str, Any] = {"file_name": file, "provider": "CPUExecutionProvider"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import torch
 from models.onnx_files import write_onnx
 from models.pooling import Pooling
 from models.text_encoder import TextEncoder
+from models.text_folders import add_whitening
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("MULTICSE_INTEROP", ROOT / ".venv-interop")) / "bin" / "python"
@@ -25,11 +27,13 @@ TEXTS = [
     "Two of them, and a longer one, came home late at night.",
 ]
 POOLINGS: tuple[Pooling, ...] = ("mean", "cls", "avg_first_last")
+FOLDERS = (*POOLINGS, "whitened")
 
 
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any], dict[str, np.ndarray], str]:
-    """By pooling: vectors of every library, and ours (``mean`` of unit length); and what the libraries said."""
+    """By folder: vectors of every library, and ours (``mean`` of unit length, ``whitened`` that with a last layer of random
+    numbers); and what the libraries said."""
     if not PYTHON.exists():
         pytest.skip(
             f"{PYTHON} is not there: `make test-interop` makes an environment with sentence-transformers 5 and optimum"
@@ -46,8 +50,14 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
         with torch.no_grad():
             want[pooling] = encoder(encoder.tokenize(TEXTS)).numpy()
     write_onnx(place / "mean", TEXTS, int8=True)
+    shutil.copytree(place / "mean", place / "whitened")
+    rng, width = np.random.default_rng(0), want["mean"].shape[1]
+    mean, matrix = rng.normal(0, 0.01, width), rng.normal(size=(width, 24))
+    add_whitening(place / "whitened", mean, matrix)
+    whitened = (want["mean"] - mean) @ matrix
+    want["whitened"] = whitened / np.linalg.norm(whitened, axis=1, keepdims=True)
     done = subprocess.run(
-        [str(PYTHON), str(Path(__file__).with_name("elsewhere.py")), *(str(place / pooling) for pooling in POOLINGS)],
+        [str(PYTHON), str(Path(__file__).with_name("elsewhere.py")), *(str(place / folder) for folder in FOLDERS)],
         input=json.dumps(TEXTS),
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"},
         capture_output=True,
@@ -58,16 +68,24 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     return {Path(folder).name: found for folder, found in json.loads(done.stdout).items()}, want, done.stderr
 
 
-@pytest.mark.parametrize("pooling", POOLINGS)
+@pytest.mark.parametrize("folder", FOLDERS)
 @pytest.mark.parametrize("library", ["sentence-transformers", "langchain", "faiss"])
-def test_older_libraries_give_our_vectors(elsewhere: Any, pooling: str, library: str) -> None:
-    np.testing.assert_allclose(elsewhere[0][pooling][library], elsewhere[1][pooling], atol=1e-4)
+def test_older_libraries_give_our_vectors(elsewhere: Any, folder: str, library: str) -> None:
+    np.testing.assert_allclose(elsewhere[0][folder][library], elsewhere[1][folder], atol=1e-4)
 
 
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_faiss_finds_one_bit_a_dimension_by_hamming_distance(elsewhere: Any, folder: str) -> None:
+    """The cosines of ``--model OUT+binary``."""
+    signs = np.where(elsewhere[1][folder] > 0, 1, -1)
+    np.testing.assert_allclose(elsewhere[0][folder]["faiss-binary"], signs @ signs.T / signs.shape[1], atol=0.05)
+
+
+@pytest.mark.parametrize("folder", ["mean", "whitened"])
 @pytest.mark.parametrize("library", ["model", "optimum"])
-def test_onnx_gives_our_vectors(elsewhere: Any, library: str) -> None:
+def test_onnx_gives_our_vectors(elsewhere: Any, folder: str, library: str) -> None:
     """Our file, and the one that optimum makes of the folder."""
-    np.testing.assert_allclose(elsewhere[0]["mean"][library], elsewhere[1]["mean"], atol=1e-4)
+    np.testing.assert_allclose(elsewhere[0][folder][library], elsewhere[1][folder], atol=1e-4)
 
 
 def test_eight_bits_give_nearly_our_vectors(elsewhere: Any) -> None:

@@ -144,6 +144,9 @@ TABLE: list[tuple[Callable[[Bench], None], str]] = [
     (output_is_a_file, "run.output"),
     (setting("run.output", "/proc/run"), "run.output"),
     (setting("run.tracking_uri", "sqlite:////proc/x.db"), "run.tracking_uri='sqlite:////proc/x.db'"),
+    (setting("run.push_to_hub", "no name"), "run.push_to_hub='no name'"),
+    (setting("export.dimensions", 5), "export.whiten"),
+    (setting("export", {"whiten": True, "dimensions": 17}), "export.dimensions=17"),
     # resources
     (several(run__workers=8, streams__text__batch_size=64), "run.workers=8"),
     (several(run__workers=1, run__gpus_per_worker=1), "run.gpus_per_worker=1"),

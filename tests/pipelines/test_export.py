@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +13,7 @@ import pytest
 import torch
 
 from pipelines import export as verb
+from tests.hub_stand_in import serving
 from trainers.engine.export import ExportError
 from trainers.recipe import Recipe
 
@@ -128,3 +132,75 @@ def test_onnx_files_are_checked_and_delivered(recipe: Recipe, tmp_path: Path, ca
     averaged = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "averaged")
     assert verb.main([str(averaged), str(tmp_path / "other"), "--onnx"]) == 2
     assert "--onnx" in capsys.readouterr().err and not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("dimensions", [None, 5])
+def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: Path, dimensions: int | None) -> None:
+    """Against scikit-learn's whitening of the training text's vectors; which way an axis points is not told."""
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.util.quantization import quantize_embeddings
+    from sklearn.decomposition import PCA
+
+    from models.text_encoder import TextEncoder
+    from trainers.engine.checkpoint import load_method
+
+    checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
+    kept = [] if dimensions is None else ["--export.dimensions", str(dimensions)]
+    assert verb.main([str(checkpoint), str(out), "--export.whiten", *kept, "--export.int8_ranges"]) == 0
+    stream = recipe.streams["text"]
+    shards = stream.open()
+    samples = [shards.sample(number) for number in range(shards.samples)]
+    texts = list(dict.fromkeys(stream.sentences(sample)[0] for sample in samples))  # type: ignore[arg-type]  # none is bad
+    encoder = load_method(checkpoint).sentence_encoder
+    with torch.no_grad():
+        plain, trained_on = (encoder(encoder.tokenize(some)).numpy().astype(np.float64) for some in (TEXTS, texts))
+        again = TextEncoder.from_pretrained(str(out)).eval()  # a further run starts before the last layer
+        np.testing.assert_allclose(again(again.tokenize(TEXTS)).numpy(), plain, atol=1e-5)
+    # The last LayerNorm leaves one of 16 axes without variance.
+    want = PCA(dimensions or 15, whiten=True).fit(trained_on).transform(plain)
+    saved = SentenceTransformer(str(out), device="cpu")
+    got = saved.encode(TEXTS)
+    np.testing.assert_allclose(got @ got.T, want @ want.T, rtol=1e-3)
+
+    ranges, vectors = np.load(out / "int8_ranges.npy"), saved.encode(texts)
+    np.testing.assert_allclose(ranges, [vectors.min(0), vectors.max(0)], atol=1e-4)
+    assert np.asarray(quantize_embeddings(vectors, "int8", ranges)).min() == -128
+    card = (out / "README.md").read_text()
+    assert f"{len(texts)} sentences of the training text" in card and "| whitened |" in card and "int8_ranges.npy" in card
+    assert "(whitening): Dense(" in card
+
+
+def test_a_run_s_own_whitening_is_kept_by_its_exports(recipe: Recipe, tmp_path: Path) -> None:
+    checkpoint = write_checkpoint(recipe.replace("export.whiten", True), tmp_path / "checkpoint")
+    out = verb.export(checkpoint, tmp_path / "out")
+    assert [entry["name"] for entry in json.loads((out / "modules.json").read_text())] == ["0", "1", "whitening"]
+
+
+def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:
+    """Every file of it and no other, to a private repository; the token stays with the library."""
+    checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
+    verb.export(checkpoint, out)
+    (out / "notes.txt").write_text("of the user")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    env |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_hidden", "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, str(verb.__file__), str(checkpoint), str(out), "--overwrite", "--push_to_hub", "me/mine"]
+    with serving() as hub:
+        done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"{hub.url}/me/mine" in done.stdout
+    assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]
+    there = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    assert hub.files == {name: data for name, data in there.items() if name != "notes.txt"}
+    assert hub.authorized == {"Bearer hf_hidden"} and "hf_hidden" not in done.stdout + done.stderr
+    assert not any(b"hf_hidden" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+
+
+@pytest.mark.parametrize(("name", "env"), [("me/mine", {}), ("me/mine", {"HF_HUB_OFFLINE": "1"}), ("no name", {})])
+def test_an_upload_that_cannot_begin_is_told_first(
+    recipe: Recipe, tmp_path: Path, name: str, env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in env)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
+    with pytest.raises(ValueError, match="--push_to_hub='"):
+        verb.export(write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out", push_to_hub=name)
+    assert not (tmp_path / "out").exists()

@@ -50,7 +50,7 @@ LIBRARY = bibtex(
     booktitle="Proceedings of EMNLP-IJCNLP",
     year=2019,
 )
-PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "verbose")
+PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "also", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
 
 
@@ -83,7 +83,7 @@ def model_card(
     """
     name, method = recipe["name"], recipe["method"]["name"]
     parts = [
-        _front_matter(name, method, text, data, numbers.get("after") or {}),
+        _front_matter(name, method, text, data, (numbers.get("after") if text.whitened is None else text.whitened) or {}),
         f"# {name}",
         f"{text.what} {text.began} with {method} by [MultiCSE](#recipe). It is a "
         "[sentence-transformers](https://sbert.net) model.",
@@ -92,7 +92,7 @@ def model_card(
         text.notes,
         *(("## Model", text.form) if text.form else ()),
         "## Numbers",
-        _number_table(numbers),
+        _number_table(numbers, text.whitened),
         "## Training",
         _training_table(recipe),
         "## Data",
@@ -167,7 +167,7 @@ def _training_table(recipe: Mapping[str, Any]) -> str:
     return _table(["setting", "value"], rows)
 
 
-def _number_table(numbers: Mapping[str, Any]) -> str:
+def _number_table(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str, float]] | None) -> str:
     before, after = numbers.get("before") or {}, numbers.get("after") or {}
     rows = []
     for task in [*after, *(task for task in before if task not in after)]:
@@ -177,9 +177,13 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
                 continue
             change = "" if None in pair else f"{pair[1] - pair[0]:+.2f}"
             rows.append([task, metric, *("" if value is None else f"{value:.2f}" for value in pair), change])
+            if whitened is not None:
+                last = whitened.get(task, {}).get(metric)
+                rows[-1].append("" if last is None else f"{last:.2f}")
     if not rows:
         return "None were measured."
-    table = _table(["task", "metric", "before", "after", "change"], rows)
+    head = ["task", "metric", "before", "after", "change", *(["whitened"] if whitened is not None else [])]
+    table = _table(head, rows)
     shown = {row[1] for row in rows}
     notes = [
         "Spearman is that of cosine against human ratings, times 100; of alignment and uniformity the smaller is better."
@@ -188,6 +192,8 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
         notes.append(
             "r1 is the share of queries, in points, whose first hit is right, map10 the mean average precision of 10."
         )
+    if whitened is not None:
+        notes.append("Before and after are of the trained weights; this folder, with its last layer, is `whitened`.")
     if "loss" in shown:
         notes.append("The loss is the contrastive one, and smaller is better.")
     untrained = " They are those that training began with: no later ones scored higher." if numbers["best_step"] == 0 else ""

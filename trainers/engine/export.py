@@ -2,19 +2,31 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
+from heapq import nsmallest
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
+from evaluation.encoders.baselines import Whitened
+from evaluation.encoders.encoder import load_encoder
+from evaluation.encoders.quantized import RANGES, ranges_of
+from evaluation.registry import make_tasks
+from evaluation.task import EvaluationError, Task, evaluate
 from models.carried_code import ExportError as ExportError
 from models.carried_code import load_by_its_code
 from models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from models.sentence_encoder import CardText, SentenceEncoder
+from models.text_folders import add_whitening
+from trainers.engine.prepare import sentences
+from trainers.recipe import ExportConfig, Recipe
 
 PROBES = [
     "A dog runs through the park.",
@@ -27,25 +39,64 @@ TOLERANCE = 1e-4
 """Largest difference between the vectors, relative to the largest number in them."""
 ROUNDED = 0.25
 """The same of token states that 8-bit weights and activations give."""
+WHITENED = 0.01
+"""The same of whitened vectors: axes of little variance are blown up, and with them what 32 bits leave out."""
+FITTED = 20_000
+"""Sentences of the training text that whitening and ranges are fitted on; 26 for each of BERT-base's dimensions."""
+
+
+class Fit(NamedTuple):
+    """What an export gets beside the trained weights."""
+
+    settings: ExportConfig
+    texts: Iterable[str]
+    """The training text."""
+    tasks: Sequence[Task]
+    """What a whitened export is measured on, for its card."""
+
+
+def fit_of(recipe: Recipe, settings: ExportConfig) -> Fit | None:
+    """What `settings` ask for, on the text of a recipe; None: nothing. Without a final task whose data is there, none is
+    measured."""
+    if settings == ExportConfig():
+        return None
+    tasks: list[Task] = []
+    for name in recipe.evaluation.final:
+        with contextlib.suppress(EvaluationError, OSError):
+            tasks += make_tasks([name], recipe.evaluation.data)
+    return Fit(settings, sentences(recipe), tasks)
 
 
 def write_export(
-    encoder: SentenceEncoder, out: Path, card: Callable[[CardText], str], onnx: bool = False, int8: bool = False
+    encoder: SentenceEncoder,
+    out: Path,
+    card: Callable[[CardText], str],
+    onnx: bool = False,
+    int8: bool = False,
+    fit: Fit | None = None,
 ) -> list[str]:
     """Make `out` the encoder's folder with its card; what was there stays until all is well. Raises ExportError.
 
     Files of the same names are replaced, others are left. card: the model card, given what the encoder says of itself.
     onnx, int8: with ONNX files, see `write_onnx`. Returns the names of the files, relative to `out`.
     """
-    if (onnx or int8) and not encoder.layered:
-        raise ExportError("--onnx: for text models of transformers; this one is of another kind, or has a second half")
+    for setting, wanted in {"--onnx": onnx or int8, "export.whiten, export.int8_ranges": fit is not None}.items():
+        if wanted and not encoder.layered:
+            raise ExportError(
+                f"{setting}: for text models of transformers; this one is of another kind, or has a second half"
+            )
     out.absolute().parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.absolute().parent, prefix=".export-") as place:
         fresh = Path(place) / "model"
         encoder.save(str(fresh))
         if onnx or int8:
             write_onnx(fresh, PROBES, int8)
-        text = encoder.card(fresh)._replace(form=form_of(verify(encoder, fresh)))
+        saved = verify(encoder, fresh)
+        text = encoder.card(fresh)
+        if fit is not None:
+            text = _fitted(fresh, fit, text)
+            saved = load_by_its_code(fresh)
+        text = text._replace(form=form_of(saved))
         (fresh / "README.md").write_text(card(text), encoding="utf-8")
         names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
         if not out.exists():
@@ -54,9 +105,42 @@ def write_export(
         for name in names:
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(fresh / name, out / name)
-        for stale in {FLOAT, INT8} - set(names):  # of the weights before
+        for stale in {FLOAT, INT8, RANGES} - set(names):  # of the weights before
             (out / stale).unlink(missing_ok=True)
     return names
+
+
+def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
+    """Fit what `fit` asks for and add it to the folder of a text model; what its card then says. Raises EvaluationError
+    where the text is too little, and ExportError where the folder does not give the whitened vectors."""
+    # Those with the smallest hashes: a fair sample, the same in any order of the shards.
+    chosen = nsmallest(FITTED, fit.texts, key=lambda text: hashlib.sha256(text.encode()).digest())
+    some = list(dict.fromkeys(chosen))
+    encoder = load_encoder(folder)
+    notes = [text.notes]
+    if fit.settings.whiten:
+        whitened = Whitened(encoder, some, fit.settings.dimensions, source="the training text")
+        unit = type(encoder.model[-1]).__name__ == "Normalize"
+        want = torch.from_numpy(whitened.encode(PROBES))
+        want = torch.nn.functional.normalize(want) if unit else want
+        add_whitening(folder, whitened.mean, whitened.matrix)
+        encoder = load_encoder(folder)
+        got = torch.from_numpy(encoder.encode(PROBES))
+        _compare("SentenceTransformer", "whitened vectors", got, want, WHITENED)
+        notes.append(
+            f"Its last layer whitens the vectors (Su et al. 2021): mean taken off, the first {want.shape[1]} principal axes "
+            f"brought to variance 1, fitted on {len(some):,} sentences of the training text. `modules.json` calls it "
+            "`whitening`; a further run leaves it out."
+        )
+        text = text._replace(whitened=evaluate(fit.tasks, encoder))
+    if fit.settings.int8_ranges:
+        np.save(folder / RANGES, ranges_of(encoder.encode(some)))
+        notes.append(
+            f"`{RANGES}` holds the smallest and the largest value of every dimension over {len(some):,} sentences of the "
+            'training text: `quantize_embeddings(vectors, "int8", np.load(...))` of `sentence_transformers.util` makes '
+            "vectors of 8 bits by it."
+        )
+    return text._replace(notes="\n\n".join(notes))
 
 
 def form_of(saved: SentenceTransformer) -> str:

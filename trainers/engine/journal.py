@@ -109,6 +109,17 @@ class Journal:
         log.warning("metrics of an earlier run were never sent; they are now in %s: %s", other, sync_command(other))
 
 
+def news(line: Mapping[str, Any], last: dict[str, int]) -> tuple[int, dict[str, float]]:
+    """Step (or second) of a line, and those of its metrics that `last`, the newest step of each, has no step so late of.
+
+    `last` is brought up to date. So the steps that a restarted worker computes again count once, as the first time.
+    """
+    step = line.get("step", line.get("second", 0))
+    fresh = {key: value for key, value in line.get("metrics", {}).items() if step > last.get(key, -1)}
+    last.update(dict.fromkeys(fresh, step))
+    return step, fresh
+
+
 def line_of(content: Mapping[str, Any]) -> bytes:
     """A line of a journal."""
     return json.dumps(content).encode() + b"\n"

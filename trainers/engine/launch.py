@@ -17,14 +17,17 @@ from typing import Any
 from data import upload
 from data.shard_urls import absolute
 from evaluation import registry as tasks
+from models.sentence_encoder import CardText
 from trainers import registry
 from trainers.engine.checkpoint import load_method
 from trainers.engine.cluster import capacity, opening, quiet, start_ray
 from trainers.engine.description import describe
 from trainers.engine.figures import log_figures
 from trainers.engine.hosts import LocalHost, RayHost, Stopped
+from trainers.engine.journal import Journal
 from trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from trainers.engine.loop import Engine
+from trainers.engine.mirrors import Mirrors
 from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
 from trainers.engine.preflight import check, check_kept, describe_shards_of
 from trainers.engine.prepare import prepare
@@ -34,7 +37,7 @@ from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle
 from trainers.engine.tracking_server import brief
-from trainers.recipe import Recipe
+from trainers.recipe import ExportConfig, Recipe
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +64,7 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
         journal, show = output / JOURNAL, board.put.remote
         with (
             held(output, name=WRITER, wait=OUTLIVES),
-            Tracker(journal, settings["uri"], settings["run_id"], show=show) as tracker,
+            Tracker(journal, settings["uri"], settings["run_id"], show=show, also=recipe.run.also) as tracker,
         ):
             return Engine(recipe, host, tracker).run()
     except Stopped:
@@ -180,12 +183,16 @@ def train(
         raise CheckpointError(f"the last checkpoint in {store.place} is damaged; the same command makes it again")
     if not (output / JOURNAL).exists() and (folder / JOURNAL).exists():  # rank 0 was on another node
         shutil.copy(folder / JOURNAL, output / JOURNAL)
+        mirrors = Mirrors(Journal(output / JOURNAL), recipe.run.also)
+        mirrors.play()
+        mirrors.close()
     assert result is not None  # a loop that was stopped has ended in Interrupted
     return result, folder
 
 
 def _in_process(recipe: Recipe, handle: RunHandle, output: Path, store: Store, stop: Stop) -> dict[str, Any] | None:
-    with Tracker(output / JOURNAL, handle.uri, handle.run_id, show=ProgressLine().show) as tracker:
+    show, also = ProgressLine().show, recipe.run.also
+    with Tracker(output / JOURNAL, handle.uri, handle.run_id, show=show, also=also) as tracker:
         try:
             return Engine(recipe, LocalHost(store, lambda: stop.asked is not None), tracker).run()
         except Stopped:
@@ -290,13 +297,27 @@ def deliver(
     alias: of the registered version, for example ``champion``. why: see `describe`.
     """
     from trainers.engine.card import library_versions, model_card
-    from trainers.engine.export import write_export
+    from trainers.engine.export import fit_of, write_export
+    from trainers.engine.hub import push
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
     data = describe_shards_of(recipe)
     facts = json.loads(recipe.to_json()), data, numbers, library_versions()
-    exported = write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))
+
+    def card(text: CardText) -> str:
+        if text.whitened:
+            result["whitened"] = text.whitened
+        return model_card(*facts, text)
+
+    try:
+        exported = write_export(method.sentence_encoder, export, card, fit=fit_of(recipe, recipe.export))
+    except ValueError as error:
+        if recipe.export == ExportConfig():
+            raise
+        # The model must not depend on its last layer.
+        log.error("the export goes without what export.whiten and export.int8_ranges ask for: %s", error)
+        exported = write_export(method.sentence_encoder, export, card)
     skipped = {name: items for name, items in result.pop("skipped").items() if items}
     skips = {name: count for name, count in result.pop("skips").items() if count}
     if skipped:
@@ -312,6 +333,11 @@ def deliver(
     handle.describe(text)
     if recipe.run.register_as:
         handle.register(export, recipe.run.register_as, alias, text)
+    if name := recipe.run.push_to_hub:
+        try:
+            result["hub"] = push(export, name, exported)
+        except Exception as error:
+            log.error("the export did not reach the hub: %s. Later: hf upload %s %s", brief(error), name, export)
     return {
         "recipe": recipe.name,
         "identity": recipe.identity(),

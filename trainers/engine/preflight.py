@@ -15,12 +15,15 @@ from urllib.parse import urlparse
 from data.errors import DataError
 from data.redact import redacted
 from data.shard_urls import is_hub_name
+from data.streams.text import TextStream
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.engine.callbacks import find
+from trainers.engine.hub import check_hub
+from trainers.engine.mirrors import check_mirrors
 from trainers.engine.places import passing, refuse_unwritable
 from trainers.engine.tracking_server import resolve_uri
-from trainers.recipe import Recipe, RecipeError
+from trainers.recipe import ExportConfig, Recipe, RecipeError
 
 
 def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
@@ -37,6 +40,7 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
     with _named():
         resolve_uri(recipe.run.tracking_uri)
         refuse_unwritable("run.output", Path(recipe.run.output))
+    _check_export(recipe)
     _check_task_names(recipe)
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}.shards: "):
@@ -185,6 +189,24 @@ def _check_task_names(recipe: Recipe) -> None:
         raise RecipeError(
             f"evaluation: {error} (in a recipe: evaluation.data, and the task names in evaluation.select, watch and final)"
         ) from None
+
+
+def _check_export(recipe: Recipe) -> None:
+    if recipe.export != ExportConfig():
+        if recipe.encoder.kind != "transformer" or not any(isinstance(s, TextStream) for s in recipe.streams.values()):
+            raise RecipeError(
+                "export.whiten, export.int8_ranges: for text models of transformers that are trained on sentences; "
+                "leave them out"
+            )
+        width = getattr(recipe.encoder.read(), "hidden_size", None)
+        if recipe.export.dimensions and width and recipe.export.dimensions > width:
+            raise RecipeError(
+                f"export.dimensions={recipe.export.dimensions}: the encoder has {width}; use at most that many"
+            )
+    with _named():
+        if recipe.run.push_to_hub is not None:
+            check_hub(recipe.run.push_to_hub, "run.push_to_hub")
+        check_mirrors(recipe.run.also)
 
 
 def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:

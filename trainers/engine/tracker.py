@@ -12,11 +12,12 @@ import logging
 import shutil
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from trainers.engine.journal import Journal, line_of
+from trainers.engine.mirrors import Mirrors
 from trainers.engine.tracking import LONGEST_PAUSE, send
 from trainers.engine.tracking_server import brief, import_mlflow, metric_name
 
@@ -31,7 +32,7 @@ class Tracker:
 
     journal_path: a file that the driver can read too. One that another run left there is set aside.
     system_every: seconds between samples of the machine's load (``system/...``), as MLflow takes them; 0: none.
-    show: takes the progress line.
+    show: takes the progress line. also: who gets the metrics besides MLflow, see `mirrors.KINDS`.
     """
 
     def __init__(
@@ -41,10 +42,12 @@ class Tracker:
         run_id: str,
         system_every: float = 10.0,
         show: Callable[[dict[str, Any]], object] = lambda line: None,
+        also: Sequence[str] = (),
     ) -> None:
         self.path = Path(journal_path)
         self.uri, self.run_id, self.system_every, self.progress = uri, run_id, system_every, show
         self._journal = Journal(self.path)
+        self._mirrors = Mirrors(self._journal, also)
         self._guard = threading.Lock()
         self._file: IO[bytes] | None = None
         self._began = 0.0
@@ -128,6 +131,7 @@ class Tracker:
         pause, away, ending = SEND_EVERY, False, False
         while not ending:
             ending = self._ending.wait(pause)
+            self._mirrors.play()
             try:
                 send(self._journal, self.uri, self.run_id)
                 if away:
@@ -139,3 +143,4 @@ class Tracker:
                     text = "the tracking server %s does not answer (%s); training goes on, metrics wait in %s"
                     log.warning(text, self.uri, brief(error), self.path)
                 away = True
+        self._mirrors.close()

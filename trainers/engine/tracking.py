@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from data.redact import public
-from trainers.engine.journal import Journal, Sent, sync_command
+from trainers.engine.journal import Journal, Sent, news, sync_command
 from trainers.engine.tracking_server import (
     TrackingError,
     brief,
@@ -256,11 +256,8 @@ def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> i
             keys = client.get_run(run_id).data.metrics
             sent = Sent(0, {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys})
         for end, line in journal.lines(sent.offset):
-            step = line.get("step", line.get("second", 0))
-            for key, value in line.get("metrics", {}).items():
-                if step > sent.last.get(key, -1):
-                    sent.last[key] = step
-                    batch.append(Metric(key, value, line["time"], step))
+            step, fresh = news(line, sent.last)
+            batch += [Metric(key, value, line["time"], step) for key, value in fresh.items()]
             sent.offset = end
             if "do" in line or len(batch) >= BATCH:
                 client.log_batch(run_id, metrics=batch)

@@ -96,3 +96,12 @@ def test_places_of_the_machine_stay_private() -> None:
     assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card
     assert '"wiki::more"' in card and '"path": "encoder"' in card
     assert "base_model" not in split(card)[0]
+
+
+def test_a_whitened_model_has_its_own_scores() -> None:
+    """The hub is told those of the folder, and nothing where they were not measured."""
+    head, body = split(model_card(RECIPE, DATA, NUMBERS, {}, TEXT._replace(whitened={"lee": {"spearman": 31.0}})))
+    (result,) = head["model-index"][0]["results"]
+    assert result["metrics"][0]["value"] == 31.0
+    assert "| lee | spearman | 14.25 | 22.50 | +8.25 | 31.00 |" in body and "| sts12 | spearman |  | 61.23 |  |  |" in body
+    assert "model-index" not in split(model_card(RECIPE, DATA, NUMBERS, {}, TEXT._replace(whitened={})))[0]

@@ -81,3 +81,32 @@ def test_skipped_samples_are_in_the_summary(damaged: Recipe, tmp_path: Path) -> 
     assert summary["skipped"]["text"] >= 1
     report = json.loads((tmp_path / "run" / "skipped.json").read_text())
     assert all("bad" in key for key, _ in report["text"])
+
+
+def test_a_run_ends_with_what_its_export_asks_for(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A whitened model, measured; a hub that is away, or text that is too little, costs the run nothing."""
+    from sentence_transformers import SentenceTransformer
+
+    from pipelines.cli import report
+    from trainers.engine import hub, preflight
+
+    def refuse(*_: object) -> str:
+        raise hub.HubError("the hub is away")
+
+    monkeypatch.setattr(hub, "push", refuse)
+    monkeypatch.setattr(preflight, "check_hub", lambda *_: None)
+    settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine", "run.also": ("tensorboard",)}
+    for path, value in settings.items():
+        recipe = recipe.replace(path, value)
+    summary = fit(recipe)
+    model = SentenceTransformer(summary["export"], device="cpu")
+    assert type(model[-1]).__name__ == "Dense" and set(summary["whitened"]) == {"lee"}
+    assert "whitened" in report(summary) and "hub" not in summary
+    assert "hf upload me/mine" in caplog.text
+    assert list((tmp_path / "run" / "tensorboard").glob("events.out.tfevents.*"))
+
+    asked = recipe.replace("export.dimensions", 16).replace("run.output", str(tmp_path / "plain"))
+    model = SentenceTransformer(fit(asked)["export"], device="cpu")  # the last LayerNorm leaves 15
+    assert type(model[-1]).__name__ == "Pooling" and "export.whiten" in caplog.text

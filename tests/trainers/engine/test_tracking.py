@@ -5,7 +5,12 @@ from __future__ import annotations
 import json
 import logging
 import math
+import struct
+import subprocess
+import sys
+import threading
 from concurrent.futures import ProcessPoolExecutor
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -16,10 +21,12 @@ import pytest
 from trainers.engine import tracker as tracker_module
 from trainers.engine import tracking
 from trainers.engine.journal import Journal
+from trainers.engine.mirrors import check_mirrors
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, drain, open_run, send
 from trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
 
+ROOT = Path(__file__).resolve().parents[3]
 Points = list[tuple[int, float]]
 
 
@@ -318,3 +325,83 @@ def test_other_code_than_ours_is_not_run_to_register_a_model(run: RunHandle, tmp
     with pytest.raises(ValueError, match="multicse_dual"):
         run.register(tmp_path, "tiny")
     assert not (tmp_path / "ran").exists()
+
+
+def events(folder: Path) -> dict[str, Points]:
+    """What TensorBoard reads, by metric."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    read = EventAccumulator(str(folder), size_guidance={"scalars": 0}).Reload()
+    return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
+
+
+def offline_rows(folder: Path) -> list[dict[str, Any]]:
+    """The history in the one record of an offline run of W&B: a log of LevelDB's format that holds protobufs."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    (file,) = folder.glob("offline-run-*/run-*.wandb")
+    data, place, parts, rows = file.read_bytes(), 7, list[bytes](), list[dict[str, Any]]()
+    while place + 7 <= len(data):
+        _, size, kind = struct.unpack_from("<IHB", data, place)
+        parts.append(data[place + 7 : place + 7 + size])
+        place += 7 + size
+        if 2**15 - place % 2**15 < 7:  # the rest of a block that no head fits into
+            place += 2**15 - place % 2**15
+        if kind in (1, 4):  # whole, or the last part
+            items = Record.FromString(b"".join(parts)).history.item
+            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
+            rows += [row] if row else []
+            parts = []
+    return rows
+
+
+def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed at step 9, the checkpoint at 4; nothing is sent to anybody."""
+    pytest.importorskip("wandb", reason="the extra trackers is not installed")
+    asked: list[str] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_CONNECT(self) -> None:
+            asked.append(self.path)
+            self.send_error(403)
+
+        do_GET = do_POST = do_CONNECT
+
+    proxy = HTTPServer(("127.0.0.1", 0), Proxy)
+    threading.Thread(target=proxy.serve_forever, daemon=True).start()
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
+    path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
+    (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
+    write(path, run, range(1, 8))
+    script = "import os; from trainers.engine import mirrors as m; from trainers.engine.journal import Journal; "
+    script += f"m.Mirrors(Journal({str(path)!r}), {also}).play(); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == -9, done.stderr
+    assert len(events(tmp_path / "tensorboard")["m"]) == 7
+    write(path, run, range(8, 10))
+    Journal(path).append({"second": 3, "time": 1_000_000, "metrics": {"system/cpu": 50.0}})
+    with Tracker(path, run.uri, run.run_id, system_every=0, also=also) as tracker:
+        for step in range(5, 13):
+            tracker.log(step, {"m": step if step > 9 else -1.0, "train/late": math.nan})
+    proxy.shutdown()
+    want = [(step, float(step)) for step in range(1, 13)]
+    found = events(tmp_path / "tensorboard")
+    assert found["m"] == want and found["system/cpu"] == [(3, 50.0)]
+    assert [step for step, _ in found["train/late"]] == [*range(5, 13)]
+    rows = offline_rows(tmp_path / "wandb")
+    assert [(row["step"], row["m"]) for row in rows if "m" in row] == want
+    assert [(row["second"], row["system/cpu"]) for row in rows if "system/cpu" in row] == [(3, 50.0)]
+    assert history(run, "m") == want and asked == []
+
+
+def test_a_mirror_that_fails_does_not_stop_the_run(
+    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "tensorboard").write_text("a file where the folder should be")
+    with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",)) as tracker:
+        tracker.log(1, {"m": 1.0})
+    assert history(run, "m") == [(1, 1.0)] and "tensorboard gets no more metrics" in caplog.text
+    monkeypatch.setattr("trainers.engine.mirrors.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"run\.also: wandb"):
+        check_mirrors(("wandb",))

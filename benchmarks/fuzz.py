@@ -32,6 +32,7 @@ import tyro
 
 from benchmarks.damage import pick
 from benchmarks.fuzz_targets import TARGETS, Found, Target
+from benchmarks.timer import forget_peak, resident
 
 SECONDS, MEGABYTES = 20, 1024
 BAD = ("silent", "crash", "hang", "memory")
@@ -88,8 +89,8 @@ def _judged(target: Target, folder: Path, before: Found) -> tuple[str, str]:
     def ring(*_: Any) -> None:
         raise Hang
 
-    Path("/proc/self/clear_refs").write_text("5")  # the peak of memory so far is forgotten
-    start = _megabytes("VmRSS")
+    forget_peak()
+    start = resident("VmRSS")
     signal.signal(signal.SIGALRM, ring)
     signal.alarm(SECONDS)
     try:
@@ -105,7 +106,7 @@ def _judged(target: Target, folder: Path, before: Found) -> tuple[str, str]:
         kind, text = "crash", f"{type(error).__name__}: {error}"
     finally:
         signal.alarm(0)
-    grown = _megabytes("VmHWM") - start
+    grown = resident("VmHWM") - start
     return ("memory", f"{grown:.0f} MB") if grown > MEGABYTES else (kind, text)
 
 
@@ -121,12 +122,6 @@ def _compared(target: Target, before: Found, after: Found) -> tuple[str, str]:
         return "same", ""
     whole_form = target.checksum or (gone and target.name not in ("word vectors, txt", "checkpoint"))
     return ("silent" if whole_form else "unknowable"), f"gone {gone[:2]}, changed {changed[:2]}, new {new[:2]}"
-
-
-def _megabytes(what: str) -> float:
-    """Memory of this process: VmRSS now, VmHWM at most since the peak was forgotten."""
-    lines = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    return int(lines[what].split()[0]) / 1024
 
 
 # ---- many

@@ -75,7 +75,7 @@ def race(sides: Mapping[str, Call], rounds: int, wall: bool = False) -> dict[str
         call()
     for turn in range(rounds):
         for name in list(sides)[:: -1 if turn % 2 else 1]:
-            _forget_peak()
+            forget_peak()
             began = clock(wall)
             sides[name]()
             took[name].append(clock(wall) - began)
@@ -202,10 +202,10 @@ def peak_mb(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], *
 
 def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float, Any]:
     given = make(*arguments)
-    Path("/proc/self/clear_refs").write_text("5")  # the peak so far, that of `make`, is forgotten
-    before = _resident("VmRSS")
+    forget_peak()  # that of `make`
+    before = resident("VmRSS")
     result = call(*given)
-    return _resident("VmHWM") - before, result
+    return resident("VmHWM") - before, result
 
 
 def of_family(value: Callable[[psutil.Process], float], root: int | None = None) -> float:
@@ -240,22 +240,25 @@ def watched(root: int | None = None, every: float = 0.25) -> Iterator[list[float
         thread.join()
 
 
-def _forget_peak() -> None:
+def forget_peak() -> None:
     """The peak so far does not count any more."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    elif Path("/proc/self/clear_refs").exists():
+    if Path("/proc/self/clear_refs").exists():
         Path("/proc/self/clear_refs").write_text("5")
 
 
 def _peak() -> float:
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated() / 2**20
-    return _resident("VmHWM") if Path("/proc/self/status").exists() else 0.0
+    return resident("VmHWM") if Path("/proc/self/status").exists() else 0.0
 
 
-def _resident(what: str) -> float:
-    """Of this process alone, which `getrusage` is not: a child begins with its parent's."""
+def resident(what: str) -> float:
+    """Megabytes of this process: ``VmRSS`` now, ``VmHWM`` at most since `forget_peak`.
+
+    Of it alone, which `getrusage` is not: a child begins with its parent's.
+    """
     found = re.search(rf"{what}:\s+(\d+)", Path("/proc/self/status").read_text())
     assert found is not None
     return int(found[1]) / 1024

@@ -10,6 +10,11 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from data.errors import DataError
+from data.word_vectors import open_vectors
+
+WORDS = 100_000
+"""Of a file of word vectors, the first, are read."""
 CODES = 0.7
 """Deviation of the random codes in the dimensions that word vectors leave free, relative to the vectors'."""
 EMBEDDING_STD = 0.05
@@ -33,7 +38,8 @@ class FreshEncoder(BaseModel):
     lowercase: bool = False
     """Whether capitals count as small letters. Accents and umlauts are kept in any case."""
     vectors: str | None = None
-    """Word vectors in word2vec text format (gensim reads it): word pieces start from them; none: from noise."""
+    """A word2vec or GloVe file (.txt, .vec, .bin, each also with .gz): word pieces start from its first 100,000 words, the
+    frequent ones; none: from noise."""
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
@@ -67,7 +73,11 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
         model.embeddings.position_embeddings.weight *= BRANCH_SCALE
         model.embeddings.token_type_embeddings.weight.zero_()
         if config.vectors:
-            words, vectors = read_vectors(config.vectors)
+            try:
+                found = open_vectors(config.vectors)
+            except DataError as error:
+                raise ValueError(f"method.fresh.vectors: {error}") from error
+            words, vectors = list(found.words[:WORDS]), np.array(found.vectors[:WORDS])
             table = with_codes(piece_vectors(tokenizer, words, vectors), config.width, seed)
             scale = EMBEDDING_STD / table.std()
             model.embeddings.word_embeddings.weight.copy_(torch.from_numpy(table * scale))
@@ -88,19 +98,6 @@ def average_tokens(attention: Any) -> None:
     attention.output.dense.weight.copy_(rotation.T)
     attention.self.key.weight.normal_(0, 0.002)
     attention.self.query.bias.normal_(0, 0.3)
-
-
-def read_vectors(path: str) -> tuple[list[str], np.ndarray]:
-    """Words, at most 100,000, the frequent ones first, and vectors (N, d) of a word2vec (text, .bin) or GloVe file."""
-    from gensim.models import KeyedVectors
-
-    try:
-        with open(path, "rb") as file:
-            headed = len(file.readline().split()) == 2
-        found = KeyedVectors.load_word2vec_format(path, binary=path.endswith(".bin"), no_header=not headed, limit=100_000)
-    except (OSError, ValueError, UnicodeDecodeError) as error:
-        raise ValueError(f"method.fresh.vectors={path!r} is no word2vec or GloVe file: {error}") from error
-    return list(found.index_to_key), np.asarray(found.vectors, dtype=np.float32)
 
 
 def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray) -> np.ndarray:

@@ -30,25 +30,7 @@ HEADER = "original\ttranslation\n"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Search:
-    """How a decoder chooses its words."""
-
-    beams: int = 5
-    """Width of the beam search; 1: greedy."""
-    sample: bool = False
-    """Draw words instead, with `temperature`, from the `top_p` most probable."""
-    temperature: float = 1.0
-    top_p: float = 1.0
-    max_length: int = 128
-    """Tokens of a sentence and of its translation; longer ones are cut."""
-    batch: int = 32
-    """Sentences at a time."""
-    seed: int = 0
-    """Of the draws. Those of a batch depend on it and on the batch alone, so a run that went on equals one that did not."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Translate(Search):
+class Translate:
     """Sentences, one a line of a .txt or .gz or packed as shards, to another language and back; or paraphrased."""
 
     text: Path
@@ -68,6 +50,18 @@ class Translate(Search):
     back_prefix: str = ""
     device: str = "auto"
     """cpu, cuda, ...; auto: a GPU where there is one."""
+    beams: int = 5
+    """Width of the beam search; 1: greedy."""
+    sample: bool = False
+    """Draw words instead, with `temperature`, from the `top_p` most probable."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_length: int = 128
+    """Tokens of a sentence and of its translation; longer ones are cut."""
+    batch: int = 32
+    """Sentences at a time."""
+    seed: int = 0
+    """Of the draws. Those of a batch depend on it and on the batch alone, so a run that went on equals one that did not."""
 
     def run(self) -> str:
         """Write what is not yet there; what was done, in a line.
@@ -111,11 +105,11 @@ class Translate(Search):
         """The models, one after the other."""
         own, other = self.languages or (None, None)
         if self.paraphrase:
-            return [Model("--paraphrase", self.paraphrase, self, self.prefix, (own, own), self.device)]
+            return [Model("--paraphrase", self.paraphrase, self, self.prefix, (own, own))]
         assert self.there and self.back
         return [
-            Model("--there", self.there, self, self.prefix, (own, other), self.device),
-            Model("--back", self.back, self, self.back_prefix, (other, own), self.device),
+            Model("--there", self.there, self, self.prefix, (own, other)),
+            Model("--back", self.back, self, self.back_prefix, (other, own)),
         ]
 
 
@@ -127,14 +121,14 @@ class Model:
     """
 
     def __init__(
-        self, option: str, name: str, search: Search, prefix: str, languages: tuple[str | None, str | None], device: str
+        self, option: str, name: str, settings: Translate, prefix: str, languages: tuple[str | None, str | None]
     ) -> None:
         import torch
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
         from models.hub_folders import Source
 
-        self.search, self.prefix = search, prefix
+        self.settings, self.prefix = settings, prefix
         saved, (own, other) = Source(option, tokenizer=True, kind="AutoModelForSeq2SeqLM"), languages
         folder = saved.folder(name)
         saved.refuse_pickles(name, folder)
@@ -145,7 +139,8 @@ class Model:
             raise saved.cannot_load(name, error) from error
         model, _ = saved.load(AutoModelForSeq2SeqLM, name, folder, config)
         model.generation_config.max_length = None  # max_new_tokens says it
-        self.model = model.eval().to(("cuda" if torch.cuda.is_available() else "cpu") if device == "auto" else device)
+        device = ("cuda" if torch.cuda.is_available() else "cpu") if settings.device == "auto" else settings.device
+        self.model = model.eval().to(device)
         self.first = None if other is None else self.tokenizer.convert_tokens_to_ids(other)
         if other is not None and self.first in (None, self.tokenizer.unk_token_id):
             raise DataError(f"--languages: the tokenizer of {name} knows no {other!r}")
@@ -153,23 +148,23 @@ class Model:
     def __call__(self, sentences: list[str], seed: int) -> list[str]:
         import torch
 
-        search = self.search
+        settings = self.settings
         inputs = self.tokenizer(
             [self.prefix + sentence for sentence in sentences],
             padding=True,
             truncation=True,
-            max_length=search.max_length,
+            max_length=settings.max_length,
             return_tensors="pt",
         )
-        drawn = {"temperature": search.temperature, "top_p": search.top_p, "top_k": 0} if search.sample else {}
+        drawn = {"temperature": settings.temperature, "top_p": settings.top_p, "top_k": 0} if settings.sample else {}
         torch.manual_seed(seed % 2**63)
         with torch.inference_mode():
             tokens = self.model.generate(
                 input_ids=inputs["input_ids"].to(self.model.device),
                 attention_mask=inputs["attention_mask"].to(self.model.device),
-                num_beams=search.beams,
-                do_sample=search.sample,
-                max_new_tokens=search.max_length,
+                num_beams=settings.beams,
+                do_sample=settings.sample,
+                max_new_tokens=settings.max_length,
                 **drawn,
                 **({} if self.first is None else {"forced_bos_token_id": self.first}),
             )

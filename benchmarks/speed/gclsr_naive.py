@@ -9,19 +9,19 @@ from models.pwva import Form
 RELEASED_KINDS = (0.5, 0.2, 0.2, 0.1)
 
 
-def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form, noise: float = 0.1) -> np.ndarray:
+def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
     """GWN of one word (d,)."""
     if form == "paper":
-        return word + noise * rng.standard_normal(len(word))
+        return word + 0.1 * rng.standard_normal(len(word))
     snr = rng.integers(6, 12)
     power = np.sum(word**2) / len(word)
     return word + rng.standard_normal(len(word)) * np.sqrt(power / 10 ** (snr / 10))
 
 
-def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form, dropout: float = 0.1) -> np.ndarray:
+def naive_zeros(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
     """RZS of one word (d,)."""
     if form == "paper":
-        return np.where(rng.random(len(word)) < dropout, 0.0, word / (1 - dropout))
+        return np.where(rng.random(len(word)) < 0.1, 0.0, word / 0.9)
     word, longest = word.copy(), int(rng.integers(1, 3))
     for _ in range(rng.integers(15, 20)):
         if form == "fixed":
@@ -47,14 +47,7 @@ def naive_fourier(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.
 
 
 def pwva_naive(
-    words: np.ndarray,
-    rng: np.random.Generator,
-    *,
-    kinds: tuple[float, float, float, float],
-    partial: float,
-    form: Form,
-    noise: float = 0.1,
-    dropout: float = 0.1,
+    words: np.ndarray, rng: np.random.Generator, *, kinds: tuple[float, float, float, float], partial: float, form: Form
 ) -> np.ndarray:
     """The words of one sentence, (n, d), one after the other; the arguments are those of `models.pwva.pwva`."""
     share = np.array(kinds) / sum(kinds)
@@ -62,9 +55,9 @@ def pwva_naive(
     for word in words:
         kind = rng.choice(4, p=share)
         if kind == 0:
-            changed = naive_noise(word, rng, form, noise)
+            changed = naive_noise(word, rng, form)
         elif kind == 1:
-            changed = naive_zeros(word, rng, form, dropout)
+            changed = naive_zeros(word, rng, form)
         elif kind == 2:
             changed = naive_background(word, rng, form)
         else:

@@ -1,16 +1,14 @@
-"""A step of SG-OPT: ours, against the published algorithm written plainly on sentence-transformers, in time and memory.
+"""A step of SG-OPT: ours, against the published algorithm written plainly on sentence-transformers.
 
     python -m benchmarks.speed.sgbert [--shape 12x768] [--steps 8] [--rounds 3]
 
-Both sides start from one folder and take the same tokenised sentences of STS-B and the same optimizer settings. The plain
-one runs a second time with the cosines of the released code, which broadcasts to (B, B, 4096).
+Both sides start from one folder and take the same tokenised sentences of STS-B and the same optimizer settings.
 """
 
 from __future__ import annotations
 
 import copy
 import tempfile
-from collections.abc import Callable
 from functools import partial
 from typing import Literal
 
@@ -31,18 +29,12 @@ from trainers.engine.optim import TurnOptimizer
 from trainers.method import Method
 from trainers.recipe import OptimConfig
 from trainers.sgbert import SGBERTConfig
-from trainers.simcse import SimCSEConfig
 
 OPTIM = OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, schedule="constant")
+TEMPERATURE, REGULARISER = 0.01, 0.1
 POOLING: Literal["cls_before_pooler"] = "cls_before_pooler"
 
-Similarity = Callable[[Tensor, Tensor], Tensor]
 Tokens = dict[str, Tensor]
-
-
-def broadcast_cosine(a: Tensor, b: Tensor) -> Tensor:
-    """The cosines (N, M) of the released code: products of all pairs of rows, then a sum."""
-    return F.cosine_similarity(a.unsqueeze(1), b.unsqueeze(0), dim=-1)
 
 
 class Plain(nn.Module):
@@ -52,16 +44,8 @@ class Plain(nn.Module):
     `no_grad` around it. It stays in evaluation mode, as in the paper. Projection 0 leaves the head out.
     """
 
-    def __init__(
-        self,
-        folder: str,
-        projection: int = 4096,
-        temperature: float = 0.01,
-        regulariser: float = 0.1,
-        similarity: Similarity = cos_sim,
-    ) -> None:
+    def __init__(self, folder: str, projection: int = 4096) -> None:
         super().__init__()
-        self.temperature, self.regulariser, self.similarity = temperature, regulariser, similarity
         self.student = st.Transformer(folder, max_seq_length=128, config_kwargs={"output_hidden_states": True})
         self.teacher = copy.deepcopy(self.student).requires_grad_(False)
         self.student.model.embeddings.requires_grad_(False)
@@ -82,7 +66,7 @@ class Plain(nn.Module):
         sentence = self.pooling(self.student(dict(tokens)))["sentence_embedding"]
         states = torch.stack(self.teacher(dict(tokens))["all_layer_embeddings"], dim=1)
         views = states.masked_fill(tokens["attention_mask"][:, None, :, None] == 0, -1e9).max(dim=2).values
-        return self.contrast(self.head(sentence), self.head(views)) + self.regulariser * self.distance()
+        return self.contrast(self.head(sentence), self.head(views)) + REGULARISER * self.distance()
 
     def contrast(self, sentence: Tensor, views: Tensor) -> Tensor:
         """L_opt3, layer after layer: sentence (B, p), views (B, l+1, p)."""
@@ -90,7 +74,7 @@ class Plain(nn.Module):
         others = ~torch.eye(batch, dtype=torch.bool, device=sentence.device)
         positives, negatives = [], []
         for k in range(layers):
-            similarities = self.similarity(sentence, views[:, k]) / self.temperature
+            similarities = cos_sim(sentence, views[:, k]) / TEMPERATURE
             positives.append(similarities.diag())
             negatives.append(similarities[others].view(batch, batch - 1))
         shared = torch.cat(negatives, dim=1)
@@ -110,24 +94,6 @@ def method_loss(method: Method, tokens: Tokens) -> Tensor:
     return torch.stack([method.loss_weights.get(name, 1.0) * value for name, value in output.losses.items()]).sum()
 
 
-def saved_bytes(module: nn.Module, loss: Callable[[], Tensor]) -> int:
-    """Bytes that autograd keeps for the backward of a loss, every storage once, parameters and buffers not counted."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*module.parameters(), *module.buffers())}
-    kept: dict[int, int] = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        storage = tensor.untyped_storage()
-        if storage.data_ptr() not in own:
-            kept[storage.data_ptr()] = storage.nbytes()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        result = loss()
-    total = sum(kept.values())
-    del result  # the graph lived until here, so that no address was used twice
-    return total
-
-
 def random_bert(shape: str, folder: str) -> str:
     """Write a BERT of random weights, `shape` layers x width, with the small encoder's tokenizer."""
     layers, width = (int(number) for number in shape.split("x"))
@@ -138,14 +104,8 @@ def random_bert(shape: str, folder: str) -> str:
     return folder
 
 
-def ours(folder: str, on: torch.device, head_width: int = 4096) -> Method:
-    """The method of the paper's row."""
-    settings = SGBERTConfig(variant="paper", loss="opt3", head_width=head_width)
-    return settings.build(TextEncoder.from_pretrained(folder, pooling=POOLING)).to(on).train()
-
-
 def main(shape: str | None = None, steps: int = 8, rounds: int = 3, batch: int = 16) -> None:
-    """Print two tables and a row. `shape`: LAYERSxWIDTH, such as 12x768, of a BERT of random weights."""
+    """Print a table and a row. `shape`: LAYERSxWIDTH, such as 12x768, of a BERT of random weights."""
     data, on = datasets("sts"), device()
     sentences = make_tasks(("stsb-train",), data)[0].sentences()
     with tempfile.TemporaryDirectory() as place:
@@ -154,7 +114,8 @@ def main(shape: str | None = None, steps: int = 8, rounds: int = 3, batch: int =
         texts = [sentences[start : start + batch] for start in range(0, steps * batch, batch)]
         batches = [{name: tensor.to(on) for name, tensor in tokenize(part).items()} for part in texts]
 
-        method = ours(folder, on)
+        settings = SGBERTConfig(variant="paper", loss="opt3", head_width=4096)
+        method = settings.build(TextEncoder.from_pretrained(folder, pooling=POOLING)).to(on).train()
         optimizer = TurnOptimizer(method, "text", OPTIM, 10**6, "fp32")
 
         def our_block() -> None:
@@ -162,38 +123,22 @@ def main(shape: str | None = None, steps: int = 8, rounds: int = 3, batch: int =
                 optimizer.backward(method_loss(method, tokens))
                 optimizer.step()
 
-        def plain_block(similarity: Similarity) -> Callable[[], None]:
-            model = Plain(folder, similarity=similarity).to(on).train()
-            learned = [p for p in model.parameters() if p.requires_grad]
-            adam = torch.optim.AdamW(learned, OPTIM.lr, OPTIM.betas, OPTIM.eps, weight_decay=0)
+        model = Plain(folder).to(on).train()
+        learned = [p for p in model.parameters() if p.requires_grad]
+        adam = torch.optim.AdamW(learned, OPTIM.lr, OPTIM.betas, OPTIM.eps, weight_decay=0)
 
-            def block() -> None:
-                for tokens in batches:
-                    model(tokens).backward()
-                    nn.utils.clip_grad_norm_(learned, 1.0)
-                    adam.step()
-                    adam.zero_grad()
+        def plain_block() -> None:
+            for tokens in batches:
+                model(tokens).backward()
+                nn.utils.clip_grad_norm_(learned, 1.0)
+                adam.step()
+                adam.zero_grad()
 
-            return block
-
-        sides = {"ours": our_block, "plain": plain_block(cos_sim)}
-        sides["plain, cosines by broadcasting"] = plain_block(broadcast_cosine)
-        took, encoder = race(sides, rounds), shape or "small encoder"
+        took, encoder = race({"ours": our_block, "plain": plain_block}, rounds), shape or "small encoder"
         show(f"{steps} steps of {batch} sentences, {encoder}, {on}", took, steps)
         what = f"SG-OPT, {encoder}, batch {batch}: ours / the algorithm written plainly, steps per second"
         found = ratios(took["plain"], took["ours"])
         Target(area="papers", what=what, at_least=1, measured=found, peak_mb=peaks(took)).report()
-
-        simcse = SimCSEConfig(head="none").build(TextEncoder.from_pretrained(folder, pooling=POOLING)).to(on).train()
-        bare, plain = ours(folder, on, 0), Plain(folder, 0).to(on).train()
-        losses: dict[str, tuple[nn.Module, Callable[[], Tensor]]] = {
-            "SG-OPT, ours": (bare, lambda: method_loss(bare, batches[0])),
-            "SG-OPT, plain": (plain, lambda: plain(batches[0])),
-            "SimCSE, two views": (simcse, lambda: method_loss(simcse, batches[0])),
-        }
-        print("\n| without projection heads | MB saved for the backward of a step |\n|---|---:|")
-        for name, (module, loss) in losses.items():
-            print(f"| {name} | {saved_bytes(module, loss) / 1e6:.1f} |")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,9 @@
-"""What a sweep costs beside its steps, and what stopping early saves.
+"""What a sweep costs beside its steps.
 
     python -m benchmarks.speed.sweep [--pipeline simcse] [--trials 8] [--steps 40]
-    python -m benchmarks.speed.sweep --out DIR [--pipeline visualcse] [--trials 16] [--every 20]
 
-First: the time of a sweep until its last trial's end, from the command on, over that of the loops of the same trials one
-after the other in this process, which has all cores. With `out`, a new folder: the same random trials with ASHA and to the
-end, one sweep after the other; times are of the whole command, the best model's export included.
+The time of a sweep until its last trial's end, from the command on, over that of the loops of the same trials one after the
+other in this process, which has all cores.
 """
 
 from __future__ import annotations
@@ -34,15 +32,13 @@ class Ran(NamedTuple):
     one's, and to its own."""
 
     trials: list[dict[str, Any]]
-    best: float
     first: float
     last: float
     whole: float
 
 
 def sweep(place: Path, pipeline: str, trials: int, *options: str) -> Ran:
-    """Run a sweep of demos in a new folder, with its own database."""
-    place.mkdir(parents=True)
+    """Run a sweep of demos in an empty folder, with its own database."""
     command = [sys.executable, "-m", "pipelines.sweep", pipeline, "--trials", str(trials), "--output", str(place), *options]
     command += ["--run.tracking_uri", f"sqlite:///{place}/mlflow.db"]
     began = time.time()
@@ -50,9 +46,8 @@ def sweep(place: Path, pipeline: str, trials: int, *options: str) -> Ran:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
     whole = time.time() - began
     rows = json.loads((place / "trials.json").read_text())
-    best = json.loads((place / "summary.json").read_text())["best"]["score"]
     ends = [row["ended_at"] - began for row in rows]
-    return Ran(rows, best, min(ends), max(ends), whole)
+    return Ran(rows, min(ends), max(ends), whole)
 
 
 def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any]) -> float:
@@ -68,32 +63,15 @@ def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any
     return seconds
 
 
-def main(
-    pipeline: str | None = None,
-    trials: int | None = None,
-    steps: int = 40,
-    rounds: int = 1,
-    every: int | None = None,
-    searcher: str = "random",
-    out: Path | None = None,
-) -> None:
-    """Print a row a sweep. Sixteen demos with and without ASHA take about half an hour."""
-    how: tuple[str, ...] = ("--searcher", searcher)
-    if out is not None:
-        print("| scheduler | s | until the last trial's end, s | steps | stopped | best |\n|---|---:|---:|---:|---:|---:|")
-        how += ("--evaluation.every", str(every)) if every else ()
-        for scheduler in ("asha", "none"):
-            ran = sweep(out.resolve() / scheduler, pipeline or "visualcse", trials or 16, "--scheduler", scheduler, *how)
-            made, stopped = sum(row["step"] for row in ran.trials), sum(row["status"] == "stopped" for row in ran.trials)
-            print(f"| {scheduler} | {ran.whole:.0f} | {ran.last:.0f} | {made} | {stopped} | {ran.best:.2f} |", flush=True)
-        return
-    settings = {"run.max_steps": steps, "evaluation.every": every or steps // 2}
+def main(pipeline: str = "simcse", trials: int = 8, steps: int = 40, rounds: int = 1, searcher: str = "random") -> None:
+    """Print a row."""
+    settings = {"run.max_steps": steps, "evaluation.every": steps // 2}
     given = [part for path, value in settings.items() for part in (f"--{path}", str(value))]
     measured, why = [], ""
     for _ in range(rounds):
         with tempfile.TemporaryDirectory() as place:
-            ran = sweep(Path(place) / "sweep", pipeline or "simcse", trials or 8, "--scheduler", "none", *how, *given)
-        alone = in_turn(pipeline or "simcse", ran.trials, settings)
+            ran = sweep(Path(place), pipeline, trials, "--scheduler", "none", "--searcher", searcher, *given)
+        alone = in_turn(pipeline, ran.trials, settings)
         why = f"{ran.last:.0f} s to the last trial's end, of it {ran.first:.0f} s to the first one's; alone {alone:.0f} s"
         print(f"{len(ran.trials)} trials: {why}; {ran.whole:.0f} s in all")
         measured.append(ran.last / alone)

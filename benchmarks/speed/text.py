@@ -155,14 +155,14 @@ def product(size: int = 1536, repeats: int = 4) -> tuple[Call, float]:
     return block, 2 * size**3 * repeats
 
 
-def profile(block: Call, most: int = 9) -> str:
+def profile(block: Call) -> str:
     """What it spends its time in, in a sentence."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
         block()
     events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
     whole = sum(event.self_cpu_time_total for event in events)
     named = [f"{event.key.removeprefix('aten::')} {100 * event.self_cpu_time_total / whole:.0f} %" for event in events]
-    return f"of the time of ours: {', '.join(named[:most])}"
+    return f"of the time of ours: {', '.join(named[:9])}"
 
 
 def report(target: Target, block: Call) -> None:

@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
 CPU_WORDS = 2**15  # the same of a model that takes rows of equal length together, by itself
-CHUNK, ITEMS = 4096, 64  # texts tokenised, and pictures or sounds encoded, in one call
+CHUNK = 4096  # texts tokenised in one call
 NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
 
 Features = dict[str, Any]  # what a tokenizer gives: tensors with the text on axis 0, and at times settings beside them
@@ -44,10 +44,13 @@ class ModuleEncoder:
     (by default with `forward`'s own tokenizer, if it has one); with it, texts longer than the model's limit are counted
     in `cut` and logged.
 
-    `others` are the modalities beside text, "image" or "audio": from a list of at most 64 items (see `task.Encoder`) to
-    their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's contrastive loss puts
-    before cosines.
+    `others` are the modalities beside text, "image" or "audio": from a list of at most `items_at_once` items (see
+    `task.Encoder`) to their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's
+    contrastive loss puts before cosines.
     """
+
+    items_at_once = 64
+    """Pictures or sounds encoded in one call."""
 
     def __init__(
         self,
@@ -106,7 +109,8 @@ class ModuleEncoder:
 
     def _encode_others(self, items: list[Any], forward: Callable[[list[Any]], Tensor]) -> np.ndarray:
         with evaluation_mode(self.module):
-            parts = [forward(items[start : start + ITEMS]).float().cpu() for start in range(0, len(items), ITEMS)]
+            starts = range(0, len(items), self.items_at_once)
+            parts = [forward(items[start : start + self.items_at_once]).float().cpu() for start in starts]
         return torch.cat(parts).numpy()
 
     def _encode_texts(self, items: list[str]) -> np.ndarray:

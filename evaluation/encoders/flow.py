@@ -30,7 +30,7 @@ class FlowStep(nn.Module):
     std: Tensor
     order: Tensor
 
-    def __init__(self, size: int, width: int = WIDTH) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
         self.register_buffer("mean", torch.zeros(size))
         self.register_buffer("std", torch.ones(size))
@@ -38,10 +38,10 @@ class FlowStep(nn.Module):
         self.bias = nn.Parameter(torch.zeros(size))
         self.log_scale = nn.Parameter(torch.zeros(size))
         self.fixed = size // 2
-        last = nn.Linear(width, size - self.fixed)
+        last = nn.Linear(WIDTH, size - self.fixed)
         nn.init.zeros_(last.weight)  # the coupling starts as the identity
         nn.init.zeros_(last.bias)
-        self.shift = nn.Sequential(nn.Linear(self.fixed, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), last)
+        self.shift = nn.Sequential(nn.Linear(self.fixed, WIDTH), nn.ReLU(), nn.Linear(WIDTH, WIDTH), nn.ReLU(), last)
 
     def start_from(self, x: Tensor) -> None:
         """Every component of x (N, d) is to come out with mean 0 and variance 1; a constant one keeps its scale."""
@@ -59,11 +59,11 @@ class FlowStep(nn.Module):
 
 
 class Flow(nn.Module):
-    """`steps` flow steps under a standard normal prior."""
+    """`STEPS` flow steps under a standard normal prior."""
 
-    def __init__(self, size: int, steps: int = STEPS) -> None:
+    def __init__(self, size: int) -> None:
         super().__init__()
-        self.steps: list[FlowStep] = [FlowStep(size) for _ in range(steps)]
+        self.steps: list[FlowStep] = [FlowStep(size) for _ in range(STEPS)]
         self.registered = nn.ModuleList(self.steps)
 
     def start_from(self, x: Tensor) -> None:

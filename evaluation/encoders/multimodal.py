@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import soxr
 import torch
 from torch import Tensor
 
-from evaluation.encoders.encoder import Features, FolderEncoder, evaluation_mode, on_device, usable_device
+from evaluation.encoders.encoder import Features, FolderEncoder, on_device, usable_device
 from evaluation.encoders.folders import own_module, refuse_random
 from evaluation.task import EvaluationError, Sound
 from models.carried_code import CARRIED, load_saved
@@ -24,14 +25,16 @@ class MultimodalEncoder(FolderEncoder):
 
     Vectors are the model's projected features, as its `get_text_features`, `get_image_features` and `get_audio_features`
     give them: CLAP's have unit length, CLIP's do not (those of this project's exports do). They depend neither on the batch
-    nor on the order of the items.
+    nor on the order of the items. Sounds are resampled to the model's rate; where a model takes a random cut of a long one
+    (CLAP), the cut is drawn anew from `seed` for each.
     """
 
     def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
         super().__init__(model, path, "own", batch_size)
-        self.batch_size = batch_size
-        self.seed = seed
+        self.items_at_once, self.seed = batch_size, seed
         self.modalities = tuple(model.modalities)
+        makers = {"image": self._pictures, "audio": self._sounds}
+        self.others = {name: partial(self._vectors, make) for name, make in makers.items() if name in self.modalities}
         scale = _scale(model[0])
         self._logit_scale = None if scale is None else lambda: scale
         self._own = isinstance(model[0], DualEncoder)
@@ -57,24 +60,8 @@ class MultimodalEncoder(FolderEncoder):
         with_mask = self.tokenize
         self.tokenize = lambda texts: {n: v for n, v in with_mask(texts).items() if n != "attention_mask"}
 
-    @torch.no_grad()
-    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d), float32, of N texts, pictures (uint8 (H, W, 3)) or Sounds of any rate, in their order.
-
-        Sounds are resampled to the model's rate. Where a model takes a random cut of a long sound (CLAP), the cut is
-        drawn anew from `seed` for each.
-        """
-        if modality == "text":
-            return super().encode(items)
-        if modality not in self.modalities:
-            raise EvaluationError(f"{self.path} encodes {' and '.join(self.modalities)}, not {modality}; give another model")
-        prepare = self._pictures if modality == "image" else self._sounds
-        vectors = []
-        with evaluation_mode(self.module):
-            for start in range(0, len(items), self.batch_size):
-                features = on_device(prepare(items[start : start + self.batch_size]), self.device)
-                vectors.append(self.forward(features).float().cpu().numpy())
-        return np.concatenate(vectors) if vectors else np.zeros((0, 0), dtype=np.float32)
+    def _vectors(self, prepare: Callable[[list[Any]], Features], items: list[Any]) -> Tensor:
+        return self.forward(on_device(prepare(items), self.device))
 
     def _pictures(self, pictures: list[np.ndarray]) -> Features:
         from PIL import Image

@@ -80,30 +80,27 @@ def layer_curves(
 
     `references` are drawn as horizontal lines: what a trained model or another baseline has. (SG-BERT, Figure 1.)
     """
+    curves = {name: dict(enumerate(values)) for name, values in scores.items()}
+    return learning_curves(curves, "layer (0: embeddings)", ylabel, references)
+
+
+def learning_curves(
+    curves: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str, references: Mapping[str, float] | None = None
+) -> Figure:
+    """Scores over training, a curve a model: name -> step or epoch -> score. (GCLSR, Figure 4.)
+
+    `references` are drawn as horizontal lines.
+    """
     references = references or {}
-    curves = {name: finite(f"scores of {name!r}", values) for name, values in scores.items()}
     if len(curves) + len(references) > len(COLOURS):
         raise ValueError(f"at most {len(COLOURS)} curves and lines can be told apart by colour")
     figure = new_figure()
     axes = figure.add_subplot()
     for i, (name, curve) in enumerate(curves.items()):
-        axes.plot(np.arange(len(curve)), curve, color=COLOURS[i], marker=MARKERS[i], label=name)
+        axes.plot(list(curve), finite(name, list(curve.values())), color=COLOURS[i], marker=MARKERS[i], label=name)
     for i, (name, value) in enumerate(references.items(), len(curves)):
         axes.axhline(float(finite(name, [value])[0]), color=COLOURS[i], linestyle="--", label=name)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.set(xlabel="layer (0: embeddings)", ylabel=ylabel)
-    legend(axes)
-    return figure
-
-
-def learning_curves(curves: Mapping[str, Mapping[int, float]], xlabel: str, ylabel: str) -> Figure:
-    """Scores over training, a curve a model: name -> step or epoch -> score. (GCLSR, Figure 4.)"""
-    if len(curves) > len(COLOURS):
-        raise ValueError(f"at most {len(COLOURS)} curves can be told apart by colour")
-    figure = new_figure()
-    axes = figure.add_subplot()
-    for colour, marker, (name, curve) in zip(COLOURS, MARKERS, curves.items(), strict=False):
-        axes.plot(list(curve), finite(name, list(curve.values())), color=colour, marker=marker, label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     legend(axes)
     return figure

@@ -1,10 +1,6 @@
 """Classification of texts or pairs on frozen sentence vectors, for any labelled TSV (see `labelled_texts`).
 
-MoCoUTRL's Web of Science set comes as ``Data.xlsx``, which needs a spreadsheet reader. Once, elsewhere:
-``pandas.read_excel("Data.xlsx")``, keep the columns ``Y1`` (7 classes) or ``Y`` (134) and ``Abstract``, rename them to
-``label`` and ``text``, replace tabs and line ends inside the text by blanks, and write ``wos.tsv`` with
-``to_csv("wos.tsv", sep="\\t", index=False, quoting=csv.QUOTE_NONE)``. The released code takes 80, 10 and 10 % in file
-order, which a column ``split`` can state; without one they are drawn, class by class, by the seed.
+MoCoUTRL's Web of Science set is made by ``python pipelines/prepare.py wos``.
 """
 
 from __future__ import annotations

@@ -74,12 +74,9 @@ def dimension_contributions(x: np.ndarray) -> np.ndarray:
     """
     if len(x) < 2:
         raise EvaluationError(f"a mean over pairs needs at least 2 vectors; {len(x)} was given")
-    total, squares = np.zeros(x.shape[1]), np.zeros(x.shape[1])
-    for rows in _unit(x).split(CHUNK):
-        wide = rows.double()
-        total += wide.sum(0).numpy()
-        squares += wide.square().sum(0).numpy()
-    return (total**2 - squares) / (len(x) * (len(x) - 1))
+    rows = _unit(x).double()
+    contributions: np.ndarray = (rows.sum(0).square() - rows.square().sum(0)).numpy()
+    return contributions / (len(x) * (len(x) - 1))
 
 
 def dimension_spread(x: np.ndarray) -> np.ndarray:
@@ -87,10 +84,8 @@ def dimension_spread(x: np.ndarray) -> np.ndarray:
 
     1 in every dimension when directions are spread evenly, 0 when all vectors are one (Chen & He 2021, Figure 2).
     """
-    rows = _unit(x)
-    mean = sum(part.double().sum(0) for part in rows.split(CHUNK)) / len(rows)
-    variance = sum((part.double() - mean).square().sum(0) for part in rows.split(CHUNK)) / len(rows)
-    return torch.as_tensor(variance).sqrt().numpy() * np.sqrt(x.shape[1])
+    spread: np.ndarray = _unit(x).double().std(0, correction=0).numpy()
+    return spread * np.sqrt(x.shape[1])
 
 
 def anisotropy(x: np.ndarray) -> dict[str, float]:

@@ -6,15 +6,15 @@ its followers report under the same names), but Pearson of a regressor on top of
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import logging
-from collections.abc import Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evaluation.task import Encoder, EvaluationError, Score, look_up
@@ -33,10 +33,9 @@ ROUNDING = 1e-5  # what float32 may add to a rating
 
 
 class Fit(NamedTuple):
-    """The model of the best round: weight (out, in) and bias (out,) of each layer, its Spearman on dev, and how many epochs
-    were run."""
+    """The model of the best round, which gives logits of the classes, its Spearman on dev, and how many epochs were run."""
 
-    layers: list[Tensor]
+    model: nn.Module
     dev: float
     epochs: int
 
@@ -86,7 +85,7 @@ class RelatednessTask:
         features = {part: torch.from_numpy(pair_features(*u[2 * i : 2 * i + 2])) for i, part in enumerate(self.parts)}
         gold = {part: np.asarray(pairs.gold) for part, pairs in self.parts.items()}
         fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed, self.hidden)
-        guess = expected_rating(features["test"], fitted.layers)
+        guess = expected_rating(features["test"], fitted.model)
         if np.ptp(guess) < ROUNDING:  # one and the same guess, which has no correlation
             guess = np.full_like(guess, guess.mean())
         metrics = {
@@ -116,18 +115,11 @@ def rating_distribution(ratings: np.ndarray) -> Tensor:
     return p.float()
 
 
-def expected_rating(features: Tensor, layers: Sequence[Tensor]) -> np.ndarray:
-    """The mean rating (N,) that a model gives to features (N, f); `layers` as in `Fit`."""
+@torch.no_grad()
+def expected_rating(features: Tensor, model: nn.Module) -> np.ndarray:
+    """The mean rating (N,) that a model gives to features (N, f)."""
     classes = torch.arange(1, CLASSES + 1, dtype=torch.float64)
-    with torch.no_grad():
-        return (_logits(features, layers).softmax(1).double() @ classes).numpy()
-
-
-def _logits(x: Tensor, layers: Sequence[Tensor]) -> Tensor:
-    *hidden, last = zip(layers[::2], layers[1::2], strict=True)
-    for weight, bias in hidden:
-        x = F.gelu(F.linear(x, weight, bias))
-    return F.linear(x, *last)
+    return (model(features).softmax(1).double() @ classes).numpy()
 
 
 def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int, hidden: int = 0) -> Fit:
@@ -135,12 +127,14 @@ def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray
     generator = torch.Generator().manual_seed(seed)
     targets = rating_distribution(ratings)
     widths = (train.shape[1], *([hidden] if hidden else []), CLASSES)
-    layers: list[Tensor] = []
+    model = nn.Sequential()
     for before, after in pairwise(widths):
-        bound = before**-0.5  # nn.Linear's own initial range
-        for shape in ((after, before), (after,)):
-            layers.append(torch.empty(shape).uniform_(-bound, bound, generator=generator).requires_grad_())
-    optimizer = torch.optim.Adam(layers, lr=RATE, fused=True)
+        linear = nn.utils.skip_init(nn.Linear, before, after)
+        for part in (linear.weight, linear.bias):
+            nn.init.uniform_(part, -(before**-0.5), before**-0.5, generator)  # nn.Linear's own range
+        model.extend([nn.GELU(), linear] if len(model) else [linear])
+    parts = list(model.parameters())
+    optimizer = torch.optim.Adam(parts, lr=RATE, fused=True)
     best: Fit | None = None
     epoch = idle = 0
     while epoch <= LAST_EPOCH and idle < TENACITY:
@@ -148,15 +142,15 @@ def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray
             order = torch.randperm(len(train), generator=generator)
             shuffled, wanted = train[order], targets[order]
             for x, y in zip(shuffled.split(BATCH), wanted.split(BATCH), strict=True):
-                loss = F.mse_loss(_logits(x, layers).softmax(1), y)
-                for layer, gradient in zip(layers, torch.autograd.grad(loss, layers), strict=True):
-                    layer.grad = gradient
+                loss = F.mse_loss(model(x).softmax(1), y)
+                for part, gradient in zip(parts, torch.autograd.grad(loss, parts), strict=True):
+                    part.grad = gradient
                 optimizer.step()
         epoch += ROUND
-        value = spearman(expected_rating(dev, layers), dev_ratings)
+        value = spearman(expected_rating(dev, model), dev_ratings)
         value = 0.0 if np.isnan(value) else value
         if best is None or value > best.dev:
-            best = Fit([layer.detach().clone() for layer in layers], value, epoch)
+            best = Fit(copy.deepcopy(model), value, epoch)
         else:
             idle += 1
     assert best is not None

@@ -91,9 +91,9 @@ def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
     return best
 
 
-def recall_at(ranks: np.ndarray, ks: Sequence[int] = (1, 5, 10)) -> dict[int, float]:
-    """R@k in points for each k: the share of queries whose (best) rank is at most k."""
-    return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in ks}
+def recall_at(ranks: np.ndarray) -> dict[int, float]:
+    """R@k in points for k of 1, 5 and 10: the share of queries whose (best) rank is at most k."""
+    return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in (1, 5, 10)}
 
 
 def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | None = None) -> float:

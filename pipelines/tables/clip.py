@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipelines.clap import ZERO_SHOT as SOUND_CLASSES
 from pipelines.cyclip import ZERO_SHOT as CLASSES
 from pipelines.tables.clip_mini import mini as mini
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.table import Row, Table, Values, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -197,12 +197,6 @@ def draw(number: int, table: Table, values: Values) -> Figure:
         metrics = [column.partition("#")[2] for column in columns]
         models[label] = [dict(zip(metrics, run, strict=True)) for run in zip(*columns.values(), strict=True)]
     return (alignment_text_uniformity if number == 2 else text_item_uniformity)(models)
-
-
-def listed(title: str, columns: tuple[str, ...], where: str, numbers: Mapping[str, tuple[float | None, ...]]) -> Table:
-    """A table without results, of settings or data."""
-    rows = tuple(Row(label, paper=paper, lacks=where) for label, paper in numbers.items())
-    return Table(title, columns, rows)
 
 
 # ----------------------------------------------------------------------------------------------------------------- tables

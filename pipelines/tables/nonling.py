@@ -35,7 +35,7 @@ from pipelines.tables.nonling_numbers import (
     TRANSFERRED,
     Numbers,
 )
-from pipelines.tables.table import Row, Table, Values, nothing
+from pipelines.tables.table import Row, Table, Values, listed
 from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -355,16 +355,11 @@ def nearest_table() -> Table:
 
 def settings() -> Table:
     """Table C.1."""
-    rows = tuple(
-        Row(
-            f"{NAMES[recipe.partition('/')[0]]}-{ENCODERS[recipe.partition('/')[2]]}",
-            paper=numbers,
-            lacks="a setting, nothing to measure; the recipes of Tables 1 and 2 have it",
-        )
-        for recipe, numbers in BATCHES.items()
-    )
+    names = (recipe.partition("/")[::2] for recipe in BATCHES)
+    labels = (f"{NAMES[method]}-{ENCODERS[encoder]}" for method, encoder in names)
     columns = ("text batch", "text rate (1e-6)", "image, sound batch", "image, sound rate (1e-6)")
-    return Table("Batches and rates", columns, rows, measure=nothing)
+    lacks = "a setting, nothing to measure; the recipes of Tables 1 and 2 have it"
+    return listed("Batches and rates", columns, lacks, dict(zip(labels, BATCHES.values(), strict=True)))
 
 
 TABLES: dict[str, Table] = {

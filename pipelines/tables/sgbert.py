@@ -26,7 +26,7 @@ from pipelines.sgbert import ENCODERS, SPANISH, TRACKS
 from pipelines.tables import sgbert_numbers as paper
 from pipelines.tables.offline import Offline
 from pipelines.tables.sgbert_numbers import Numbers
-from pipelines.tables.table import Row, Table, Values, nothing
+from pipelines.tables.table import Row, Table, Values, listed
 from trainers.recipe import Recipe
 from trainers.sgbert import SGBERTConfig
 
@@ -70,9 +70,8 @@ def _ablated(average: float) -> Numbers:
 
 
 def _settings(title: str, settings: Mapping[str, float], where: str) -> Table:
-    lacks = f"a setting, nothing to measure; {where} it"
-    rows = tuple(Row(name, paper=(value,), lacks=lacks) for name, value in settings.items())
-    return Table(title, ("value",), rows, measure=nothing)
+    numbers = {name: (value,) for name, value in settings.items()}
+    return listed(title, ("value",), f"a setting, nothing to measure; {where} it", numbers)
 
 
 def _drawing(title: str) -> Table:

@@ -21,11 +21,6 @@ Measure = Callable[[str, "Table", Path], dict[str, float]]
 figure is drawn from."""
 
 
-def nothing(model: str, table: Table, data: Path) -> dict[str, float]:
-    """The measure of a table of settings, none of whose rows is measured."""
-    return {}
-
-
 @dataclass(frozen=True)
 class Row:
     """A line of a table: a recipe that is trained, a model that is measured as it is, or neither, and why."""
@@ -84,3 +79,8 @@ class Table:
     """The figure of one model: (what `evaluate.py --model` takes, the folder of evaluation data) -> it."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""
+
+
+def listed(title: str, columns: tuple[str, ...], lacks: str, numbers: Mapping[str, tuple[float | None, ...]]) -> Table:
+    """A table without results, of settings or data."""
+    return Table(title, columns, tuple(Row(label, paper=paper, lacks=lacks) for label, paper in numbers.items()))

@@ -73,11 +73,13 @@ def test_agrees_with_a_naive_implementation() -> None:
     fitted = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=3)
     weights, epochs = by_hand(train, rate[0], dev, rate[1], seed=3)
     assert fitted.epochs == epochs
-    weight, bias = (layer.numpy() for layer in fitted.layers)
+    weight, bias = (part.detach().numpy() for part in fitted.model.parameters())
     np.testing.assert_allclose(weight, weights[:, :-1], atol=1e-3)
     np.testing.assert_allclose(bias, weights[:, -1], atol=1e-3)
     again = fit(torch.from_numpy(train), rate[0], torch.from_numpy(dev), rate[1], seed=4)
-    assert not torch.allclose(again.layers[0], fitted.layers[0], atol=1e-3)  # the seed does something
+    assert not torch.allclose(
+        next(again.model.parameters()), next(fitted.model.parameters()), atol=1e-3
+    )  # the seed does something
 
 
 def test_a_hidden_layer_learns_what_no_linear_model_can() -> None:
@@ -85,7 +87,7 @@ def test_a_hidden_layer_learns_what_no_linear_model_can() -> None:
     x = torch.randn(400, 2, generator=torch.Generator().manual_seed(0))
     ratings = np.where((x[:, 0] > 0) == (x[:, 1] > 0), 5.0, 1.0)
     linear, deep = (fit(x[:300], ratings[:300], x[300:], ratings[300:], seed=0, hidden=hidden) for hidden in (0, 16))
-    assert [tuple(layer.shape) for layer in deep.layers] == [(16, 2), (16,), (5, 16), (5,)]
+    assert [tuple(part.shape) for part in deep.model.parameters()] == [(16, 2), (16,), (5, 16), (5,)]
     assert abs(linear.dev) < 40 < 75 < deep.dev
 
 

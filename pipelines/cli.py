@@ -41,6 +41,9 @@ OURS = ("demo", "smoke")
 WRITTEN = ("recipe", "best")
 """Files that runs and sweeps write, whose names say nothing either."""
 
+MINE = "mine"
+"""In place of a recipe: one is made of the user's own files (`pipelines/mine.py`)."""
+
 Recipes = Mapping[str, Callable[[], Recipe]]
 
 
@@ -155,6 +158,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
             "",
             "Examples",
             f"  {script} {next(iter(recipes))} {changed}",
+            f"  {script} {MINE} --text sentences.txt        your own files: {MINE} --help",
             f"  {script} --recipe runs/demo/recipe.json    what another run did (the file is in its output folder)",
             f"  {script} RECIPE --help                     the values of that recipe",
             "",
@@ -183,7 +187,12 @@ def main(
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with _told(ValueError):
-        recipe = parse(recipes, description or "", sys.argv[1:])
+        given = sys.argv[1:]
+        if given[:1] == [MINE]:
+            from pipelines import mine
+
+            given = mine.arguments(recipes, given[1:])
+        recipe = parse(recipes, description or "", given)
     # The libraries take seconds, which --help and a mistyped option should not.
     from trainers.engine.launch import fit
     from trainers.engine.step import NonFiniteLoss

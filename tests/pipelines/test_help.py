@@ -15,7 +15,7 @@ from unittest import mock
 import pytest
 import tyro
 
-from pipelines import cli, registry
+from pipelines import cli, mine, registry
 from pipelines.run import VERBS
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
@@ -65,3 +65,7 @@ def test_every_option_of_a_verb_is_explained(verb: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "argv", [verb, "x"])
     wrong = fragments(helps(importlib.import_module(f"pipelines.{verb}").main))
     assert not wrong, "\n".join(wrong)
+
+
+def test_every_option_of_a_first_run_is_explained() -> None:
+    assert not fragments(helps(partial(mine.arguments, registry.load("simcse").RECIPES, [])))

@@ -134,7 +134,10 @@ def _from_file(file: Path) -> Recipe:
 
     Where this run goes is not for the file to say, nor what it replaces there.
     """
-    recipe = Recipe.from_json(file.read_text())
+    try:
+        recipe = Recipe.from_json(file.read_text())
+    except (ValueError, OSError) as error:
+        raise RecipeError(f"--recipe {file}, which is to be a recipe.json: {error}") from None
     if file.stem not in WRITTEN:
         recipe = recipe.replace("name", f"{recipe.paper}/{file.stem}")
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"

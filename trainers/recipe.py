@@ -335,9 +335,9 @@ def _readable(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         path = ".".join(_setting(item["loc"]))
-        shown = item["type"] not in ("missing", "extra_forbidden") and not isinstance(item["input"], dict)
+        shown = item["type"] not in ("missing", "extra_forbidden", "json_invalid") and not isinstance(item["input"], dict)
         given = f", given {item['input']!r}" if shown else ""
         own = item["msg"].removeprefix("Value error, ")
         message = "there is no such setting" if item["type"] == "extra_forbidden" else own
-        lines.append(f"{path}: {message}{given}")
+        lines.append(f"{path}: {message}{given}" if path else f"{message}{given}")
     return "; ".join(lines)

@@ -13,7 +13,7 @@ from PIL import Image
 from data.shards import ShardSet
 from data.streams.text import TextStream
 from evaluation.registry import make_tasks
-from pipelines import audiocse, clap, cli, mine, nonlingcse, simcse, visualcse
+from pipelines import audiocse, cli, mine, simcse, visualcse
 from tests.small import WORDS
 from trainers.engine.launch import fit
 from trainers.recipe import Recipe
@@ -94,22 +94,3 @@ def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
     summary = fit(recipe)
     assert summary["steps"] == 2 and Path("mine/export/model.safetensors").exists() and summary["after"]
-
-
-@pytest.mark.parametrize(
-    ("pipeline", "given", "named"),
-    [
-        (simcse, ["--text", "nowhere.txt"], "--text nowhere.txt"),
-        (simcse, ["--text", "sentences.txt", "--images", "photos"], "--images"),
-        (visualcse, ["--text", "sentences.txt"], "--images"),
-        (nonlingcse, ["--text", "sentences.txt", "--images", "photos"], "--sounds"),
-        (clap, ["--text", "sentences.txt"], "mine"),
-        (simcse, ["--text", "few.txt"], "few.txt"),
-        (simcse, ["--text", "sentences.txt", "--model", "nowhere"], "--model nowhere"),
-        (simcse, ["--text", "sentences.txt", "--dev", "nowhere.tsv"], "--dev nowhere.tsv"),
-    ],
-)
-def test_what_cannot_be_is_named(files: Path, pipeline: Any, given: list[str], named: str) -> None:
-    Path("few.txt").write_text("a sentence\n" * 5)
-    with pytest.raises(ValueError, match=named):
-        mine.arguments(pipeline.RECIPES, given)

@@ -42,7 +42,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse --recipe small.json --run.resume must": "run.resume='must'",
     "visualcse --recipe small.json --run.chunk -4": ("run", "chunk"),
     "visualcse --recipe small.json --encoder.path /nowhere/model": "encoder.path='/nowhere/model'",
-    "visualcse --recipe small.json --encoder.path photos": "encoder.path='photos'",
+    "visualcse --recipe small.json --encoder.path photos": ("encoder.path=", "photos", "config.json"),
     "visualcse --recipe small.json --streams.text.shards /nowhere/text": ("streams.text.shards", "/nowhere/text"),
     "visualcse --recipe small.json --streams.text.shards photos": ("streams.text.shards", "photos"),
     "visualcse --recipe small.json --streams.text.batch_size 4000": "streams.text.batch_size=4000",

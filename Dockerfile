@@ -1,6 +1,9 @@
 # The image of rayjob.yaml: that of cluster.yaml, with the libraries and the code. See docs/cluster.md.
 FROM rayproject/ray:2.60.0-py311-cu128
 
+# Made before WORKDIR, which would make it root's: the install and the runs write here.
+USER ray
+RUN mkdir -p /home/ray/multicse
 WORKDIR /home/ray/multicse
 COPY --chown=ray:users pyproject.toml setup.py constraints.txt README.md LICENSE ./
 COPY --chown=ray:users multicse multicse
@@ -10,5 +13,4 @@ COPY --chown=ray:users evaluation evaluation
 COPY --chown=ray:users pipelines pipelines
 COPY --chown=ray:users tune_spaces tune_spaces
 COPY --chown=ray:users models models
-USER ray
 RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt

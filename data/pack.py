@@ -83,8 +83,10 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
-        DataError: see `read_lines`; a text that streams refuse (`limits.TEXT`), or a file that begins as JSON lines do.
+        DataError: see `read_lines`; a text that streams refuse (`limits.TEXT`), a file that begins as JSON lines do, or no
+            sentence in any of them.
     """
+    empty = True
     for path in paths:
         first = True
         for number, line in read_lines(path, blank=True):
@@ -95,6 +97,9 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
             if len(text) > limits.TEXT:
                 raise DataError(f"{path}, line {number} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
             yield Draft({"txt": text.encode()}) if text else None
+            empty = empty and not text
+    if empty:
+        raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
 
 
 def _refuse_json(path: Path, line: str) -> None:

@@ -29,8 +29,9 @@ class AudioTower(TowerConfig):
     mask_bins: int = Field(8, ge=0)
     """SpecAugment in training: two bands of fewer than so many bins are set to 0, the mean (0: none)."""
     mask_frames: int = Field(64, ge=0)
-    """Likewise two stretches of fewer than so many frames."""
+    """SpecAugment in training: two stretches of fewer than so many frames are set to 0 (0: none)."""
     path: str | None = None
+    """Folder or hub name of a pretrained tower; none: fresh weights."""
 
     def check(self) -> None:
         """Raise ValueError for sizes that do not fit together, or a folder that cannot be used; loads no weights."""
@@ -52,6 +53,7 @@ class HTSATTower(AudioTower):
     batch_norm: ClassVar[bool] = True
 
     kind: Literal["htsat"] = "htsat"
+    """Kind of the tower; fixed, since its other settings belong to it."""
     spec_size: int = Field(256, gt=0)
     """Side of the square that a spectrogram is folded to: spec_size / bins strips of spec_size frames, so it must be a
     multiple of the bins, and spec_size^2 / bins at least the frames (fewer are stretched)."""
@@ -62,13 +64,13 @@ class HTSATTower(AudioTower):
     depths: tuple[int, ...] = Field((2, 2, 6, 2), min_length=1)
     """Blocks of each stage."""
     heads: tuple[int, ...] = (4, 8, 16, 32)
-    """Of each stage."""
+    """Attention heads of each stage."""
     window: int = Field(8, gt=0)
     """Side of an attention window in patches."""
     drop_path: float = Field(0.1, ge=0, lt=1)
     """Share of samples for which a branch of the last block is left out in training; it falls to 0 in the first."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of the perceptrons, in training; LAION's CLAP has none."""
+    """Dropout of the perceptrons in training; LAION's CLAP has none."""
 
     def config(self) -> Any:
         config: Any = self._new_config() if self.path is None else self._saved_config(self.path)
@@ -135,19 +137,23 @@ class ASTTower(AudioTower):
     """
 
     kind: Literal["ast"] = "ast"
+    """Kind of the tower; fixed, since its other settings belong to it."""
     patch_size: int = Field(16, gt=0)
     """Bins and frames of a patch."""
     stride: int = Field(10, gt=0)
     """Bins and frames from patch to patch."""
     width: int = Field(768, gt=0)
+    """Dimensions of the hidden states; the heads divide them."""
     layers: int = Field(12, gt=0)
+    """Transformer layers, one after the other."""
     heads: int = Field(12, gt=0)
+    """Attention heads of each layer."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of attention and hidden states, in training; AST has none."""
+    """Dropout of attention and hidden states in training; AST has none."""
     mean: float | None = None
-    """Of the spectrograms' values: the model gets (x - mean) / (2 std). None: see `STATISTICS`."""
+    """Mean of the spectrograms' values: the model gets (x - mean) / (2 std). None: see `STATISTICS`."""
     std: float | None = Field(None, gt=0)
-    """Likewise."""
+    """Standard deviation of the spectrograms' values; none: see `STATISTICS`."""
 
     @property
     def statistics(self) -> tuple[float, float]:

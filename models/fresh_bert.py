@@ -29,12 +29,19 @@ class FreshEncoder(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     vocab_size: int = Field(8000, ge=100)
+    """Word pieces of the tokenizer, which are learned from the text."""
     width: int = Field(192, gt=0)
+    """Dimensions of a token's and of the sentence's vector; the heads divide them."""
     layers: int = Field(3, gt=0)
+    """Transformer layers, one after the other."""
     heads: int = Field(6, gt=0)
+    """Attention heads of a layer; they divide the width."""
     intermediate: int = Field(384, gt=0)
+    """Width of the layers' feed-forward part."""
     positions: int = Field(256, ge=16)
+    """Longest input in tokens; VisualCSE's patches need one each."""
     dropout: float = Field(0.1, ge=0, lt=1)
+    """Share of values that are zeroed in training."""
     lowercase: bool = False
     """Whether capitals count as small letters. Accents and umlauts are kept in any case."""
     vectors: str | None = None

@@ -26,15 +26,20 @@ class ViTTower(TowerConfig):
     modality: ClassVar[Modality] = "image"
 
     kind: Literal["vit"] = "vit"
+    """Kind of the tower; fixed, since its other settings belong to it."""
     input: ImageInput = ImageInput()
     patch_size: int = Field(32, gt=0)
     """Pixels of a patch's side."""
     width: int = Field(768, gt=0)
+    """Dimensions of the hidden states; the heads divide them."""
     layers: int = Field(12, gt=0)
+    """Transformer layers, one after the other."""
     heads: int = Field(12, gt=0)
+    """Attention heads of each layer."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of the attention, in training; CLIP has none."""
+    """Dropout of the attention in training; CLIP has none."""
     path: str | None = None
+    """Folder or hub name of a pretrained tower; none: fresh weights."""
 
     def config(self) -> Any:
         if self.path is None:
@@ -78,6 +83,7 @@ class ResNetTower(TowerConfig):
     batch_norm: ClassVar[bool] = True
 
     kind: Literal["resnet"] = "resnet"
+    """Kind of the tower; fixed, since its other settings belong to it."""
     input: ImageInput = ImageInput()
     width: int = Field(64, gt=0)
     """Channels behind the stem, even."""

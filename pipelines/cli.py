@@ -43,6 +43,8 @@ WRITTEN = ("recipe", "best")
 
 ALONE = ("--run.overwrite", "--export.whiten", "--export.int8_ranges")
 """Options that mean True without a value."""
+MINE = "mine"
+"""In place of a recipe: one is made of the user's own files (`pipelines/mine.py`)."""
 
 Recipes = Mapping[str, Callable[[], Recipe]]
 
@@ -135,7 +137,10 @@ def _from_file(file: Path) -> Recipe:
 
     Where this run goes is not for the file to say, nor what it replaces there.
     """
-    recipe = Recipe.from_json(file.read_text())
+    try:
+        recipe = Recipe.from_json(file.read_text())
+    except (ValueError, OSError) as error:
+        raise RecipeError(f"--recipe {file}, which is to be a recipe.json: {error}") from None
     if file.stem not in WRITTEN:
         recipe = recipe.replace("name", f"{recipe.paper}/{file.stem}")
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
@@ -159,6 +164,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
             "",
             "Examples",
             f"  {script} {next(iter(recipes))} {changed}",
+            f"  {script} {MINE} --text sentences.txt        your own files: {MINE} --help",
             f"  {script} --recipe runs/demo/recipe.json    what another run did (the file is in its output folder)",
             f"  {script} RECIPE --help                     the values of that recipe",
             "",
@@ -187,7 +193,12 @@ def main(
     """
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with _told(ValueError):
-        recipe = parse(recipes, description or "", sys.argv[1:])
+        given = sys.argv[1:]
+        if given[:1] == [MINE]:
+            from pipelines import mine
+
+            given = mine.arguments(recipes, given[1:])
+        recipe = parse(recipes, description or "", given)
     # The libraries take seconds, which --help and a mistyped option should not.
     from trainers.engine.launch import fit
     from trainers.engine.step import NonFiniteLoss

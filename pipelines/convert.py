@@ -25,7 +25,7 @@ class Arguments:
     """
 
     checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
-    """The file."""
+    """Checkpoint file of HTSAT's trainer (.ckpt)."""
     out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
     """Folder that is made: config.json and model.safetensors."""
 

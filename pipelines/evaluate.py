@@ -44,35 +44,36 @@ class Arguments:
     """
 
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
-    """The model."""
+    """The one model to evaluate."""
     compare: Annotated[tuple[str, ...], tyro.conf.arg(metavar="[LABEL=]MODEL")] = ()
     """Several models side by side; marks say which differ significantly from the first. Models of one LABEL are runs (seeds)
     of one model; a report that --json wrote (.json) may stand for a model."""
     data: Path | None = None
     """A SentEval downstream folder, or a folder of raw TSVs (STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ...)."""
     tasks: tuple[str, ...] = ()
-    """sts (the seven), transfer (the seven), or single ones: sts12 ... sts16, stsb-dev, stsb-test, sickr-dev, sickr,
+    """Groups sts (seven) and transfer (seven), or single ones: sts12 ... sts16, stsb-dev, stsb-test, sickr-dev, sickr,
     stsb-regression, sickr-regression, lee, lee-dev, lee-all, mr, cr, subj, mpqa, sst2, trec, mrpc; NAME-geometry for
     alignment and uniformity; pairs:FILE, hub:DATASET, classify:FILE, finetune:FILE, retrieval:SHARDS, zero-shot:SHARDS,
     geometry:PLACE. Default: every STS set found."""
     pooling: str | None = None
-    """cls, mean, max, last2, first-last, layer3-mean, wk, ...: replaces the model's own. A folder that says nothing of
-    pooling gets mean."""
+    """Pooling in place of the model's own: cls, mean, max, last2, first-last, layer3-mean, wk, ... A folder that says
+    nothing of pooling gets mean."""
     fit: Path | None = None
     """Sentences, one a line, or shards of texts that +whitening, +flow and +int8 are fitted on; +flow:PLACE is for one
     model. Default: the sentences of the tasks, without labels."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """Of classifiers: SentEval's for published numbers with a steadier last fit, to the letter, its quick one, GCLSR's."""
+    """How classifiers are trained: as SentEval for published numbers with a steadier last fit, to the letter, its quick
+    way, or GCLSR's."""
     hidden: int = 0
     """Width of the classifiers' hidden layer; 0: logistic regression. SG-BERT has 50."""
     layers: bool = False
     """Score every layer by cls, mean and max instead (SG-BERT, Figure 1)."""
     style: Literal["text", "markdown", "latex"] = "text"
-    """Of the table."""
+    """How the table is written."""
     metric: str | None = None
     """The one metric that --compare and --style show of every task, f1 or pearson. Default: each one's headline."""
     order: Literal["sts12-first", "stsb-first"] = "sts12-first"
-    """Of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 ..."""
+    """Order of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 and so on."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write the results, with what is needed to repeat them, to this file."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -80,11 +81,11 @@ class Arguments:
     experiment: str | None = None
     """Log metrics, report and figures to this MLflow experiment, at MLFLOW_TRACKING_URI or ./mlflow.db."""
     device: str | None = None
-    """cpu, cuda, cuda:1, ... Default: the GPU if there is one."""
+    """Where it runs: cpu, cuda, cuda:1, ... Default: the GPU if there is one."""
     batch_size: int = 128
-    """In texts of 32 tokens: a batch holds 32 times as many tokens."""
+    """Texts of 32 tokens that are encoded at a time: a batch holds 32 times as many tokens."""
     seed: int = 1111
-    """Of folds, classifiers, flow and t-SNE."""
+    """Seed of folds, classifiers, flow and t-SNE."""
 
 
 @dataclass

@@ -28,7 +28,7 @@ class Arguments:
     """
 
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
-    """As in pipelines/evaluate.py."""
+    """Encoder, named as pipelines/evaluate.py names it: a folder, or a hub name."""
     queries: Path
     """Sentences to look for."""
     database: Path
@@ -36,13 +36,13 @@ class Arguments:
     columns: tuple[str, ...] = ()
     """Columns of the database that hold sentences, if it is a TSV: c1 c2 c3 c4 c5."""
     k: int = 3
-    """How many for each query."""
+    """How many sentences are shown for each query."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write them to this file too."""
     device: str | None = None
-    """cpu, cuda, ... Default: the GPU if there is one."""
+    """Where it runs: cpu, cuda, ... Default: the GPU if there is one."""
     batch_size: int = 128
-    """In texts of 32 tokens."""
+    """Texts of 32 tokens that are encoded at a time."""
 
 
 @quiet_pipe()

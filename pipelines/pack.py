@@ -38,12 +38,13 @@ class Common:
     name: str | None = None
     """Shards are called NAME-SPLIT-000000.tar. Default: the name of the folder."""
     split: str = "train"
+    """Part of the set that this is, as train, dev or test; it stands in the names of the shards."""
     shard_size: int | None = None
     """Most samples in a shard. Default: 10,000 texts, 1,000 pictures or sounds."""
     shuffle: bool = True
     """Mix the samples before they are cut into shards. Streams mix only within a window, so sorted sources need it."""
     seed: int = 0
-    """Of that mixing: equal input and seed give equal bytes."""
+    """Seed of that mixing: equal input and seed give equal bytes."""
     licence: str = "unknown"
     """Licence of the data, e.g. CC-BY-SA-4.0; it goes into the model cards of what is trained on it."""
     source: str = "unknown"
@@ -92,6 +93,7 @@ class Text(Common):
     """Sentences, one a line (.txt, .gz): field txt. Empty lines are dropped and counted."""
 
     files: tyro.conf.Positional[tuple[Path, ...]]
+    """Text files, a sentence a line."""
     format: Form = "parquet"
     """Of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
 
@@ -135,6 +137,7 @@ class Table(Columns):
 @dataclass(frozen=True, kw_only=True)
 class _Files(Columns):
     path: tyro.conf.Positional[str]
+    """Folder of class folders, or a manifest that names files."""
     root: Path | None = None
     """Folder or tar archive with the manifest's files. Default: the manifest's folder."""
     file_column: str = "file"
@@ -207,7 +210,9 @@ class Upload:
     """Packed shards to a store that every node of a cluster can read, e.g. s3://bucket/shards/wiki."""
 
     folder: tyro.conf.Positional[Path]
+    """Folder that pack.py made."""
     url: tyro.conf.Positional[str]
+    """Where the shards go in the store."""
 
     def run(self) -> Uploaded:
         return upload(self.folder, self.url)

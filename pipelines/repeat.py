@@ -37,7 +37,7 @@ class Arguments:
     pipeline: tyro.conf.Positional[str]
     """What is trained: a script of this folder, a pipeline of an installed package, or a Python file."""
     recipe: tyro.conf.Positional[str]
-    """demo, bert-base, ...: a recipe of that pipeline."""
+    """Recipe of that pipeline: demo, bert-base, ... (its --help lists them)."""
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     """Seeds, one run each."""
     output: Path | None = None

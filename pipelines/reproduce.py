@@ -41,11 +41,11 @@ class Arguments:
     """
 
     paper: tyro.conf.Positional[str | None] = None
-    """nonlingcse, sgbert, clip, gclsr, mocoutrl; the scripts' names visualcse, audiocse, cyclip, clap serve as well."""
+    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl, or by their scripts' names visualcse, audiocse, cyclip, clap."""
     table: tyro.conf.Positional[str | None] = None
-    """T1, F2, ... as the paper counts its tables and figures."""
+    """Table or figure as the paper counts them: T1, F2 and so on."""
     scale: Literal["paper", "mini"] = "paper"
-    """mini: the small encoder, the data at hand and minutes in place of the paper's."""
+    """With mini: the small encoder, the data at hand and minutes in place of the paper's."""
     data: Path | None = None
     """The folder of evaluation data. Default: SentEval/data/downstream; mini: the folder of data sets that holds sts,
     text_unlabeled, nli, ..., by default MULTICSE_DATASETS or ../shared/datasets."""
@@ -56,9 +56,9 @@ class Arguments:
     out: Path | None = None
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
-    """run.workers of every run. Default: the recipes' own."""
+    """Worker processes of every run (run.workers). Default: the recipes' own."""
     style: Literal["text", "markdown"] = "text"
-    """Of the table."""
+    """How the table is written."""
     dry_run: bool = False
     """Check only what needs neither weights nor data: settings, shapes, steps, memory."""
     coverage: Path | None = None

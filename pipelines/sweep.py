@@ -57,9 +57,9 @@ class Arguments:
     recipe: str = "demo"
     """A recipe that these pipelines have."""
     trials: int | None = None
-    """How many. Default: 32, or the whole grid."""
+    """How many trials there are. Default: 32, or the whole grid."""
     space: str | None = None
-    """A space of tune_spaces. Default: wide, with a grid paper."""
+    """Name of what varies, in tune_spaces/. Default: wide, with a grid paper."""
     searcher: Literal["optuna", "random", "grid"] | None = None
     """Optuna's TPE, independent draws, or every combination. Default: optuna, with PBT random."""
     scheduler: Literal["asha", "pbt", "none"] = "asha"
@@ -74,7 +74,7 @@ class Arguments:
     output: Path | None = None
     """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, where the hash stands for all that decides the trials."""
     resume: bool = False
-    """It is an error when there is no sweep to go on with. One that was interrupted goes on in any case, and trials that
+    """Make it an error when there is no sweep to go on with. One that was interrupted goes on in any case, and trials that
     ended are not run again."""
 
 

@@ -36,32 +36,36 @@ class Translate:
     text: Path
     """A file with a sentence a line, or a folder of shards with the field txt."""
     out: Path
-    """The .tsv; its settings lie beside it as OUT.json."""
+    """The .tsv that is written; its settings lie beside it as OUT.json."""
     there: str | None = None
-    """Translates from the sentences' language."""
+    """Model that translates from the sentences' language."""
     back: str | None = None
-    """Translates back from that."""
+    """Model that translates back from that."""
     paraphrase: str | None = None
-    """Instead of both: says a sentence in other words."""
+    """Instead of both: a model that says a sentence in other words."""
     languages: tuple[str, str] | None = None
     """For models of many languages: how their tokenizer calls the sentences' language and the other (en_XX de_DE)."""
     prefix: str = ""
     """Put before a sentence, as T5's models want: 'translate English to German: '."""
     back_prefix: str = ""
+    """Put before a translation on its way back."""
     device: str = "auto"
-    """cpu, cuda, ...; auto: a GPU where there is one."""
+    """Where it runs: cpu, cuda, ...; auto: a GPU where there is one."""
     beams: int = 5
     """Width of the beam search; 1: greedy."""
     sample: bool = False
     """Draw words instead, with `temperature`, from the `top_p` most probable."""
     temperature: float = 1.0
+    """With `sample`: what the scores are divided by; lower is less varied."""
     top_p: float = 1.0
+    """With `sample`: words are drawn from the most probable ones that together have this share."""
     max_length: int = 128
     """Tokens of a sentence and of its translation; longer ones are cut."""
     batch: int = 32
-    """Sentences at a time."""
+    """Sentences that are translated at a time."""
     seed: int = 0
-    """Of the draws. Those of a batch depend on it and on the batch alone, so a run that went on equals one that did not."""
+    """Seed of the draws. Those of a batch depend on it and on the batch alone, so a run that went on equals one that did
+    not."""
 
     def run(self) -> str:
         """Write what is not yet there; what was done, in a line.

@@ -175,6 +175,8 @@ def recipe(pipeline: str, words: list[str]) -> None:
     file = ROOT / PLACEHOLDERS.get(pipeline, pipeline)
     module = ours("pipelines.registry").load(str(file) if file.suffix else pipeline)
     with ends_if_unknown(shlex.join([pipeline, *words])):
+        if words[:1] == ["mine"]:  # the files are the reader's
+            words = ["demo", *parsed(ours("pipelines.mine"), words[1:], module.RECIPES)[1]]
         ours("pipelines.cli").parse(module.RECIPES, "", words)
 
 
@@ -182,8 +184,8 @@ class Parsed(BaseException):
     """What a script's parser made of its command line."""
 
 
-def parsed(verb: Any, words: list[str]) -> Any:
-    """The arguments that a script's `main` would go on with."""
+def parsed(verb: Any, words: list[str], recipes: Any = None) -> Any:
+    """The arguments that a script's `main`, or `mine` with these recipes, would go on with."""
     import tyro
 
     cli = tyro.cli
@@ -193,7 +195,7 @@ def parsed(verb: Any, words: list[str]) -> Any:
 
     with mock.patch("tyro.cli", only):
         try:
-            verb.main(words)
+            verb.main(words) if recipes is None else verb.arguments(recipes, words)
         except Parsed as end:
             return end.args[0]
     raise AssertionError(f"{verb.__name__} parses nothing")

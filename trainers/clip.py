@@ -38,12 +38,13 @@ class CLIPConfig(MethodConfig):
     )
 
     name: Literal["clip"] = "clip"
+    """Name of the method; fixed, since the other settings belong to it."""
     tower: AnyTower = ViTTower()
-    """Of pictures (`vit`, `resnet`) or of sounds (`htsat`, `ast`)."""
+    """What encodes pictures (`vit`, `resnet`) or sounds (`htsat`, `ast`)."""
     embed_dim: int = Field(512, gt=0)
     """Dimensions of the common space."""
     projection: Projection = "linear"
-    """Into the common space: `linear` (CLIP) or `mlp` (CLAP)."""
+    """What leads into the common space: `linear` (CLIP) or `mlp` (CLAP)."""
     contrastive: float = Field(1.0, ge=0)
     """Weight of the symmetric contrastive loss of items and captions."""
     i_cyclic: float = Field(0.0, ge=0)
@@ -57,7 +58,7 @@ class CLIPConfig(MethodConfig):
     nli_sentences: float = Field(0.0, ge=0)
     """Weight of SimCSE on single NLI sentences (the `e` models), from a stream `nli_sentences`."""
     temperature: float = Field(0.05, gt=0)
-    """Of the sentence losses; that of the contrastive loss is learned."""
+    """What cosines are divided by in the sentence losses; the temperature of the contrastive loss is learned."""
 
     @property
     def weights(self) -> dict[str, float]:

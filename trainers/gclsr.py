@@ -42,6 +42,7 @@ class GCLSRConfig(MethodConfig):
     encoder_kind: ClassVar[str] = "word vectors"
 
     name: Literal["gclsr"] = "gclsr"
+    """Name of the method; fixed, since the other settings belong to it."""
     augmentation: Literal["pwva", "none"] = "pwva"
     """`pwva`: partial word vector augmentation makes the views. `none`: they are the texts themselves."""
     partial: float = Field(0.5, ge=0, le=1)
@@ -58,9 +59,9 @@ class GCLSRConfig(MethodConfig):
     """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
     the softmax of their scores, with which section 3.2 compares it."""
     width: int = Field(4096, gt=0)
-    """Of the projector: three layers of this size."""
+    """Width of the projector's three layers, which serve training only."""
     bottleneck: int = Field(1024, gt=0)
-    """Hidden layer of the predictor."""
+    """Width of the predictor's hidden layer."""
     group_size: int | None = Field(16, gt=0)
     """Dimensions of a group, whose cosine is one term of the loss; none: one cosine over all."""
     stop_gradient: bool = True

@@ -56,9 +56,11 @@ class MoCoUTRLConfig(MethodConfig):
     )
 
     name: Literal["mocoutrl"] = "mocoutrl"
+    """Name of the method; fixed, since the other settings belong to it."""
     balance: float = Field(0.5, ge=0, le=1)
     """Weight of the long-span loss (lambda); the token loss has the rest."""
     temperature: float = Field(0.07, gt=0)
+    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     momentum: float = Field(0.999, ge=0, le=1)
     """Share of the dictionary that stays at a step (eq. 1)."""
     dictionary_views: bool | None = None
@@ -70,7 +72,7 @@ class MoCoUTRLConfig(MethodConfig):
     token_loss: Literal["eq10", "triplet", "rows"] | None = None
     """`eq10`: has no lower bound. `triplet`: the same with a margin. `rows`: the released code's, of the first sentence."""
     margin: float = Field(1.0, gt=0)
-    """Of `triplet`, in squared distances to unit vectors (0 to 4, of a target of unit length)."""
+    """Margin of the token loss `triplet`, in squared distances to unit vectors (0 to 4, of a target of unit length)."""
     perturbation: bool | None = None
     """Whether the target, the dictionary's row, is brought to unit length and moved by a Gaussian (eq. 21, the last factor
     of Table 3), or taken as it is."""

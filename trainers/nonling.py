@@ -30,6 +30,7 @@ class NonLingStreamConfig(BaseModel):
     loss: Literal["supcon", "simclr"] = "supcon"
     """`supcon` uses the labels (the variant says how), `simclr` does not."""
     temperature: float = Field(0.07, gt=0)
+    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     weight: float = Field(0.05, ge=0)
     """Factor of the loss. Nearly inert when the turn has its own AdamW, which is scale-invariant [DISAGREE 2.5]."""
     SIZES: ClassVar[dict[str, str]]
@@ -64,7 +65,9 @@ class ImageConfig(NonLingStreamConfig):
     SIZES: ClassVar[dict[str, str]] = {"size": "image_size"}
 
     image_size: int = Field(224, gt=0)
+    """Pixels of a side of an image; the stream's size is the same."""
     patch_size: int = Field(16, gt=0)
+    """Pixels of a side of the patches that an image is cut into; it divides image_size."""
 
     def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
         return ImagePatches(hidden_size, self.image_size, self.patch_size, self.path)
@@ -84,12 +87,15 @@ class AudioConfig(NonLingStreamConfig):
 
     weight: float = Field(0.01, ge=0)
     frames: int = Field(1024, gt=0)
+    """Frames of 10 ms of a spectrogram; the stream's frames are the same."""
     bins: int = Field(128, gt=0)
+    """Mel filters of a spectrogram; the stream's bins are the same."""
     patch_size: int | None = Field(None, gt=0)
-    """None: 16 in the variant `fixed` (SSAST), else 24."""
+    """Frames and bins of a patch. None: 16 in the variant `fixed` (SSAST), else 24."""
     mean: float = -4.2677393
+    """Mean of the log-mel values; the default is that of LibriSpeech."""
     std: float = Field(4.5689974, gt=0)
-    """Of the log-mel values (those of LibriSpeech): in `fixed` the input is (x - mean) / (2 std), else x itself."""
+    """Their standard deviation: in the variant `fixed` the input is (x - mean) / (2 std), else x itself."""
 
     def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
         fixed = variant == "fixed"
@@ -170,22 +176,27 @@ class VisualCSEConfig(NonLingSettings):
     """Images alone."""
 
     name: Literal["visualcse"] = "visualcse"
+    """Name of the method; fixed, since the other settings belong to it."""
     image: ImageConfig = ImageConfig()
     audio: None = None
+    """VisualCSE takes no sounds."""
 
 
 class AudioCSEConfig(NonLingSettings):
     """Sounds alone."""
 
     name: Literal["audiocse"] = "audiocse"
+    """Name of the method; fixed, since the other settings belong to it."""
     audio: AudioConfig = AudioConfig()
     image: None = None
+    """AudioCSE takes no images."""
 
 
 class NonLingCSEConfig(NonLingSettings):
     """Images and sounds together."""
 
     name: Literal["nonling"] = "nonling"
+    """Name of the method; fixed, since the other settings belong to it."""
     image: ImageConfig | None = ImageConfig()
     audio: AudioConfig | None = AudioConfig()
 

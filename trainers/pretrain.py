@@ -28,7 +28,9 @@ class MaskedLMConfig(MethodConfig):
     smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"
+    """Name of the method; fixed, since the other settings belong to it."""
     mask_probability: float = Field(0.15, gt=0, lt=1)
+    """Share of a sentence's tokens that the model has to guess."""
     fresh: FreshEncoder | None = None
     """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
 

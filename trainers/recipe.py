@@ -24,9 +24,13 @@ class GroupOverride(Settings):
     """What one parameter group has differently."""
 
     lr: float | None = Field(None, ge=0)
+    """Learning rate of the group; none: that of the turn."""
     weight_decay: float | None = Field(None, ge=0)
+    """Weight decay of the group; none: that of the turn."""
     schedule: Literal["linear", "cosine", "constant"] | None = None
+    """How the group's rate falls; none: as the turn's."""
     warmup: float | None = Field(None, ge=0)
+    """Steps, or share of them, in which its rate rises; none: those of the turn."""
 
 
 class ScheduleConfig(Settings):
@@ -39,8 +43,8 @@ class ScheduleConfig(Settings):
     schedule: Literal["linear", "cosine", "constant"] = "linear"
     """How the rate falls after the warm-up: to 0 at the last step, or not at all."""
     warmup: float = Field(0.0, ge=0)
-    """In which the rate rises linearly from 0: below 1 a share of all steps, from 1 on a number of steps, which may be
-    more than the run has."""
+    """Steps in which the rate rises linearly from 0: below 1 a share of all steps, from 1 on a number of steps, which may
+    be more than the run has."""
     ahead: int = Field(0, ge=0)
     """Steps that the schedule counts before the first (the released CyCLIP: those of an epoch [DISAGREE 4.4])."""
     layer_decay: float = Field(1.0, gt=0, le=1)
@@ -99,7 +103,7 @@ class EvaluationConfig(Settings):
     final: tuple[str, ...] = ()
     """Tasks measured once before and once after training, with the chosen checkpoint."""
     every: int = Field(125, gt=0)
-    """Steps between evaluations."""
+    """Steps between two evaluations, and so between chances to be the best."""
     patience: int | None = Field(None, gt=0)
     """Stop after this many evaluations without a better score; none: never."""
     patience_counts: Literal["no_new_best", "decreases"] = "no_new_best"
@@ -138,7 +142,7 @@ class RunConfig(Settings):
     overwrite: bool = False
     """Replace the run that the output holds, be it finished or another recipe's."""
     seed: int = 42
-    """All that is random follows from it: weights, order, views, dropout."""
+    """Number that all randomness follows from: weights, order, views, dropout."""
     epochs: float = Field(1, gt=0)
     """Passes over the leading stream."""
     max_steps: int | None = Field(None, gt=0)
@@ -159,9 +163,9 @@ class RunConfig(Settings):
     gradient_checkpointing: bool = False
     """Compute the transformers' states again in the backward, a layer at a time, instead of keeping them all."""
     compile: bool = False
-    """torch.compile the transformers: minutes at the start, and another order of rounding."""
+    """Let torch.compile make the transformers faster: minutes at the start, and another order of rounding."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
+    """Numbers of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
     checkpoint_every: int | None = Field(None, gt=0)
     """Steps between checkpoints; none: at every evaluation."""
     log_every: int = Field(10, gt=0)
@@ -171,7 +175,7 @@ class RunConfig(Settings):
     cpus_per_worker: float = Field(1.0, gt=0)
     """CPUs that Ray sets aside for a worker; reading takes streams.*.cpus more."""
     gpus_per_worker: float = Field(0, ge=0)
-    """1: a GPU for each worker; 0: CPU."""
+    """GPUs of each worker: 1, or 0 to train on its CPUs."""
     threads: int | None = Field(None, gt=0)
     """Torch threads of a CPU worker; none: the machine's cores shared among its workers."""
     storage: str | None = None
@@ -181,9 +185,9 @@ class RunConfig(Settings):
     step_timeout: float = Field(1800, gt=0)
     """Seconds that a worker waits for one thing, as a batch of a stream, before it ends; a tenth of it: a warning."""
     tracking_uri: str | None = None
-    """MLflow; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
+    """Where MLflow keeps the run; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
     experiment: str | None = None
-    """MLflow experiment; none: the recipe's paper."""
+    """Experiment of MLflow that the run is in; none: the recipe's paper."""
     register_as: str | None = None
     """Registered model of MLflow that the export becomes a version of."""
     push_to_hub: str | None = None
@@ -367,9 +371,9 @@ def _readable(error: ValidationError) -> str:
     lines = []
     for item in error.errors():
         path = ".".join(_setting(item["loc"]))
-        shown = item["type"] not in ("missing", "extra_forbidden") and not isinstance(item["input"], dict)
+        shown = item["type"] not in ("missing", "extra_forbidden", "json_invalid") and not isinstance(item["input"], dict)
         given = f", given {item['input']!r}" if shown else ""
         own = item["msg"].removeprefix("Value error, ")
         message = "there is no such setting" if item["type"] == "extra_forbidden" else own
-        lines.append(f"{path}: {message}{given}")
+        lines.append(f"{path}: {message}{given}" if path else f"{message}{given}")
     return "; ".join(lines)

@@ -36,21 +36,24 @@ class SGBERTConfig(MethodConfig):
     )
 
     name: Literal["sgbert"] = "sgbert"
+    """Name of the method; fixed, since the other settings belong to it."""
     loss: Literal["sg", "opt1", "opt2", "opt3"] = "opt3"
     """`sg`: L_base (NT-Xent). `opt1` and `opt2` leave terms out of it. `opt3`: SG-OPT, all layers at once."""
     positive: Literal["teacher", "translation", "both"] = "teacher"
     """`teacher`: the text through BERT_F. `translation` (BT): a second text through BERT_T, loss `sg`; BERT_F serves L_reg
     alone. `both` (BT + SG-OPT): the second text through BERT_F."""
     pooling: Literal["max", "mean"] | None = None
-    """Of a teacher layer's tokens, [CLS] and [SEP] among them. None: max, in `released` its default mean [DISAGREE 3.1]."""
+    """How the tokens of a teacher's layer, [CLS] and [SEP] among them, become one vector. None: max, in `released` its
+    default mean [DISAGREE 3.1]."""
     first_layer: int = Field(0, ge=0)
-    """Of the teacher, from this layer to the last; 0, the embedding output: all. The paper's transfer runs leave out the
-    first (appendix A.3)."""
+    """First of the teacher's layers that are compared with, up to the last; 0, the embedding output: all. The paper's
+    transfer runs leave out the first (appendix A.3)."""
     teacher_dropout: bool | None = None
     """Whether BERT_F has dropout in training. None: no, in `released` yes [DISAGREE 3.2]."""
     head_width: int = Field(4096, ge=0)
     """Width of the projection head f, Linear-GELU-Linear-GELU, which serves training only; 0: no head."""
     temperature: float = Field(0.01, gt=0)
+    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     regularisation: float = Field(0.1, ge=0)
     """Factor of L_reg (lambda); 0: without."""
 

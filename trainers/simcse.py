@@ -32,9 +32,11 @@ class SimCSEConfig(MethodConfig):
     )
 
     name: Literal["simcse"] = "simcse"
+    """Name of the method; fixed, since the other settings belong to it."""
     supervised: bool = False
     """Off: one text a sample, encoded twice. On: (premise, entailment) or (premise, entailment, contradiction)."""
     temperature: float = Field(0.05, gt=0)
+    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     head: Literal["mlp", "none"] = "mlp"
     """`mlp`: Linear + tanh behind the pooling; unsupervised it serves training only, supervised it stays."""
     hard_negative_log_weight: float = 0.0

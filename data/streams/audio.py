@@ -28,6 +28,7 @@ class AudioStream(LabelledStream):
     """One log-mel filter bank per clip (NonLing-CSE): ``spectrogram`` (B, 1, frames, bins)."""
 
     kind: Literal["audio"] = "audio"
+    """Kind of the stream; fixed, since its other settings belong to it."""
     rate: int = Field(16000, gt=0)
     """Samples per second that every clip is resampled to."""
     bins: int = Field(128, gt=0)

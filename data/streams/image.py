@@ -24,6 +24,7 @@ class ImageStream(LabelledStream):
     """Two random views of every image, SimCLR's (NonLing-CSE): ``image`` (B, V, 3, size, size)."""
 
     kind: Literal["image"] = "image"
+    """Kind of the stream; fixed, since its other settings belong to it."""
     size: int = Field(224, gt=0)
     """Pixels of a side of a view; the method's image_size is the same."""
     n_views: int = Field(2, gt=0)
@@ -39,8 +40,9 @@ class ImageStream(LabelledStream):
     grayscale_probability: float = Field(0.2, ge=0, le=1)
     """Share of views without colour."""
     mean: tuple[float, float, float] = (0.485, 0.456, 0.406)
-    """Of red, green, blue in 0 to 1; views are (x - mean) / std. The default is ImageNet's."""
+    """Mean of red, green, blue in 0 to 1; views are (x - mean) / std. The default is ImageNet's."""
     std: tuple[float, float, float] = (0.229, 0.224, 0.225)
+    """Standard deviation of red, green and blue."""
 
     def needs(self) -> list[tuple[str, tuple[str, ...]]]:
         return [("kind", decode.IMAGES), *super().needs()]

@@ -14,10 +14,11 @@ class ImageInput(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     size: int = Field(224, gt=0)
-    """Pixels of a side."""
+    """Pixels of a side of the image."""
     mean: tuple[float, float, float] = (0.48145466, 0.4578275, 0.40821073)
-    """Of red, green, blue in 0 to 1; the default is CLIP's."""
+    """Mean of red, green, blue in 0 to 1; the default is CLIP's."""
     std: tuple[float, float, float] = (0.26862954, 0.26130258, 0.27577711)
+    """Standard deviation of red, green and blue."""
 
 
 KALDI_RATE = 100
@@ -39,13 +40,13 @@ class AudioInput(BaseModel):
     rate: int = Field(48000, gt=0)
     """Samples per second that every clip is resampled to."""
     seconds: float = Field(10.0, gt=0)
-    """Of a longer sound a part of this length is taken; a shorter one is repeated whole, then padded with silence."""
+    """Length of a clip. A longer sound gives a part of it; a shorter one is repeated whole, then padded with silence."""
     bins: int = Field(64, gt=0)
-    """Mel filters."""
+    """Mel filters of a spectrogram."""
     n_fft: int = Field(1024, gt=1)
-    """Samples of a window."""
+    """Samples of a window of the Fourier transform."""
     hop: int = Field(480, gt=0)
-    """Samples between windows."""
+    """Samples from one window to the next."""
     low_hz: float = Field(50.0, ge=0)
     """Lower edge of the first filter."""
     high_hz: float = Field(14000.0, gt=0)

@@ -143,6 +143,7 @@ class ImageTextStream(CaptionedStream):
     """Pictures with a caption: ``image`` (B, 1, 3, size, size), ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
     kind: Literal["image_text"] = "image_text"
+    """Kind of the stream; fixed, since its other settings belong to it."""
     input: ImageInput = ImageInput()
     """Size and normalisation; the tower's are the same."""
     augment: Literal["none", "crop"] = "none"
@@ -178,6 +179,7 @@ class AudioTextStream(CaptionedStream):
     """
 
     kind: Literal["audio_text"] = "audio_text"
+    """Kind of the stream; fixed, since its other settings belong to it."""
     input: AudioInput = AudioInput()
     """Rate, length and spectrogram; the tower's are the same."""
 

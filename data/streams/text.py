@@ -23,6 +23,7 @@ class TextStream(StreamConfig):
     """Sentences, pairs or triples. Every column is one view: ``input_ids`` and ``attention_mask`` (B, V, L)."""
 
     kind: Literal["text"] = "text"
+    """Kind of the stream; fixed, since its other settings belong to it."""
     columns: tuple[str, ...] = ("txt",)
     """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
     max_length: int = Field(32, gt=2)
@@ -91,6 +92,7 @@ class EDATextStream(LexiconTextStream):
     """
 
     kind: Literal["eda_text"] = "eda_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    """Kind of the stream; fixed, since its other settings belong to it."""
     alpha: float = Field(0.1, ge=0, le=1)
     """Share of the words that each of the four edits is to change; 0: the sentence twice."""
 
@@ -111,6 +113,7 @@ class NoisyTextStream(LexiconTextStream):
     ``attention_mask`` (B, V, L) of V columns."""
 
     kind: Literal["noisy_text"] = "noisy_text"  # type: ignore[assignment]  # the union tells streams apart by it
+    """Kind of the stream; fixed, since its other settings belong to it."""
     columns: tuple[str, ...] = ("txt",)  # type: ignore[assignment]  # any number
     """`txt`, or fields of the sample's JSON: `sent0 sent1 hard_neg`."""
     deletion: float = Field(0.0, ge=0, le=1)

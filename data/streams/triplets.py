@@ -110,6 +110,7 @@ class TripletTextStream(LexiconTextStream):
     """
 
     kind: Literal["triplet"] = "triplet"  # type: ignore[assignment]  # the union tells streams apart by it
+    """Kind of the stream; fixed, since its other settings belong to it."""
     choose: Literal["token", "adjective"] = "token"
     """Which words are replaced: `token`: any (paper), `adjective`: those that may be an adjective (released code)."""
     antonym: Literal["first", "any"] = "first"

@@ -15,7 +15,7 @@ import pytest
 from pipelines import clap, cyclip, gclsr, pretrain, visualcse
 from pipelines.cli import parse, prepare, report
 from tests.conftest import ROOT
-from trainers.recipe import Recipe, RecipeError
+from trainers.recipe import Recipe
 
 
 def visual(*arguments: str) -> Recipe:
@@ -92,35 +92,6 @@ def test_a_run_of_an_own_file_is_called_after_it(tmp_path: Path) -> None:
     for file, name in {"german.json": "visualcse/german", "recipe.json": "visualcse/demo"}.items():
         (tmp_path / file).write_text(visualcse.demo().to_json())
         assert visual("--recipe", str(tmp_path / file)).name == name
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [(["deemo"], "'demo'"), (["xyz"], "'xyz'"), (["--recipe", "nowhere.json"], "--recipe"), (["--recipe"], "--recipe")],
-)
-def test_a_wrong_recipe_is_named(arguments: list[str], named: str) -> None:
-    with pytest.raises(RecipeError, match=named):
-        visual(*arguments)
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--optim.text.lrr", "1"], ["--optim.text.lrr", "--optim.text.lr"]),
-        (["--run.precison", "bf16"], ["--run.precison", "--run.precision {fp32,bf16,fp16}"]),
-        (["--optim.image.lr", "-1"], ["optim.image"]),
-    ],
-)
-def test_a_wrong_option_ends_the_program_with_a_hint(
-    arguments: list[str], words: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(SystemExit) as end:
-        visual(*arguments)
-    assert end.value.code == 2
-    said = capsys.readouterr()
-    for word in words:
-        assert word in said.out + said.err
-    assert "errors.pydantic.dev" not in said.out + said.err
 
 
 @pytest.mark.parametrize(

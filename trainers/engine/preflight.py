@@ -15,7 +15,6 @@ from urllib.parse import urlparse
 from data.errors import DataError
 from data.redact import redacted
 from data.shard_urls import is_hub_name
-from data.streams.text import TextStream
 from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from evaluation.task import EvaluationError
 from trainers.engine.callbacks import find
@@ -193,7 +192,7 @@ def _check_task_names(recipe: Recipe) -> None:
 
 def _check_export(recipe: Recipe) -> None:
     if recipe.export != ExportConfig():
-        if recipe.encoder.kind != "transformer" or not any(isinstance(s, TextStream) for s in recipe.streams.values()):
+        if recipe.encoder.kind != "transformer" or not any(s.texts for s in recipe.streams.values()):
             raise RecipeError(
                 "export.whiten, export.int8_ranges: for text models of transformers that are trained on sentences; "
                 "leave them out"

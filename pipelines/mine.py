@@ -1,0 +1,279 @@
+"""The first run on files of one's own: ``python pipelines/visualcse.py mine --text sentences.txt --images photos/``.
+
+The files are packed into the output folder, settings are chosen from them, and the recipe that this makes is shown and
+written down; from then on it is an ordinary run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from itertools import islice
+from pathlib import Path
+from statistics import median
+from typing import Annotated, Any
+
+import tyro
+from PIL import Image
+
+from data.errors import DataError
+from data.pack import files_of, folder_files, text_lines
+from data.shard_writer import Draft, Drafts, Output, pack
+from data.shards import RawSample, ShardSet, read
+from data.streams import decode
+from models.config import EncoderConfig
+from pipelines.parts import changed
+from trainers.recipe import Recipe, RecipeError
+
+FILE = "mine.json"
+"""The recipe, in the output folder."""
+OPTIONS = {"text": "--text", "image": "--images", "audio": "--sounds"}
+"""Kinds of streams, and what their files are given by."""
+LARGE = 384
+"""Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
+SEEN = 20_000
+"""Sentences that training sees at least, if no sentence has to be seen more than `PASSES` times for it."""
+PASSES = 10
+FEWEST = 16
+"""Samples that a stream needs: a batch of eight is no smaller than half of it."""
+HELD_OUT = 20
+"""Every so-many-th sentence is held out, where no rated pairs are given."""
+MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
+LOOKED_AT = 500
+"""Samples whose lengths and sizes decide."""
+SIZES = (32, 64, 96, 128, 160, 192, 224)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arguments:
+    """Train on your own files: settings are chosen from them, shown and written to OUTPUT/mine.json.
+
+    Any setting of the recipe can follow and replaces what was chosen: --run.max_steps 500.
+    """
+
+    text: Path
+    """Sentences, one a line (.txt, .gz), or a folder of packed shards."""
+    images: Path | None = None
+    """Folder of pictures; its subfolders are their classes. Or a folder of packed shards."""
+    sounds: Path | None = None
+    """Folder of sounds; its subfolders are their classes. Or a folder of packed shards."""
+    model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
+    """Encoder to start from, a folder or a hub name. Default: the small English one of this project."""
+    dev: Path | None = None
+    """Rated pairs that choose the best step: a .tsv with sentence1, sentence2, score. Default: halves of sentences that are
+    held out."""
+    output: Path | None = None
+    """Folder of shards, recipe and model. Default: runs/PAPER/mine."""
+
+
+Choice = tuple[str, Any, str]
+"""A setting, its value, and why."""
+Recipes = Mapping[str, Callable[[], Recipe]]
+
+
+def arguments(recipes: Recipes, given: list[str]) -> list[str]:
+    """The arguments of an ordinary run that ``mine`` and what was `given` behind it stand for.
+
+    Packs the files where that was not done before, and writes the recipe. Raises DataError for files that cannot be used,
+    RecipeError for a pipeline that does not learn from such files.
+    """
+    asked, rest = tyro.cli(Arguments, args=given, return_unknown_args=True)
+    base, encoder = _base(recipes, asked)
+    output = asked.output or Path("runs") / base.paper / "mine"
+    choices = list(_choose(base, encoder, asked, output))
+    recipe = changed(base, {path: value for path, value, _ in choices})
+    output.mkdir(parents=True, exist_ok=True)
+    (output / FILE).write_text(recipe.replace("run.output", str(output)).to_json(), encoding="utf-8")
+    wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))
+    for path, value, why in choices:
+        print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
+    print(f"written to {output / FILE} (--recipe takes it, and settings behind it change it)")
+    return ["--recipe", str(output / FILE), "--run.output", str(output), *rest]
+
+
+def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
+    """The recipe to change, and the encoder's configuration. Raises RecipeError where files and streams do not match."""
+    demo = recipes[next(iter(recipes))]()
+    if not {stream.kind for stream in demo.streams.values()} <= {*OPTIONS} or not isinstance(demo.encoder, EncoderConfig):
+        raise RecipeError(f"{demo.paper} has no 'mine': it takes more than files of one kind each; see docs/data.md, Pack")
+    for kind, place in _places(asked).items():
+        if (place is not None) != (kind in demo.streams):
+            fix = "leave it out" if place else "name a folder of files"
+            raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} learns from {', '.join(demo.streams)}; {fix}")
+        if place is not None and not place.exists():
+            raise DataError(f"{OPTIONS[kind]} {place}: there is no such file or folder")
+    if asked.dev is not None and not asked.dev.is_file():
+        raise DataError(f"--dev {asked.dev}: there is no such file; give a .tsv with sentence1, sentence2 and score")
+    try:
+        encoder = EncoderConfig(path=asked.model or demo.encoder.path).read()
+    except ValueError as error:
+        raise RecipeError(f"--model {asked.model}: {error}") from None
+    large = encoder.hidden_size >= LARGE and "bert-base" in recipes
+    return recipes["bert-base"]() if large else demo, encoder
+
+
+def _places(asked: Arguments) -> dict[str, Path | None]:
+    return {"text": asked.text, "image": asked.images, "audio": asked.sounds}
+
+
+def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Iterator[Choice]:
+    import torch
+
+    gpu = torch.cuda.is_available()
+    if asked.model:
+        yield ("encoder.path", asked.model, f"--model; {encoder.hidden_size} dimensions: starts as {base.name} does")
+    yield ("run.gpus_per_worker", int(gpu), "a GPU is there" if gpu else "no GPU is there")
+    yield ("run.precision", "bf16" if gpu else "fp32", "the same")
+    for kind, place in _places(asked).items():
+        if place is None:
+            continue
+        shards = _packed(kind, place, asked, output / "data")
+        count, setting, first = shards.samples, f"streams.{kind}", shards.shards[0]
+        if count < FEWEST:
+            raise DataError(f"{OPTIONS[kind]} {place} holds {count} samples; at least {FEWEST} are needed")
+        yield (f"{setting}.shards", str(Path(first.url).parent), f"{count:,} samples of {place}")
+        usual = batch = base.streams[kind].batch_size
+        while batch > max(8, count // 8):
+            batch //= 2
+        yield (f"{setting}.batch_size", batch, f"at most an eighth of {count:,}")
+        if batch < usual:
+            rate = float(f"{base.optim[kind].lr * (batch / usual) ** 0.5:.2g}")
+            yield (f"optim.{kind}.lr", rate, f"that of {usual} samples, by the root of the batch")
+        if kind == "text":
+            yield from _length(count, batch)
+            yield from _evaluation(asked, output / "data")
+        elif not shards.classes[1:]:
+            yield (f"method.{kind}.loss", "simclr", "no subfolders that could be classes")
+            yield (f"{setting}.label", None, "the same")
+        # Packing has mixed them.
+        samples = [found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample)]
+        yield from LOOKS[kind](asked.model or base.encoder.path, encoder, samples, gpu)  # type: ignore[union-attr]
+
+
+def _length(samples: int, batch: int) -> Iterator[Choice]:
+    passes = round(min(PASSES, max(1, SEEN / samples)), 2)
+    steps = max(1, round(-(-samples // batch) * passes))
+    yield ("run.epochs", passes, f"{SEEN:,} sentences or all of them, none more than {PASSES} times: {steps:,} steps")
+    yield ("run.max_steps", None, "the passes decide")
+    yield ("evaluation.every", max(1, min(250, steps // 8)), "eight times in a run, or every 250 steps")
+
+
+def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
+    dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
+    there = dev.exists()
+    why = "--dev" if asked.dev else "which halves of held-out sentences belong together" if there else "too few sentences"
+    yield ("evaluation.data", None, "only what is given")
+    yield ("evaluation.select", f"pairs:{dev}" if there else None, why)
+    yield ("evaluation.watch", (), "nothing more is given")
+    yield ("evaluation.final", (f"pairs:{test}",) if there else (), why)
+
+
+# ------------------------------------------------------------------------------------------- what the samples look like
+
+
+def _texts(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+    from transformers import AutoTokenizer
+
+    from models.text_folders import positions
+
+    tokenizer = AutoTokenizer.from_pretrained(model)
+    texts = [decode.text(sample.fields, ("txt",), sample.key)[0] for sample in samples]
+    lengths = sorted(len(ids) for ids in tokenizer(texts)["input_ids"])
+    most = -(-lengths[int(0.95 * (len(lengths) - 1))] // 8) * 8
+    length = max(16, min(most, 128, positions(encoder)))
+    yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1]}")
+
+
+def _images(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+    sides = [min(Image.open(BytesIO(decode.member(one.fields, decode.IMAGES, one.key))).size) for one in samples]
+    allowed = [size for size in SIZES if size <= median(sides) and (gpu or size <= 64)]
+    size = max(allowed, default=SIZES[0])
+    why = f"half of the pictures have {median(sides):g} pixels or more" + ("" if gpu else "; without a GPU at most 64")
+    yield ("streams.image.size", size, why)
+    yield ("method.image.image_size", size, "the same")
+    yield ("method.image.patch_size", 16 if size > 64 else 8, "16 tokens or more")
+    if size != SIZES[-1]:
+        yield ("method.image.path", None, f"pretrained patches are for {SIZES[-1]} pixels")
+
+
+def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+    import soundfile
+    import torch
+
+    from data.streams.preprocess import log_mel
+
+    found = [decode.member_with_extension(one.fields, decode.SOUNDS, one.key) for one in samples[:50]]
+    infos = [soundfile.info(BytesIO(content)) for _, content in found]
+    seconds, rate = median(info.duration for info in infos), median(info.samplerate for info in infos)
+    rate, bins = (16000, 128) if rate >= 16000 else (8000, 32)
+    frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
+    waves = [decode.audio(content, ending, rate, "sound") for ending, content in found]
+    values = torch.cat([log_mel(torch.as_tensor(wave)[None], rate=rate, bins=bins).flatten() for wave in waves])
+    yield ("streams.audio.rate", rate, "that of most sounds, 16,000 or 8,000")
+    for place in ("streams", "method"):
+        yield (f"{place}.audio.bins", bins, "as many as the rate allows")
+        yield (f"{place}.audio.frames", frames, f"of 10 ms; half of the sounds last {seconds:.1f} s or more")
+    yield ("method.audio.path", None, "fresh patches, for these sizes")
+    yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
+    yield ("method.audio.std", round(float(values.std()), 2), "the same")
+
+
+LOOKS = {"text": _texts, "image": _images, "audio": _sounds}
+
+
+# -------------------------------------------------------------------------------------------------------------- packing
+
+
+def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
+    """The shards of a place, packed into `folder` unless they are shards already, or were packed from the same files."""
+    if place.is_dir() and any(place.glob("*.tar")):
+        return ShardSet.open(str(place))
+    out = folder / f"{kind}-{_fingerprint(place, asked)}"
+    if not (out / "dataset.json").exists():
+        if kind == "text":
+            pack(_kept(asked, folder), Output(out, out.name, source=str(place), overwrite=True))
+        else:
+            drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
+            pack(drafts, Output(out, out.name, shard_size=1000, source=str(place), overwrite=True), files_of(place))
+    return ShardSet.open(str(out))
+
+
+def _fingerprint(place: Path, asked: Arguments) -> str:
+    """Eight letters that change with the names, sizes and times of the files below a place."""
+    files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
+    state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
+    return hashlib.sha256(json.dumps([state, place == asked.text and asked.dev is None]).encode()).hexdigest()[:8]
+
+
+def _halves(folder: Path, asked: Arguments, part: str) -> Path:
+    return folder / f"halves-{_fingerprint(asked.text, asked)}-{part}.tsv"
+
+
+def _kept(asked: Arguments, folder: Path) -> Drafts:
+    """The sentences but for those held out, of which pairs are written: halves of one sentence, and of two."""
+    there = sum(1 for _ in _sentences(asked.text))
+    if asked.dev is not None or there // HELD_OUT < FEWEST_HELD_OUT:
+        return _sentences(asked.text)
+    apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked.text), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
+    for part, texts in {"dev": apart[::2], "test": apart[1::2]}.items():
+        cut = [_cut(" ".join(text.split())) for text in texts]
+        pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
+        lines = ["sentence1\tsentence2\tscore", *("\t".join(map(str, pair)) for pair in pairs)]
+        folder.mkdir(parents=True, exist_ok=True)
+        _halves(folder, asked, part).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    kept = enumerate(_sentences(asked.text))
+    return (draft for number, draft in kept if number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT)
+
+
+def _sentences(file: Path) -> Iterator[Draft]:
+    return (draft for draft in text_lines([file]) if draft is not None)
+
+
+def _cut(text: str) -> tuple[str, str]:
+    """Both halves of a sentence, between words where it has several."""
+    middle = text.find(" ", len(text) // 2)
+    middle = len(text) // 2 if middle < 0 else middle
+    return text[:middle].strip(), text[middle:].strip()

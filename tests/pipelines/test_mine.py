@@ -1,0 +1,96 @@
+"""The first run on files of one's own: what is packed, what is chosen, that it trains."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from data.shards import ShardSet
+from data.streams.text import TextStream
+from evaluation.registry import make_tasks
+from pipelines import audiocse, cli, mine, simcse, visualcse
+from tests.small import WORDS
+from trainers.engine.launch import fit
+from trainers.recipe import Recipe
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """sentences.txt (2,200 different ones), photos/ in two classes, the same without folders, sounds/."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    lines = [" ".join([*rng.choice(WORDS, 8), str(number)]) for number in range(2200)]
+    Path("sentences.txt").write_text("\n".join(["", *lines]) + "\n")
+    for name in ("photos/cats", "photos/dogs", "flat", "sounds"):
+        Path(name).mkdir(parents=True)
+    for number in range(20):
+        picture = Image.fromarray(rng.integers(0, 255, (70, 100, 3), dtype=np.uint8))
+        picture.save(f"photos/{('cats', 'dogs')[number % 2]}/{number}.png")
+        picture.save(f"flat/{number}.png")
+        soundfile.write(f"sounds/{number}.wav", rng.normal(0, 0.1, 9000), 8000)
+    return tmp_path
+
+
+def chosen(pipeline: Any, *given: str) -> Recipe:
+    return cli.parse(pipeline.RECIPES, "", mine.arguments(pipeline.RECIPES, list(given)))
+
+
+def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = chosen(visualcse, "--text", "sentences.txt", "--images", "photos", "--run.seed", "7")
+    settings, text = recipe.flat(), ShardSet.open(recipe.streams["text"].shards)
+    assert text.samples == 2200 - 110 and ShardSet.open(recipe.streams["image"].shards).classes == ("cats", "dogs")
+    assert (settings["streams.text.batch_size"], settings["streams.image.batch_size"]) == (64, 6)
+    assert settings["optim.image.lr"] == pytest.approx(1.5e-5 * (6 / 48) ** 0.5, rel=0.02)
+    assert settings["streams.image.size"] == settings["method.image.image_size"] == 64  # 70 pixels
+    assert settings["method.image.loss"] == "supcon" and settings["run.seed"] == 7
+    assert (settings["run.epochs"], recipe.steps(text.samples)) == (pytest.approx(20_000 / 2090, abs=0.01), 316)
+    assert settings["evaluation.every"] == 316 // 8 and settings["streams.text.max_length"] == 16
+    said = capsys.readouterr().out
+    assert "streams.image.size" in said and "runs/visualcse/mine/mine.json" in said
+    written = Path("runs/visualcse/mine/mine.json")
+    again = cli.parse(visualcse.RECIPES, "", ["--recipe", str(written), "--run.output", "runs/visualcse/mine"])
+    assert again.replace("run.seed", 7) == recipe, "the file can be given again"
+
+
+def test_held_out_halves_are_in_no_shard(files: Path) -> None:
+    recipe = chosen(simcse, "--text", "sentences.txt")
+    (task,) = make_tasks([recipe.evaluation.select or ""])
+    trained = {text for text in _texts(recipe)}
+    pairs = task.sentences()
+    whole = [f"{first} {second}" for first in pairs for second in pairs]
+    assert len(set(whole) & set(Path("sentences.txt").read_text().splitlines())) == 55 and not trained & set(whole)
+
+
+def _texts(recipe: Recipe) -> list[str]:
+    from data.shards import read
+
+    stream, shards = recipe.streams["text"], ShardSet.open(recipe.streams["text"].shards)
+    assert isinstance(stream, TextStream)
+    return [stream.sentences(sample)[0] for shard in shards.shards for sample in read(shard, range(shard.samples))]  # type: ignore[arg-type]
+
+
+def test_pictures_without_folders_have_no_classes(files: Path) -> None:
+    settings = chosen(visualcse, "--text", "sentences.txt", "--images", "flat").flat()
+    assert (settings["method.image.loss"], settings["streams.image.label"]) == ("simclr", None)
+
+
+def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path) -> None:
+    first = chosen(simcse, "--text", "sentences.txt")
+    assert chosen(simcse, "--text", "sentences.txt") == first
+    with Path("sentences.txt").open("a") as file:
+        file.write("one more\n")
+    assert chosen(simcse, "--text", "sentences.txt").identity() != first.identity()
+
+
+def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
+    given = ["--text", "sentences.txt", "--sounds", "sounds", "--model", str(place / "encoder"), "--output", "mine"]
+    settings = ["--run.max_steps", "2", "--run.workers", "0", "--run.tracking_uri", f"sqlite:///{files}/mlflow.db"]
+    recipe = chosen(audiocse, *given, *settings, "--streams.text.batch_size", "8")
+    assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
+    summary = fit(recipe)
+    assert summary["steps"] == 2 and Path("mine/export/model.safetensors").exists() and summary["after"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from trainers.recipe import Recipe
 
 Variant = Literal["paper", "released", "fixed"]
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 def bibtex(key: str, **facts: str | int) -> str:
@@ -74,6 +76,11 @@ def check_texts(recipe: Recipe, stream: str, allowed: tuple[int, ...], setting: 
         )
 
 
+def decay(schedule: Schedule, share: float) -> float:
+    """What is left after this share of a run: 1 all along, or falling from 1 to 0 along a line or half a cosine."""
+    return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[schedule]
+
+
 class StepOutput(NamedTuple):
     """What one turn gives back: losses are weighted and summed by the engine, metrics only logged."""
 
@@ -90,6 +97,8 @@ class Method(nn.Module):
 
     turns: tuple[tuple[str, ...], ...]
     sentence_encoder: SentenceEncoder
+    progress: float = 0.0
+    """Share of the run's steps that are done; the engine says it before every step."""
 
     @property
     def loss_weights(self) -> dict[str, float]:

@@ -115,6 +115,7 @@ class Engine:
         window.restore(self.carried)
         while not self.done:
             with watchdog.step(self.step):
+                self.method.progress = self.step / self.steps
                 self.stepper(self.step, readers, window)
                 self.step += 1
                 self.method.after_step(self.step)

@@ -18,8 +18,9 @@ from torch import Tensor, nn
 from data.stream import Reader
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
-from evaluation.task import Task, evaluate
+from evaluation.task import Task, encode_once, evaluate
 from trainers.engine import checkpoint
+from trainers.engine.baseline import whitened
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
@@ -77,6 +78,8 @@ class Engine:
         """The newest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
+        self.whitened: dict[str, dict[str, float]] = {}
+        """The same after whitening, which takes no training."""
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
         """The first `NAMED` samples of each stream that were left out; `skips` counts all."""
         self.skips = dict.fromkeys(recipe.streams, 0)
@@ -95,8 +98,11 @@ class Engine:
                 if self.log:
                     self.log.resume(folder)
         if self.step == 0:
-            self.before = evaluate(self.final, self.encoder)
+            start = encode_once(self.final, self.encoder)
+            self.before = evaluate(self.final, start)
             self._log_scores("untrained", self.before)
+            self.whitened = whitened(self.recipe, self.final, start, self._samples())
+            self._log_scores("whitened", self.whitened)
             self._evaluate()
             if not self.recipe.evaluation.choose_untrained:
                 self.best_score, self.best = -math.inf, None
@@ -164,6 +170,10 @@ class Engine:
             if any(name in streams for streams in self.recipe.turns.values())
         }
 
+    def _samples(self) -> int:
+        """Samples of the leading stream that the run reads."""
+        return self.steps * self.recipe.streams[self.recipe.lead].batch_size * self.recipe.run.accumulation
+
     def _evaluate(self) -> bool:
         """Score the development tasks; remember the best weights. True when this step is the best so far."""
         self.stepper.watch.check()
@@ -216,6 +226,7 @@ class Engine:
         step, score = self._chosen()
         return {
             "before": self.before,
+            "whitened": self.whitened,
             "after": after,
             "steps": self.step,
             "best_step": step,
@@ -263,6 +274,7 @@ class Engine:
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
+            "whitened": self.whitened,
             "positions": positions,
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": self.skips,
@@ -281,6 +293,7 @@ class Engine:
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method)
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
+        self.whitened = state["whitened"]
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]

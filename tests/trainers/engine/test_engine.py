@@ -9,18 +9,22 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 import trainers.engine.loop
+from evaluation.tasks.lee import lee
 from tests.small import text_only
-from trainers.engine.checkpoint import load_method
+from trainers.engine.checkpoint import build_method, load_method, module_encoder
 from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import schedule_factor
 from trainers.engine.output import store_of
+from trainers.engine.prepare import sentences
 from trainers.engine.progress import render
 from trainers.engine.step import NonFiniteLoss
 from trainers.engine.window import Window
@@ -103,6 +107,25 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     for step in (4, 5, 6):
         assert resumed.losses()[step] == whole.losses()[step]
     same_weights(before.method, after.method)
+    assert after.whitened == before.whitened and after.whitened.keys() == {"lee"}
+
+
+def test_the_start_is_whitened_on_the_training_text(recipe: Recipe) -> None:
+    """By the inverse root of the covariance of all 80 sentences, where the engine takes principal axes."""
+    _, result, _ = run(recipe)
+    encoder = module_encoder(build_method(recipe).eval(), torch.device("cpu"))
+    text = list(sentences(recipe))
+    fitted = encoder.encode(list(dict.fromkeys(text))).astype(np.float64)
+    values, axes = np.linalg.eigh(np.cov(fitted.T))
+    kept = values > 1e-10 * values[-1]
+    matrix = axes[:, kept] / np.sqrt(values[kept]) @ axes[:, kept].T
+    pairs = lee("lee").pairs
+    a, b = ((encoder.encode(list(side)) - fitted.mean(0)) @ matrix for side in (pairs.first, pairs.second))
+    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert len(text) == 80 and result["whitened"].keys() == {"lee"}
+    assert result["whitened"]["lee"]["spearman"] == pytest.approx(100 * stats.spearmanr(cosines, pairs.gold)[0], abs=0.01)
+    few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8).replace("evaluation.select", None)
+    assert engine(few, Memory()).run()["whitened"] == {}, "8 sentences for 16 dimensions"
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
-"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``, and the encoder that it stands for.
+"""What a user names a model by, ``PLACE[@POOLING][+POST][:FIT]``, and the encoder that it stands for.
 
-PLACE is a folder, a name on the Hugging Face hub, or a word-vector file.
+PLACE is a folder, a name on the Hugging Face hub, or a word-vector file; POST one of `POST`, whitening perhaps with a number
+of dimensions.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from models.hub_folders import EVALUATED
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-POST = ("whitening", "flow")
+CENTRING = ("centring", "standardise", "all-but-the-top")
+POST = ("whitening", *CENTRING, "flow")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A name on the Hugging Face hub, at the beginning of a model's name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -61,7 +63,7 @@ class Spec(NamedTuple):
 
 
 def parse(spec: str) -> Spec:
-    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow][:FIT]``; the longest beginning that exists on disk is the place.
+    """The parts of ``PLACE[@POOLING][+POST][:FIT]``; the longest beginning that exists on disk is the place.
 
     Where none does, the place is a name on the Hugging Face hub, whose model is fetched, unless it was before.
 
@@ -78,10 +80,10 @@ def parse(spec: str) -> Spec:
             f"{place} is a model's place, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
         )
     pooling, post, fit = parts.groups()
-    if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
+    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(POST)}", post):
         raise EvaluationError(
             f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
-            "+whitening<K> (to K dimensions) and +flow"
+            f"+whitening<K> (to K dimensions), {', '.join(f'+{name}' for name in CENTRING)} and +flow"
         )
     return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
 
@@ -147,8 +149,11 @@ def load_model(
         from evaluation.encoders.flow import Flowed
 
         return Flowed(model, fit, seed=seed, source=fit_source)
-    from evaluation.encoders.baselines import Whitened
+    from evaluation.encoders.baselines import Centred, Whitened
 
+    for how in CENTRING:
+        if how == post:
+            return Centred(model, fit, how, source=fit_source)
     size = post.removeprefix("whitening")
     return Whitened(model, fit, int(size) if size else None, source=fit_source)
 

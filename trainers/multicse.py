@@ -84,9 +84,6 @@ class MultiCSEConfig(NonLingSettings):
 
     def check(self, recipe: Recipe, encoder: Any) -> None:
         super().check(recipe, encoder)
-        triplets = recipe.streams["text"].kind == "triplet"
-        if triplets and not self.text.supervised:
-            raise ValueError("streams.text.kind='triplet' has synonyms and antonyms; set method.text.supervised True")
         if encoder is not None and self.guidance:
             self.guide.check_depth(int(encoder.num_hidden_layers))
 

@@ -293,7 +293,7 @@ class Engine:
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method)
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
-        self.whitened = state["whitened"]
+        self.whitened = state.get("whitened", {})
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]

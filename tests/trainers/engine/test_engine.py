@@ -110,7 +110,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     assert after.whitened == before.whitened and after.whitened.keys() == {"lee"}
 
 
-def test_the_start_is_whitened_on_the_training_text(recipe: Recipe) -> None:
+def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:
     """By the inverse root of the covariance of all 80 sentences, where the engine takes principal axes."""
     _, result, _ = run(recipe)
     encoder = module_encoder(build_method(recipe).eval(), torch.device("cpu"))
@@ -124,7 +124,8 @@ def test_the_start_is_whitened_on_the_training_text(recipe: Recipe) -> None:
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
     assert len(text) == 80 and result["whitened"].keys() == {"lee"}
     assert result["whitened"]["lee"]["spearman"] == pytest.approx(100 * stats.spearmanr(cosines, pairs.gold)[0], abs=0.01)
-    few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8).replace("evaluation.select", None)
+    few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8)
+    few = few.replace("run.output", str(tmp_path / "few"))
     assert engine(few, Memory()).run()["whitened"] == {}, "8 sentences for 16 dimensions"
 
 

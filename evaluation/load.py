@@ -10,7 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,10 +23,13 @@ from evaluation.tasks.paired_items import Samples
 from evaluation.tasks.retrieval import read_captions
 from models.hub_folders import EVALUATED
 
+if TYPE_CHECKING:
+    from evaluation.encoders.baselines import Centring
+
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-CENTRING = ("centring", "standardise", "all-but-the-top")
+CENTRING: tuple[Centring, ...] = ("centring", "standardise", "all-but-the-top")
 POST = ("whitening", *CENTRING, "flow")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A name on the Hugging Face hub, at the beginning of a model's name."""

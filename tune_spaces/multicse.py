@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from ray import tune
 
 from trainers.tuning.space import SearchSpace
@@ -9,7 +11,7 @@ from trainers.tuning.space import SearchSpace
 
 def space(*kinds: str) -> SearchSpace:
     """The space of the recipes with text and these streams, ``image`` and ``audio``. A weight of 0 leaves a part out."""
-    found: SearchSpace = {
+    found: dict[str, Any] = {
         f"optim.{'+'.join((*kinds, 'text'))}.lr": tune.loguniform(1e-5, 3e-3),
         "method.text.temperature": tune.loguniform(0.02, 0.5),
         "method.guidance": tune.choice([0.0, 0.1, 1.0]),

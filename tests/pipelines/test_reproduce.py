@@ -136,8 +136,7 @@ def test_verdicts_of_claims() -> None:
     values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
     lines = verdicts(table, ("mr", "cr"), rows, values).splitlines()[2:6]
     p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
-    assert sorted(p) == [p[0], p[3], p[1], p[2]]
-    corrected = [4 * p[0], 2 * p[1], p[2], 3 * p[3]]
+    corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
     for line, value, verdict in zip(lines, corrected, ("holds", "does not hold", "not told apart", "holds"), strict=True):
         assert re.search(rf" {value:.2g} +{verdict}$", line)
     interval = stats.ttest_ind(b, a).confidence_interval(0.95)
@@ -162,7 +161,7 @@ def test_evidence_at_the_small_scale(key: str, datasets: Path, tmp_path: Path, m
     small = {row.label: evidence.mini(runs.recipe_of(row), offline) for row in table.rows if row.recipe}
     for recipe in small.values():
         check_settings(recipe)
-        assert recipe.evaluation.select and recipe.run.gpus_per_worker == 0
+        assert recipe.evaluation.select
         if recipe.paper not in ("gclsr", "cyclip", "mocoutrl"):
             assert recipe.run.max_steps == pytest.approx(evidence.STEPS * evidence.share_of_contrast(recipe), abs=1)
     assert len({recipe.replace("name", "x").identity() for recipe in small.values()}) == len(small)

@@ -28,7 +28,7 @@ from trainers.engine.prepare import sentences
 from trainers.engine.progress import render
 from trainers.engine.step import NonFiniteLoss
 from trainers.engine.window import Window
-from trainers.method import StepOutput
+from trainers.method import Schedule, StepOutput
 from trainers.recipe import OptimConfig, Recipe
 
 
@@ -308,7 +308,7 @@ def test_a_non_finite_loss_names_turn_stream_and_samples(recipe: Recipe) -> None
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_schedules_are_those_of_transformers(kind: str) -> None:
+def test_schedules_are_those_of_transformers(kind: Schedule) -> None:
     """Theirs begins at 0, so its step 1 is our step 0."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     theirs = get_scheduler(kind, optimizer, num_warmup_steps=10, num_training_steps=100).lr_lambdas[0]

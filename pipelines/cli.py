@@ -211,7 +211,7 @@ def report(summary: dict[str, Any]) -> str:
     from trainers.engine.places import passing
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
-    columns = ("before", *(["whitened"] if summary.get("whitened") else []), "after")
+    columns = ("before", *(["baseline"] if summary.get("baseline") else []), "after")
     scores = {when: summary[when] | averages(summary[when]) for when in columns}
     rows = [(task, name) for task, metrics in scores["after"].items() for name in metrics if is_shown(name)]
     wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
@@ -221,8 +221,8 @@ def report(summary: dict[str, Any]) -> str:
         values = [scores[when].get(task, {}).get(metric) for when in columns]
         cells = "".join(f"{'-':>9}" if value is None else f"{value:>9.2f}" for value in values)
         lines.append(f"{task:<{wide}}{metric:<{narrow}}{cells}{values[-1] - values[0]:>+9.2f}")
-    if "whitened" in columns:
-        lines.append("whitened: the encoder of before, whitened on training text; no training")
+    if "baseline" in columns:
+        lines.append("baseline: the encoder of before, whitened on training text; no training")
     # What a job leaves in Ray's copy of its folder goes with it; the tracker has it as well.
     model = f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"
     if passing(Path(summary["export"])):

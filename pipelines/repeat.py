@@ -76,7 +76,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     prepare(recipe)
     recipe = registry.started(module, recipe)
     summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
-    when = ("before", *(["whitened"] if all(summary.get("whitened") for summary in summaries) else []), "after")
+    when = ("before", *(["baseline"] if all(summary.get("baseline") for summary in summaries) else []), "after")
     values = {name: _values([summary[name] for summary in summaries]) for name in when}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
     report["best_steps"] = [summary["best_step"] for summary in summaries]
@@ -120,7 +120,7 @@ def read(file: Path) -> dict[str, Any]:
 def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
     """Before and after of every task and metric; `other` after, this minus that, and p ("-": too few runs or no spread)."""
     tests = (statistics.student_t, statistics.welch_t)
-    columns = [name for name in ("before", "whitened", "after") if name in report["values"]]
+    columns = [name for name in ("before", "baseline", "after") if name in report["values"]]
     lines = [["task", "metric", *columns, *(["other", "change", "Student p", "Welch p"] if other else [])]]
     for task, metrics in report["values"]["after"].items():
         for metric, after in metrics.items():

@@ -347,7 +347,7 @@ def _keep_best(
         "best": {"trial": best.number, "pipeline": best.pipeline, "changes": best.changes, "score": best.best},
         "as_it_stands": {"trial": plain.number, "score": plain.best},
         "before": delivered["before"],
-        "whitened": delivered["whitened"],
+        "baseline": delivered["baseline"],
         "held_out": after,
         "recipe": str(folder / "best.json"),
         "export": delivered["export"],
@@ -361,7 +361,7 @@ def _last_words(summary: Mapping[str, Any]) -> str:
     """Held-out scores and where everything is."""
     sides = ("as it stands", "best")
     held = [summary["held_out"].get(side, {}) for side in sides]
-    columns = ["before", *(["whitened"] if summary["whitened"] else [])]
+    columns = ["before", *(["baseline"] if summary["baseline"] else [])]
     rows = [["held out", "metric", *columns, *sides]]
     for task, metrics in held[1].items():
         for metric in metrics:

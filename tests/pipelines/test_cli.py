@@ -196,7 +196,7 @@ def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     assert ["average", "of", "2", "spearman", "55.00", "56.00", "+1.00"] in lines
     assert ["transfer", "average", "of", "2", "accuracy", "75.50", "76.50", "+1.00"] in lines
     assert ["model", str(tmp_path)] in [line[:2] for line in lines]
-    baseline = report(summary | {"whitened": {"sts12": {"spearman": 52.0}}})
+    baseline = report(summary | {"baseline": {"sts12": {"spearman": 52.0}}})
     rows = [line.split() for line in baseline.splitlines()]
     assert ["sts12", "spearman", "50.00", "52.00", "51.00", "+1.00"] in rows
     assert ["mr", "accuracy", "70.00", "-", "71.00", "+1.00"] in rows

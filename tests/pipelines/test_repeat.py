@@ -89,7 +89,7 @@ def test_table_against_another() -> None:
 
 def test_the_whitened_start_is_a_column() -> None:
     given = report("x/a", [40.0, 41.0], mr={"accuracy": [80.0, 81.0]})
-    given["values"]["whitened"] = {"lee": {"spearman": [44.0, 46.0]}}
+    given["values"]["baseline"] = {"lee": {"spearman": [44.0, 46.0]}}
     lines = [" ".join(line.split()) for line in table(given).splitlines()]
     assert "lee spearman 40.50 ± 0.71 45.00 ± 1.41 40.50 ± 0.71" in lines
     assert "mr accuracy 80.50 ± 0.71 - 80.50 ± 0.71" in lines

@@ -81,7 +81,7 @@ def test_held_out_scores_stand_beside_the_start_and_its_whitening() -> None:
     scores = {"lee": {"spearman": Summary(48.0, None, 1)}, "mr": {"accuracy": Summary(70.0, None, 1)}}
     summary = {
         "before": {"lee": {"spearman": 40.0}, "mr": {"accuracy": 60.0}},
-        "whitened": {"lee": {"spearman": 44.0}},
+        "baseline": {"lee": {"spearman": 44.0}},
         "held_out": {"best": scores, "as it stands": scores},
         "best": {"trial": 3, "score": 50.0, "pipeline": "simcse"},
         "as_it_stands": {"score": None},
@@ -91,5 +91,5 @@ def test_held_out_scores_stand_beside_the_start_and_its_whitening() -> None:
     lines = [line.split() for line in _last_words(summary).splitlines()]
     assert ["lee", "spearman", "40.00", "44.00", "48.00", "48.00"] in lines
     assert ["mr", "accuracy", "60.00", "-", "70.00", "70.00"] in lines
-    lines = [line.split() for line in _last_words(summary | {"whitened": {}}).splitlines()]
+    lines = [line.split() for line in _last_words(summary | {"baseline": {}}).splitlines()]
     assert ["lee", "spearman", "40.00", "48.00", "48.00"] in lines

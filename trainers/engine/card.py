@@ -168,8 +168,8 @@ def _training_table(recipe: Mapping[str, Any]) -> str:
 
 
 def _number_table(numbers: Mapping[str, Any]) -> str:
-    before, whitened, after = (numbers.get(name) or {} for name in ("before", "whitened", "after"))
-    columns = ["before", *(["whitened"] if whitened else []), "after"]
+    before, baseline, after = (numbers.get(name) or {} for name in ("before", "baseline", "after"))
+    columns = ["before", *(["baseline"] if baseline else []), "after"]
     rows = []
     for task in [*after, *(task for task in before if task not in after)]:
         for metric in SHOWN:
@@ -177,7 +177,7 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
             if pair == [None, None]:
                 continue
             change = "" if None in pair else f"{pair[1] - pair[0]:+.2f}"
-            values = [pair[0], *([whitened.get(task, {}).get(metric)] if whitened else []), pair[1]]
+            values = [pair[0], *([baseline.get(task, {}).get(metric)] if baseline else []), pair[1]]
             rows.append([task, metric, *("" if value is None else f"{value:.2f}" for value in values), change])
     if not rows:
         return "None were measured."
@@ -190,8 +190,8 @@ def _number_table(numbers: Mapping[str, Any]) -> str:
         notes.append(
             "r1 is the share of queries, in points, whose first hit is right, map10 the mean average precision of 10."
         )
-    if whitened:
-        notes.append("Whitened is what the encoder of before gives after whitening on training text, without training.")
+    if baseline:
+        notes.append("Baseline is what the encoder of before gives after whitening on training text, without training.")
     if "loss" in shown:
         notes.append("The loss is the contrastive one, and smaller is better.")
     untrained = " They are those that training began with: no later ones scored higher." if numbers["best_step"] == 0 else ""

@@ -293,7 +293,7 @@ def deliver(
     from trainers.engine.export import write_export
 
     export, method = output / EXPORT, load_method(checkpoint)
-    numbers = {name: result.get(name) for name in ("before", "whitened", "after", "best_step")}
+    numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
     data = describe_shards_of(recipe)
     facts = json.loads(recipe.to_json()), data, numbers, library_versions()
     exported = write_export(method.sentence_encoder, export, lambda text: model_card(*facts, text))

@@ -78,7 +78,7 @@ class Engine:
         """The newest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
-        self.whitened: dict[str, dict[str, float]] = {}
+        self.baseline: dict[str, dict[str, float]] = {}
         """The same after whitening, which takes no training."""
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
         """The first `NAMED` samples of each stream that were left out; `skips` counts all."""
@@ -101,8 +101,8 @@ class Engine:
             start = encode_once(self.final, self.encoder)
             self.before = evaluate(self.final, start)
             self._log_scores("untrained", self.before)
-            self.whitened = whitened(self.recipe, self.final, start, self._samples())
-            self._log_scores("whitened", self.whitened)
+            self.baseline = whitened(self.recipe, self.final, start, self._samples())
+            self._log_scores("untrained_whitened", self.baseline)
             self._evaluate()
             if not self.recipe.evaluation.choose_untrained:
                 self.best_score, self.best = -math.inf, None
@@ -226,7 +226,7 @@ class Engine:
         step, score = self._chosen()
         return {
             "before": self.before,
-            "whitened": self.whitened,
+            "baseline": self.baseline,
             "after": after,
             "steps": self.step,
             "best_step": step,
@@ -274,7 +274,7 @@ class Engine:
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
-            "whitened": self.whitened,
+            "baseline": self.baseline,
             "positions": positions,
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": self.skips,
@@ -293,7 +293,7 @@ class Engine:
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method)
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
-        self.whitened = state.get("whitened", {})
+        self.baseline = state.get("baseline", {})
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]

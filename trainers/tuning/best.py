@@ -131,7 +131,7 @@ def deliver_best(
         samples = trial.steps * recipe.streams[recipe.lead].batch_size
         outcome = {
             "before": evaluate(tasks, start),
-            "whitened": whitened(recipe, tasks, start, samples),
+            "baseline": whitened(recipe, tasks, start, samples),
             "after": after[0],
             "steps": trial.step,
             "best_step": best_step(trial),

@@ -107,7 +107,7 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     for step in (4, 5, 6):
         assert resumed.losses()[step] == whole.losses()[step]
     same_weights(before.method, after.method)
-    assert after.whitened == before.whitened and after.whitened.keys() == {"lee"}
+    assert after.baseline == before.baseline and after.baseline.keys() == {"lee"}
 
 
 def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:
@@ -122,11 +122,11 @@ def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Pa
     pairs = lee("lee").pairs
     a, b = ((encoder.encode(list(side)) - fitted.mean(0)) @ matrix for side in (pairs.first, pairs.second))
     cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    assert len(text) == 80 and result["whitened"].keys() == {"lee"}
-    assert result["whitened"]["lee"]["spearman"] == pytest.approx(100 * stats.spearmanr(cosines, pairs.gold)[0], abs=0.01)
+    assert len(text) == 80 and result["baseline"].keys() == {"lee"}
+    assert result["baseline"]["lee"]["spearman"] == pytest.approx(100 * stats.spearmanr(cosines, pairs.gold)[0], abs=0.01)
     few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8)
     few = few.replace("run.output", str(tmp_path / "few"))
-    assert engine(few, Memory()).run()["whitened"] == {}, "8 sentences for 16 dimensions"
+    assert engine(few, Memory()).run()["baseline"] == {}, "8 sentences for 16 dimensions"
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

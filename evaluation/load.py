@@ -1,6 +1,7 @@
-"""What a user names a model by, ``PLACE[@POOLING][+whitening[K]|+flow][+int8|+binary][:FIT]``, and its encoder.
+"""What a user names a model by, ``PLACE[@POOLING][+POST][+int8|+binary][:FIT]``, and the encoder that it stands for.
 
-PLACE is a folder, a name on the Hugging Face hub, or a word-vector file.
+PLACE is a folder, a name on the Hugging Face hub, or a word-vector file; POST one of `POST`, whitening perhaps with a number
+of dimensions.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import logging
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,10 +24,14 @@ from evaluation.tasks.paired_items import Samples
 from evaluation.tasks.retrieval import read_captions
 from models.hub_folders import EVALUATED
 
+if TYPE_CHECKING:
+    from evaluation.encoders.baselines import Centring
+
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-POST = ("whitening", "flow", *PRECISIONS)
+CENTRING: tuple[Centring, ...] = ("centring", "standardise", "all-but-the-top")
+POST = ("whitening", *CENTRING, "flow")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A name on the Hugging Face hub, at the beginning of a model's name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -63,7 +68,7 @@ class Spec(NamedTuple):
 
 
 def parse(spec: str) -> Spec:
-    """The parts of ``PLACE[@POOLING][+whitening[K]|+flow][+int8|+binary][:FIT]``.
+    """The parts of ``PLACE[@POOLING][+POST][+int8|+binary][:FIT]``.
 
     The longest beginning that exists on disk is the place. Where none does, it is a name on the Hugging Face hub, whose
     model is fetched, unless it was before.
@@ -84,10 +89,11 @@ def parse(spec: str) -> Spec:
     before, _, last = (post or "").rpartition("+")
     precision = next((name for name in PRECISIONS if name == last), None)
     post = (before or None) if precision else post
-    if post is not None and not re.fullmatch(r"whitening\d*|flow", post):
+    if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(POST)}", post):
         raise EvaluationError(
-            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
-            "+whitening<K> (to K dimensions) and +flow; +int8 or +binary may follow it"
+            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, (*POST, *PRECISIONS))} It is one of "
+            f"+whitening, +whitening<K> (to K dimensions), {', '.join(f'+{name}' for name in CENTRING)} and +flow; "
+            "+int8 or +binary may follow it"
         )
     return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit, precision)
 
@@ -161,8 +167,11 @@ def _fitted(model: Model, post: str, fit: Sequence[str], fit_source: str, seed: 
         from evaluation.encoders.flow import Flowed
 
         return Flowed(model, fit, seed=seed, source=fit_source)
-    from evaluation.encoders.baselines import Whitened
+    from evaluation.encoders.baselines import Centred, Whitened
 
+    for how in CENTRING:
+        if how == post:
+            return Centred(model, fit, how, source=fit_source)
     size = post.removeprefix("whitening")
     return Whitened(model, fit, int(size) if size else None, source=fit_source)
 

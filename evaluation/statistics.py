@@ -6,7 +6,7 @@ Differences are the second minus the first everywhere, so a positive one says th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import stats
@@ -25,12 +25,14 @@ class Summary(NamedTuple):
 
 
 class TTest(NamedTuple):
-    """Difference of means, t, degrees of freedom, two-sided p."""
+    """Difference of means, t, degrees of freedom, two-sided p, 95 % interval of the difference."""
 
     difference: float
     t: float
     df: float
     p: float
+    low: float
+    high: float
 
 
 class Bootstrap(NamedTuple):
@@ -61,13 +63,29 @@ def welch_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) ->
     return _t_test(a, b, pooled=False)
 
 
+def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
+    """Runs against a number that no seed changes, such as an untrained model's; errors as `student_t`."""
+    y = _values("b", b)
+    _check_varies(y)
+    return _result(float(y.mean()) - value, stats.ttest_1samp(y, value), value)
+
+
 def _t_test(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, pooled: bool) -> TTest:
     x, y = _values("a", a), _values("b", b)
+    _check_varies(x, y)
+    return _result(float(y.mean() - x.mean()), stats.ttest_ind(y, x, equal_var=pooled))
+
+
+def _check_varies(*sides: np.ndarray) -> None:
     # rounding leaves a spread of 1e-16 in equal values
-    if max(np.ptp(x), np.ptp(y)) <= 1e-12 * max(abs(x).max(), abs(y).max()):
+    if max(map(np.ptp, sides)) <= 1e-12 * max(abs(side).max() for side in sides):
         raise EvaluationError("neither side varies, so p is undefined; are the runs copies of one another?")
-    result = stats.ttest_ind(y, x, equal_var=pooled)
-    return TTest(float(y.mean() - x.mean()), float(result.statistic), float(result.df), float(result.pvalue))
+
+
+def _result(difference: float, found: Any, origin: float = 0.0) -> TTest:
+    """origin: what scipy's interval is counted from."""
+    low, high = (float(end) - origin for end in found.confidence_interval(0.95))
+    return TTest(difference, float(found.statistic), float(found.df), float(found.pvalue), low, high)
 
 
 def holm(p: Sequence[float]) -> list[float]:

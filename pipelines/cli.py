@@ -226,17 +226,19 @@ def report(summary: dict[str, Any]) -> str:
     from trainers.engine.places import passing
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
-    columns = [when for when in ("before", "after", "whitened") if when in summary]
+    columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]
+    columns = [when for when in columns if summary[when] or when in ("before", "after")]
     scores = {when: summary[when] | averages(summary[when]) for when in columns}
     rows = [(task, name) for task, metrics in scores["after"].items() for name in metrics if is_shown(name)]
     wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
-    more = f"{'whitened':>10}" if "whitened" in scores else ""
-    lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{'before':>8}{'after':>8}{'change':>8}{more}"] if rows else []
+    heads = "".join(f"{name:>9}" for name in (*columns, "change"))
+    lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{heads}"] if rows else []
     for task, metric in rows:
-        before, after = (scores[when][task][metric] for when in ("before", "after"))
-        last = scores.get("whitened", {}).get(task, {}).get(metric)
-        more = "" if last is None else f"{last:>10.2f}"
-        lines.append(f"{task:<{wide}}{metric:<{narrow}}{before:>8.2f}{after:>8.2f}{after - before:>+8.2f}{more}")
+        values = {when: scores[when].get(task, {}).get(metric) for when in columns}
+        cells = "".join(f"{'-':>9}" if value is None else f"{value:>9.2f}" for value in values.values())
+        lines.append(f"{task:<{wide}}{metric:<{narrow}}{cells}{values['after'] - values['before']:>+9.2f}")
+    if "baseline" in columns:
+        lines.append("baseline: the encoder of before, whitened on training text; no training")
     # What a job leaves in Ray's copy of its folder goes with it; the tracker has it as well.
     model = f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"
     if passing(Path(summary["export"])):

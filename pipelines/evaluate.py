@@ -36,9 +36,9 @@ logger = logging.getLogger(f"{registry.__package__}.command")
 class Arguments:
     """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders or hub names, word-vector files.
 
-    MODEL is PLACE[@POOLING][+whitening[K]|+flow][+int8|+binary][:FIT]: google-bert/bert-base-uncased@first-last,
-    bert@layer6-max, bert@wk, bert+whitening256, bert+binary, glove.txt. Correlations and accuracies are in points. Without
-    --data the Lee corpus of gensim is used.
+    MODEL is PLACE[@POOLING][+POST][+int8|+binary][:FIT]: google-bert/bert-base-uncased@first-last,
+    bert@layer6-max, bert@wk, bert+whitening256, bert+binary, glove.txt. POST is whitening, centring, standardise,
+    all-but-the-top or flow. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """

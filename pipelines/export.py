@@ -119,7 +119,7 @@ def card_of(checkpoint: Path, text: CardText) -> str:
             continue
         found = json.loads(summary.read_text())
         if Path(found.get("checkpoint", "")).name == checkpoint.name and found.get("identity") == recipe.identity():
-            numbers = {name: found.get(name) for name in ("before", "after", "best_step")}
+            numbers = {name: found.get(name) for name in ("before", "baseline", "after", "best_step")}
     try:
         data = describe_shards_of(recipe)
     except (ValueError, OSError):  # the shards have been moved since; the model has not

@@ -76,7 +76,8 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     prepare(recipe)
     recipe = registry.started(module, recipe)
     summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]
-    values = {when: _values([summary[when] for summary in summaries]) for when in ("before", "after")}
+    when = ("before", *(["baseline"] if all(summary.get("baseline") for summary in summaries) else []), "after")
+    values = {name: _values([summary[name] for summary in summaries]) for name in when}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
     report["best_steps"] = [summary["best_step"] for summary in summaries]
     file = folder / "repeat.json"
@@ -119,16 +120,17 @@ def read(file: Path) -> dict[str, Any]:
 def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
     """Before and after of every task and metric; `other` after, this minus that, and p ("-": too few runs or no spread)."""
     tests = (statistics.student_t, statistics.welch_t)
-    lines = [["task", "metric", "before", "after", *(["other", "change", "Student p", "Welch p"] if other else [])]]
+    columns = [name for name in ("before", "baseline", "after") if name in report["values"]]
+    lines = [["task", "metric", *columns, *(["other", "change", "Student p", "Welch p"] if other else [])]]
     for task, metrics in report["values"]["after"].items():
         for metric, after in metrics.items():
-            sides = [report["values"]["before"][task][metric], after]
+            sides = [report["values"][name].get(task, {}).get(metric) for name in columns]
             if other:
                 sides.append(other["values"]["after"].get(task, {}).get(metric))
             cells = [statistics.summary(values) if values else None for values in sides]
             line = [task, metric, *map(tables.mean_sd, cells)]
-            if other and sides[2]:
-                line += [f"{np.mean(after) - np.mean(sides[2]):+.2f}", *(_p(test, sides[2], after) for test in tests)]
+            if other and sides[-1]:
+                line += [f"{np.mean(after) - np.mean(sides[-1]):+.2f}", *(_p(test, sides[-1], after) for test in tests)]
             lines.append(line + ["-"] * (len(lines[0]) - len(line)))
     untrained = sum(step == 0 for step in report.get("best_steps", ()))
     chosen = f"\nthe untrained model was chosen for {untrained} of {len(report['seeds'])} seeds" if untrained else ""

@@ -6,7 +6,7 @@ import importlib
 import logging
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 from typing import Literal
@@ -20,14 +20,17 @@ from data.errors import DataError, did_you_mean, quiet_pipe
 from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
-from pipelines.tables.render import render
+from pipelines.tables.render import render, verdicts
 from pipelines.tables.table import Row, Table
 from trainers.engine.cluster import quiet
 from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import RecipeError
 
-PAPERS = {"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"}
-"""Papers and the modules of `pipelines/tables` that hold their tables."""
+PAPERS = {
+    **{"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"},
+    "evidence": "evidence",
+}
+"""Papers and the modules of `pipelines/tables` that hold their tables, and the main claim of each, with a verdict."""
 ALSO = {"visualcse": "nonlingcse", "audiocse": "nonlingcse", "cyclip": "clip", "clap": "clip"}
 """Other names of the same papers: those of their scripts."""
 
@@ -41,9 +44,10 @@ class Arguments:
     """
 
     paper: tyro.conf.Positional[str | None] = None
-    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl, or by their scripts' names visualcse, audiocse, cyclip, clap."""
+    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl, or by their scripts' names visualcse, audiocse, cyclip, clap; or
+    evidence: the main claim of each."""
     table: tyro.conf.Positional[str | None] = None
-    """Table or figure as the paper counts them: T1, F2 and so on."""
+    """Table or figure as the paper counts them: T1, F2 and so on; all: one after the other."""
     scale: Literal["paper", "mini"] = "paper"
     """With mini: the small encoder, the data at hand and minutes in place of the paper's."""
     data: Path | None = None
@@ -52,7 +56,9 @@ class Arguments:
     rows: tuple[str, ...] = ()
     """Labels of the rows to run. Default: all."""
     seeds: tuple[int, ...] | None = None
-    """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3."""
+    """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3, of evidence 1 2 3 4 5."""
+    encoder: str | None = None
+    """With mini: the transformer that rows start from, a folder, in the small one's place."""
     out: Path | None = None
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
@@ -79,7 +85,8 @@ def main(argv: list[str] | None = None) -> int:
             for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
                 print("\n".join(listed(paper, arguments.dry_run)))
             return 0
-        return reproduce(arguments)
+        tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
+        return max(reproduce(replace(arguments, table=table)) for table in tables)
     except (DataError, NonFiniteLoss, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -122,16 +129,18 @@ def reproduce(arguments: Arguments) -> int:
     mini = arguments.scale == "mini"
     data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
     out = arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce")
-    scale = runs.Scale(out, data, mini, arguments.workers)
+    scale = runs.Scale(out, data, mini, arguments.workers, arguments.encoder)
     module = module_of(paper)
     if lacks := runs.missing(table, module, scale, rows, maker):
         print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
         return 1
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
-    seeds = arguments.seeds or ((1, 2, 3) if mini else published)
+    seeds = arguments.seeds or ((1, 2, 3) if mini and not table.claims else published)
     values = runs.run(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
     columns = runs.columns_of(table, scale)
     text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"
+    if table.claims:
+        text += f"\n\n{verdicts(table, columns, rows, values, arguments.style)}"
     print(text)
     name = out / f"{paper}-{arguments.table}"  # a table may be called C.1
     out.mkdir(parents=True, exist_ok=True)
@@ -178,7 +187,7 @@ def listed(paper: str, checked: bool) -> Iterator[str]:
 
 def row_line(paper: str, key: str, row: Row, checked: bool) -> str:
     """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps, 110 M parameters, at most 3.2 GB``."""
-    return f"{paper:<11}{key:<5}{row.label:<36}{status(row, checked)}"
+    return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(row, checked)}"
 
 
 def status(row: Row, checked: bool) -> str:

@@ -347,6 +347,7 @@ def _keep_best(
         "best": {"trial": best.number, "pipeline": best.pipeline, "changes": best.changes, "score": best.best},
         "as_it_stands": {"trial": plain.number, "score": plain.best},
         "before": delivered["before"],
+        "baseline": delivered["baseline"],
         "held_out": after,
         "recipe": str(folder / "best.json"),
         "export": delivered["export"],
@@ -360,13 +361,16 @@ def _last_words(summary: Mapping[str, Any]) -> str:
     """Held-out scores and where everything is."""
     sides = ("as it stands", "best")
     held = [summary["held_out"].get(side, {}) for side in sides]
-    rows = [["held out", "metric", "before", *sides]]
+    columns = ["before", *(["baseline"] if summary["baseline"] else [])]
+    rows = [["held out", "metric", *columns, *sides]]
     for task, metrics in held[1].items():
         for metric in metrics:
             if not is_shown(metric):
                 continue
             cells = [side.get(task, {}).get(metric) for side in held]
-            rows.append([task, metric, f"{summary['before'][task][metric]:.2f}", *(mean_sd(cell) for cell in cells)])
+            values = [summary[name].get(task, {}).get(metric) for name in columns]
+            given = ("-" if value is None else f"{value:.2f}" for value in values)
+            rows.append([task, metric, *given, *(mean_sd(cell) for cell in cells)])
     best, counts = summary["best"], summary["trials"]
     return "\n".join(
         [

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from data.batch import Batch
@@ -29,7 +29,31 @@ EVERY = 10
 """Steps between two looks at it, each of which waits for a GPU."""
 
 
-class GCLSRConfig(MethodConfig):
+class GroupsConfig(BaseModel):
+    """Settings of what the two views of a sentence go through to be compared, group by group."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    place: ClassVar[str] = "method.groups"
+
+    width: int = Field(4096, gt=0)
+    """Width of the projector's three layers, which serve training only."""
+    bottleneck: int = Field(1024, gt=0)
+    """Width of the predictor's hidden layer."""
+    group_size: int | None = Field(16, gt=0)
+    """Dimensions of a group, whose cosine is one term of the loss; none: one cosine over all."""
+    stop_gradient: bool = True
+    """Whether targets are constants. Without, the vectors collapse [DISAGREE 5.4]."""
+
+    def check_settings(self) -> None:
+        """Raise ValueError, which names the setting, for settings that contradict each other."""
+        if self.group_size is not None and self.width % self.group_size:
+            raise ValueError(
+                f"{self.place}.group_size={self.group_size} does not divide {self.place}.width={self.width}; "
+                "all groups have one size"
+            )
+
+
+class GCLSRConfig(GroupsConfig, MethodConfig):
     """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
 
     citation: ClassVar[str] = bibtex(
@@ -40,6 +64,7 @@ class GCLSRConfig(MethodConfig):
         year=2023,
     )
     encoder_kind: ClassVar[str] = "word vectors"
+    place: ClassVar[str] = "method"
 
     name: Literal["gclsr"] = "gclsr"
     """Name of the method; fixed, since the other settings belong to it."""
@@ -58,23 +83,12 @@ class GCLSRConfig(MethodConfig):
     weighting: Literal["importance", "softmax"] = "importance"
     """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
     the softmax of their scores, with which section 3.2 compares it."""
-    width: int = Field(4096, gt=0)
-    """Width of the projector's three layers, which serve training only."""
-    bottleneck: int = Field(1024, gt=0)
-    """Width of the predictor's hidden layer."""
-    group_size: int | None = Field(16, gt=0)
-    """Dimensions of a group, whose cosine is one term of the loss; none: one cosine over all."""
-    stop_gradient: bool = True
-    """Whether targets are constants. Without, the vectors collapse [DISAGREE 5.4]."""
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
 
     def check_settings(self) -> None:
-        if self.group_size is not None and self.width % self.group_size:
-            raise ValueError(
-                f"method.group_size={self.group_size} does not divide method.width={self.width}; all groups have one size"
-            )
+        super().check_settings()
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
             raise ValueError(f"method.kinds={self.kinds}: frequencies are at least 0, and one of them is more")
         if self.weighting == "softmax" and self.attention == "none":
@@ -100,6 +114,34 @@ class GCLSRConfig(MethodConfig):
         return GCLSR(encoder, self)
 
 
+class Groups(nn.Module):
+    """SimSiam's projector and predictor, and the loss of two views behind them: cosines of groups of dimensions."""
+
+    def __init__(self, size: int, config: GroupsConfig, norm_at_end: bool = True) -> None:
+        super().__init__()
+        self.config = config
+        w, h = config.width, config.bottleneck
+        last = _layer(w, w)[:-1] if norm_at_end else (nn.Linear(w, w),)
+        self.projector = nn.Sequential(*_layer(size, w), *_layer(w, w), *last)
+        self.predictor = nn.Sequential(*_layer(w, h), nn.Linear(h, w))
+
+    def projections(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """Projections z and predictions p (B, 2, width) of one or two views (B, d), each alone, so that BatchNorm sees them
+        apart, as SimSiam does."""
+        found = []
+        for y in views:
+            z = self.projector(y)
+            found.append((z, self.predictor(z)))
+        z, p = (torch.stack(part, 1) for part in zip(*found, strict=True))
+        return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
+
+    def compare(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+        """The loss of one or two views (B, d), and their projections (B, 2, width)."""
+        z, p = self.projections(views)
+        target = z.detach() if self.config.stop_gradient else z
+        return losses.grouped_cosine(p, target.flip(1), self.config.group_size), z  # D(p1, z2) and D(p2, z1)
+
+
 class GCLSR(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 views made before (EDA, translation)."""
 
@@ -112,11 +154,8 @@ class GCLSR(Method):
         self.sentence_encoder, self.config = encoder, config
         self.attention = config.attention or ("always" if config.variant == "paper" else "training")
         encoder.attention, encoder.softmax = self.attention == "always", config.weighting == "softmax"
-        w, h = config.width, config.bottleneck
         # [DISAGREE 5.3] Whether there is a BatchNorm behind the last layer.
-        last = (nn.Linear(w, w),) if config.variant == "paper" else _layer(w, w)[:-1]
-        self.projector = nn.Sequential(*_layer(encoder.hidden_size, w), *_layer(w, w), *last)
-        self.predictor = nn.Sequential(*_layer(w, h), nn.Linear(h, w))
+        self.groups = Groups(encoder.hidden_size, config, norm_at_end=config.variant != "paper")
         self.spread: Tensor | None = None
         self.warned = False
 
@@ -135,16 +174,6 @@ class GCLSR(Method):
             words[there] = self._augmented(words[there])
         return self.sentence_encoder.embed(words, mask, attention=self.attention != "none")
 
-    def projections(self, views: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-        """Projections z and predictions p (B, 2, width) of one or two views (B, d), each alone, so that BatchNorm sees them
-        apart, as SimSiam does."""
-        found = []
-        for y in views:
-            z = self.projector(y)
-            found.append((z, self.predictor(z)))
-        z, p = (torch.stack(part, 1) for part in zip(*found, strict=True))
-        return z.expand(-1, 2, -1), p.expand(-1, 2, -1)
-
     def _augmented(self, words: Tensor) -> Tensor:
         generator = torch.Generator(words.device).manual_seed(int(torch.randint(2**62, ())))
         config = self.config
@@ -159,9 +188,7 @@ class GCLSR(Method):
         )
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        z, p = self.projections(features["text"].values())
-        target = z.detach() if self.config.stop_gradient else z
-        loss = losses.grouped_cosine(p, target.flip(1), self.config.group_size)  # D(p1, z2) and D(p2, z1)
+        loss, z = self.groups.compare(features["text"].values())
         self.spread = losses.spread(z[:, 0].detach())
         return StepOutput(
             {"text": loss},
@@ -169,7 +196,7 @@ class GCLSR(Method):
         )
 
     def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
-        predictor = list(self.predictor.parameters())
+        predictor = list(self.groups.predictor.parameters())
         known = {id(p) for p in predictor}
         return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}
 

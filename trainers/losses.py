@@ -44,6 +44,25 @@ def cosine_similarity(a: Tensor, b: Tensor) -> Tensor:
 
 
 @full_precision
+def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
+    """Vectors z (..., d) without the mean of z_all (..., d), those of all workers, and without its correlations: whitening
+    (Su et al. 2021) by a batch (Ermolov et al. 2021, W-MSE), up to a rotation, which no cosine sees.
+
+    `shrinkage` s has the covariance S be (1 - s) S + s trace(S) / d I: batches have fewer rows than dimensions, so a little
+    is needed; 1 takes the mean off and keeps the directions.
+    """
+    rows = z_all.flatten(0, -2)
+    mean = rows.mean(0)
+    if shrinkage == 1:
+        return z - mean
+    covariance = (rows - mean).T @ (rows - mean) / max(1, len(rows) - 1)
+    size = covariance.diagonal().mean()
+    identity = torch.eye(len(mean), dtype=z.dtype, device=z.device)
+    root = torch.linalg.cholesky((1 - shrinkage) * covariance + shrinkage * size * identity)
+    return torch.linalg.solve_triangular(root, (z - mean).flatten(0, -2).T, upper=False).T.unflatten(0, z.shape[:-1])
+
+
+@full_precision
 def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, offset: int = 0) -> Tensor:
     """-log( e^s_it / sum_j e^s_ij ) with s = cos / temperature and t = i + offset, mean over i.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from trainers.recipe import Recipe
 
 Variant = Literal["paper", "released", "fixed"]
+Schedule = Literal["constant", "linear", "cosine"]
 
 
 def bibtex(key: str, **facts: str | int) -> str:
@@ -82,6 +84,11 @@ def check_texts(recipe: Recipe, stream: str, allowed: tuple[int, ...], setting: 
         )
 
 
+def decay(schedule: Schedule, share: float) -> float:
+    """What is left after this share of a run: 1 all along, or falling from 1 to 0 along a line or half a cosine."""
+    return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[schedule]
+
+
 class StepOutput(NamedTuple):
     """What one turn gives back: losses are weighted and summed by the engine, metrics only logged."""
 
@@ -102,6 +109,8 @@ class Method(nn.Module):
     """Further sizes of sentence vectors to be learned."""
     vectors: dict[str, tuple[str, ...]] = {}
     """What is cut to them: `MethodConfig.vectors`."""
+    progress: float = 0.0
+    """Share of the run's steps that are done; the engine says it before every step."""
 
     @property
     def loss_weights(self) -> dict[str, float]:

@@ -72,6 +72,10 @@ class ImageConfig(NonLingStreamConfig):
     def patches(self, hidden_size: int, variant: Variant) -> nn.Module:
         return ImagePatches(hidden_size, self.image_size, self.patch_size, self.path)
 
+    def tokens(self, variant: Variant) -> int:
+        """Of an image: its patches and [CLS]."""
+        return (self.image_size // self.patch_size) ** 2 + 1
+
     def check(self, hidden_size: int, variant: Variant) -> None:
         check_image_patches(hidden_size, self.image_size, self.patch_size, self.path)
 
@@ -116,6 +120,11 @@ class AudioConfig(NonLingStreamConfig):
                 "or use the variant 'fixed'"
             )
         check_audio_patches(hidden_size, self.frames, self.bins, self._patch_size(variant), self.path)
+
+    def tokens(self, variant: Variant) -> int:
+        """Of a spectrogram: its patches and [CLS]."""
+        size = self._patch_size(variant)
+        return (self.frames // size) * (self.bins // size) + 1
 
     def _patch_size(self, variant: Variant) -> int:
         return self.patch_size or (16 if variant == "fixed" else 24)

@@ -19,6 +19,7 @@ METHODS = {
     "clip": ".clip:CLIPConfig",
     "gclsr": ".gclsr:GCLSRConfig",
     "mocoutrl": ".mocoutrl:MoCoUTRLConfig",
+    "multicse": ".multicse:MultiCSEConfig",
     "mlm": ".pretrain:MaskedLMConfig",
 }
 GROUP = "multicse.methods"

@@ -101,33 +101,22 @@ class SGBERTConfig(MethodConfig):
         return SGBERT(encoder, self)
 
 
-class SGBERT(Method):
-    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 with back-translations.
+class SelfGuidance(nn.Module):
+    """BERT_F and the projection head f: what a sentence vector learns to agree with, and its loss.
 
-    BERT_T is `encoder`, its embeddings frozen; its vector c is what `encoder.pooling` says (the paper:
-    ``cls_before_pooler``), without a head. BERT_F is `encoder` as it comes in; they share the frozen embeddings.
+    BERT_F is the encoder's model as it comes in; what of it is not trained is shared, not copied.
     """
-
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
-    sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
         super().__init__()
         config.check_settings()
-        if encoder.head is not None:
-            raise ValueError("encoder.pooling 'cls' has a head behind it and SG-BERT has none; use 'cls_before_pooler'")
-        self.sentence_encoder, self.config = encoder, config
-        encoder.embeddings.requires_grad_(False)  # its dropout stays
+        self.config = config
         size, width = encoder.hidden_size, config.head_width
         self.head = nn.Sequential(Head(size, width, nn.GELU()), Head(width, width, nn.GELU())) if width else nn.Identity()
         config.check_depth(len(layer_stack(encoder.model)))
         self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
         shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
         self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
-
-    @property
-    def loss_weights(self) -> dict[str, float]:
-        return {"regularisation": self.config.regularisation}
 
     def train(self, mode: bool = True) -> Self:
         """[DISAGREE 3.2] The released fit loop's ``train()`` reaches BERT_F and wakes its dropout."""
@@ -137,6 +126,60 @@ class SGBERT(Method):
             part.train(mode)
         return self
 
+    def views(self, c: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
+        """Before f: vectors c (B, d) and their positives, layers of BERT_F for the tokens ids, mask (B, L): (B, 1 + K, d),
+        K layers for SG-OPT, else 1."""
+        h = pooled_layers(self.teacher, ids, mask, self.pooling)[:, self.config.first_layer :]  # h_ik
+        if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
+            picked = torch.randint(h.shape[1], (len(h), 1), device=h.device)
+            h = h.take_along_dim(picked[..., None], dim=1)
+        return torch.cat([c[:, None], h], dim=1)
+
+    def loss(self, c: Tensor, h: Tensor) -> Tensor:
+        """The loss `config.loss` of vectors c (B, w) and positives h (B, K, w) behind f, gathered across workers."""
+        h_all, t, first = gather(h), self.config.temperature, offset(len(c))
+        match self.config.loss:
+            case "sg":
+                return losses.sg(c, h[:, 0], gather(c), h_all[:, 0], t, first)
+            case "opt1":
+                return losses.sg_opt1(c, gather(c), h_all[:, 0], t, first)
+            case "opt2":  # [DISAGREE 3.4]
+                formula = losses.sg_opt2_released if self.config.variant == "released" else losses.sg_opt2
+                return formula(c, h_all[:, 0], t, first)
+            case "opt3":
+                return losses.sg_opt3(c, h_all, t, first)
+
+    def distance(self, model: nn.Module) -> dict[str, Tensor]:
+        """L_reg, ||theta_F - theta_T||^2, of BERT_T; none with lambda 0."""
+        if self.config.regularisation == 0:
+            return {}
+        pairs = zip(model.parameters(), self.teacher.parameters(), strict=True)
+        trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0
+        return {"regularisation": losses.squared_distance(trained, fixed)}
+
+
+class SGBERT(Method):
+    """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 with back-translations.
+
+    BERT_T is `encoder`, its embeddings frozen; its vector c is what `encoder.pooling` says (the paper:
+    ``cls_before_pooler``), without a head. BERT_F is in `guide`; they share the frozen embeddings.
+    """
+
+    turns: tuple[tuple[str, ...], ...] = (("text",),)
+    sentence_encoder: TextEncoder
+
+    def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
+        if encoder.head is not None:
+            raise ValueError("encoder.pooling 'cls' has a head behind it and SG-BERT has none; use 'cls_before_pooler'")
+        encoder.embeddings.requires_grad_(False)  # its dropout stays
+        super().__init__()
+        self.sentence_encoder, self.config = encoder, config
+        self.guide = SelfGuidance(encoder, config)
+
+    @property
+    def loss_weights(self) -> dict[str, float]:
+        return {"regularisation": self.config.regularisation}
+
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
         ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
@@ -144,36 +187,15 @@ class SGBERT(Method):
             views = self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
         else:
             c = self.sentence_encoder.pooled(ids[:, 0], mask[:, 0])
-            h = pooled_layers(self.teacher, ids[:, -1], mask[:, -1], self.pooling)[:, self.config.first_layer :]  # h_ik
-            if self.config.loss != "opt3":  # sigma: one random layer per sentence and step
-                picked = torch.randint(h.shape[1], (len(h), 1), device=h.device)
-                h = h.take_along_dim(picked[..., None], dim=1)
-            views = torch.cat([c[:, None], h], dim=1)
-        z = self.head(views)  # one call: the gradient of its large weights is made once
+            views = self.guide.views(c, ids[:, -1], mask[:, -1])
+        z = self.guide.head(views)  # one call: the gradient of its large weights is made once
         return {"c": z[:, 0], "h": z[:, 1:]}
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        c, h = features["text"]["c"], features["text"]["h"]
-        h_all, t, first = gather(h), self.config.temperature, offset(len(c))
-        match self.config.loss:
-            case "sg":
-                loss = losses.sg(c, h[:, 0], gather(c), h_all[:, 0], t, first)
-            case "opt1":
-                loss = losses.sg_opt1(c, gather(c), h_all[:, 0], t, first)
-            case "opt2":  # [DISAGREE 3.4]
-                formula = losses.sg_opt2_released if self.config.variant == "released" else losses.sg_opt2
-                loss = formula(c, h_all[:, 0], t, first)
-            case "opt3":
-                loss = losses.sg_opt3(c, h_all, t, first)
-        return StepOutput({"text": loss})
+        return StepOutput({"text": self.guide.loss(features["text"]["c"], features["text"]["h"])})
 
     def penalties(self) -> dict[str, Tensor]:
-        """L_reg, ||theta_F - theta_T||^2; none with lambda 0."""
-        if self.config.regularisation == 0:
-            return {}
-        pairs = zip(self.sentence_encoder.model.parameters(), self.teacher.parameters(), strict=True)
-        trained, fixed = zip(*(pair for pair in pairs if pair[0].requires_grad), strict=True)  # of the others it is 0
-        return {"regularisation": losses.squared_distance(trained, fixed)}
+        return self.guide.distance(self.sentence_encoder.model)
 
     def _texts(self, tokens: Tensor) -> Tensor:
         if tokens.shape[1] != self.config.texts:

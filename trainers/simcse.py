@@ -70,15 +70,25 @@ class SimCSE(Method):
             encoder.add_head(only_trains=not config.supervised)
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
-        """``views`` (B, V, d). All views go through one forward, rows interleaved: x1, x1, x2, x2, ..."""
+        """``views`` (B, V, d) behind the head."""
+        return {"views": self.projected(self.pooled(batch))}
+
+    def pooled(self, batch: Batch) -> Tensor:
+        """Views (B, V, d) before the head. All go through one forward, rows interleaved: x1, x1, x2, x2, ..."""
         ids, mask = (self._views(batch[name]) for name in ("input_ids", "attention_mask"))
-        pooled = self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1))
-        return {"views": self.sentence_encoder.project(pooled).unflatten(0, ids.shape[:2])}
+        return self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
+
+    def projected(self, pooled: Tensor) -> Tensor:
+        """The same views (B, V, d) behind it."""
+        return self.sentence_encoder.project(pooled.flatten(0, 1)).unflatten(0, pooled.shape[:2])
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
-        z = features["text"]["views"]
+        return StepOutput({"text": self.text_loss(features["text"]["views"], batches["text"])})
+
+    def text_loss(self, z: Tensor, batch: Batch) -> Tensor:
+        """The loss of views z (B, V, d), gathered across workers."""
         z_all = gather(z)
-        loss = losses.simcse(
+        return losses.simcse(
             z[:, 0],
             z_all[:, 1],
             z_all[:, 2] if z.shape[1] == 3 else None,
@@ -86,7 +96,6 @@ class SimCSE(Method):
             self.text.hard_negative_log_weight,
             offset(len(z)),
         )
-        return StepOutput({"text": loss})
 
     def _views(self, tokens: Tensor) -> Tensor:
         given = tokens.shape[1]

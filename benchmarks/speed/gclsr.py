@@ -54,7 +54,7 @@ class Naive(nn.Module):
         encoder: Any = method.sentence_encoder
         self.row = {word: i for i, word in enumerate(encoder.words)}
         self.table, self.padding = encoder.table.cpu().numpy(), encoder.padding.cpu().numpy()
-        self.projector, self.predictor = method.projector, method.predictor
+        self.projector, self.predictor = method.groups.projector, method.groups.predictor
         self.convolutions = nn.ModuleList()
         for weight, bias in zip(encoder.cnn.weights, encoder.cnn.biases, strict=True):
             for part, shift in zip(weight.split(encoder.filters, 2), bias.split(encoder.filters), strict=True):

@@ -111,6 +111,10 @@ class CaptionedStream(StreamConfig):
         if self.templates and self.label == "cls" and (wrong := misnamed(shards.classes, self.classes)):
             raise ValueError(f"classes: {wrong}: {self.shards}")
 
+    def sentences(self, sample: RawSample) -> list[str]:
+        """One caption, or text made from the class, of those that there are."""
+        return [self._caption(sample, np.random.default_rng(0))]
+
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         return {"text": self._caption(sample, rng), **self.item(sample, rng)}
 

@@ -18,6 +18,7 @@ from models.pooling import pool
 logger = logging.getLogger(__name__)
 
 Single = Literal["cls", "mean", "max"]  # how the tokens of one layer become one vector
+Centring = Literal["centring", "standardise", "all-but-the-top"]
 SINGLE: tuple[Single, ...] = get_args(Single)
 NAMES = ("last2", "first-last", "first1-last", "wk", "wk-released")
 WINDOW, START = 2, 4  # SBERT-WK: layers on either side, and the first layer that is used
@@ -165,6 +166,29 @@ class PostProcessed:
             raise EvaluationError(f"{self.label} was fitted on texts; modality {modality!r} was asked for")
         vectors = self.encoded.encode(items)
         return self.transform(vectors).astype(np.float32) if len(vectors) else vectors
+
+
+class Centred(PostProcessed):
+    """Whitening's cheaper kin: the mean taken off (``centring``); then each dimension brought to variance 1
+    (``standardise``), or the first d / 100 principal axes left out (``all-but-the-top``, Mu and Viswanath 2018)."""
+
+    def __init__(
+        self, encoder: Encoder, sentences: Sequence[str], how: Centring = "centring", *, source: str = "given"
+    ) -> None:
+        super().__init__(encoder, sentences, how, source)
+        x = self.encoded.vectors.astype(np.float64)
+        width = x.shape[1]
+        self.mean, spread = x.mean(0), x.std(0)
+        self.matrix = np.eye(width)
+        if how == "standardise":
+            self.matrix /= np.where(spread > 0, spread, 1)
+        if how == "all-but-the-top":
+            axes = np.linalg.svd(x - self.mean, full_matrices=False)[2][: max(1, width // 100)]
+            self.matrix -= axes.T @ axes
+
+    def transform(self, vectors: np.ndarray) -> np.ndarray:
+        """(N, d) of vectors (N, d)."""
+        return (vectors - self.mean) @ self.matrix
 
 
 class Whitened(PostProcessed):

@@ -11,6 +11,8 @@ from evaluation.task import EvaluationError
 from pipelines.tables.table import Row, Table, Values
 
 AVERAGE = "Avg"
+LEVEL = 0.05
+"""Below it a corrected p tells two rows apart."""
 
 
 def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
@@ -48,11 +50,49 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
     if any(line[1] == "p" for line in lines):
         against = table.reference or "the baseline of the same encoder"
         notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
-    if style == "markdown":
-        marked = [lines[0], ["---", "---", *("---:" for _ in shown)], *lines[1:]]
-        body = "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in marked)
-        return "\n\n".join([body, *notes])
-    return "\n".join([tables.layout(lines), *notes])
+    body = _grid(lines, style)
+    return "\n\n".join([body, *notes]) if style == "markdown" else "\n".join([body, *notes])
+
+
+def verdicts(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
+    """A line a claim: the difference of the rows' means over the columns, its 95 % interval, p by Student's t over seeds,
+    corrected for the number of claims (Holm), and what follows: it holds, does not hold (it is the other way round), or the
+    two cannot be told apart.
+
+    A row that no seed changes is a number that the other's runs are tested against.
+    """
+    means = _with_average(values, columns, len(columns) > 1)
+    score = AVERAGE if len(columns) > 1 else columns[0]
+    runs = {row.label: means[row.label][score] for row in rows if row.label in means}
+    tested = [claim for claim in table.claims if runs.get(claim.row) and runs.get(claim.against)]
+    found = [_test(runs[claim.against], runs[claim.row]) for claim in tested]
+    p_values = statistics.holm([one.p for one in found if one is not None])
+    known = iter(p_values)
+    lines = [["claim", "effect", "95 % interval", "p", "verdict"]]
+    for claim, one in zip(tested, found, strict=True):
+        if one is None:
+            lines.append([claim.says, "-", "-", "-", "not told apart"])
+            continue
+        p = next(known)
+        verdict = "not told apart" if p >= LEVEL else "holds" if one.difference > 0 else "does not hold"
+        lines.append([claim.says, f"{one.difference:+.2f}", f"{one.low:+.2f} to {one.high:+.2f}", f"{p:.2g}", verdict])
+    test = f"two-sided Student t over seeds, Holm over {len(p_values)} claims, level {LEVEL}"
+    note = f"effect: on the mean over columns; p: {test}"
+    return f"{_grid(lines, style)}\n\n{note}"
+
+
+def _test(against: Sequence[float], values: Sequence[float]) -> statistics.TTest | None:
+    try:
+        return statistics.student_t(against, values) if len(against) > 1 else statistics.one_sample_t(against[0], values)
+    except EvaluationError:  # a single run, or runs that do not vary
+        return None
+
+
+def _grid(lines: Sequence[Sequence[str]], style: str) -> str:
+    if style != "markdown":
+        return tables.layout(lines)
+    marked = [lines[0], ["---", *("---:" for _ in lines[0][1:])], *lines[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in marked)
 
 
 def _with_average(values: Values, columns: Sequence[str], average: bool) -> Mapping[str, Mapping[str, Sequence[float]]]:

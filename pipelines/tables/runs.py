@@ -32,6 +32,7 @@ from pipelines.repeat import run_seed
 from pipelines.tables.offline import Offline
 from pipelines.tables.table import Row, Table, Values
 from trainers.engine.launch import resolve
+from trainers.engine.loop import lower_is_better
 from trainers.engine.tracking_server import environment_tags
 from trainers.recipe import Recipe, RecipeError
 
@@ -53,6 +54,8 @@ class Scale:
     mini: bool = False
     workers: int | None = None
     """Of every run; None: the recipe's."""
+    encoder: str | None = None
+    """What stands for the small encoder."""
 
     @property
     def offline(self) -> Offline:
@@ -80,6 +83,8 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
     recipe = recipe_of(row)
     if scale.mini:
         recipe = paper.mini(recipe, scale.offline)
+        if scale.encoder is not None and recipe.flat().get("encoder.path") == SMALL_ENCODER:
+            recipe = recipe.replace("encoder.path", scale.encoder)
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
@@ -178,8 +183,12 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         folder.mkdir(parents=True, exist_ok=True)
         prepare(recipe)
         recipe = registry.started(registry.load(row.recipe.partition("/")[0]), recipe)
+        if table.rates:
+            recipe = with_best_rates(recipe, table.rates, folder.parent)
+            folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
         summary = run_seed(recipe, seed, folder)
         data = {name: _digest(ShardSet.open(stream.shards)) for name, stream in recipe.streams.items()}
+        identity = resolve(recipe.replace("run.seed", 0)).identity()
         trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}
         trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
         spec = summary["export"] + row.suffix
@@ -208,6 +217,19 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(half, file)
     return scores
+
+
+def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> Recipe:
+    """The recipe with all its learning rates times the factor that gives the best score of its development task, of one run
+    each with the seed 0."""
+    (task,) = make_tasks([recipe.evaluation.select or ""], recipe.evaluation.data)
+    sign = -1 if lower_is_better(task) else 1
+    rates = {path: rate for path, rate in recipe.flat().items() if re.fullmatch(r"optim\.[^.]+\.lr", path)}
+    tried = {}
+    for factor in factors:
+        candidate = changed(recipe, {path: factor * rate for path, rate in rates.items()})
+        tried[factor] = run_seed(candidate, 0, folder / f"rates-{factor:g}")["best_score"], candidate
+    return max(tried.values(), key=lambda found: sign * found[0])[1]
 
 
 def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> tuple[dict[str, float], dict[str, Any]]:
@@ -245,9 +267,9 @@ def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
     """The model of an untrained row: at the small scale the small encoder in the published one's place."""
     if not scale.mini:
         return spec
-    if own := getattr(paper, "mini_model", None):
-        return str(own(spec, scale.offline))
-    return SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
+    own = getattr(paper, "mini_model", None)
+    found = str(own(spec, scale.offline)) if own else SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
+    return found.replace(SMALL_ENCODER, scale.encoder) if scale.encoder else found
 
 
 def _digest(shards: ShardSet) -> str:

@@ -22,6 +22,15 @@ figure is drawn from."""
 
 
 @dataclass(frozen=True)
+class Claim:
+    """What is said of two rows, and tested: that the first is better on average over the columns."""
+
+    says: str
+    row: str
+    against: str
+
+
+@dataclass(frozen=True)
 class Row:
     """A line of a table: a recipe that is trained, a model that is measured as it is, or neither, and why."""
 
@@ -70,6 +79,11 @@ class Table:
     """Width of the classifiers' hidden layer, as `evaluate.py --hidden`."""
     measure: Measure | None = None
     """What gives the columns, where they are no tasks."""
+    claims: tuple[Claim, ...] = ()
+    """What is tested, each with an effect, an interval, a p that is corrected for their number, and a verdict."""
+    rates: tuple[float, ...] = ()
+    """Factors on all learning rates: each is tried once for every trained row, and the best one on the development task is
+    the row's, for all its seeds. None: the recipes' rates."""
     mini: tuple[str, ...] | None = None
     """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
     same, without those whose data is not there."""

@@ -14,7 +14,7 @@ import pytest
 
 from data.pack import text_lines
 from data.shard_writer import Output, pack
-from evaluation.encoders.baselines import Whitened
+from evaluation.encoders.baselines import Centred, Whitened
 from evaluation.encoders.encoder import load_encoder
 from evaluation.encoders.flow import Flowed
 from evaluation.encoders.word_vectors import WordVectors
@@ -44,6 +44,7 @@ def test_every_part_of_a_spec(bert: Path) -> None:
         ("tiny@first-last", plain),
         ("tiny@first-last+whitening", Whitened(plain, ITEMS)),
         ("tiny@first-last+whitening5", Whitened(plain, ITEMS, 5)),
+        ("tiny@first-last+all-but-the-top", Centred(plain, ITEMS, "all-but-the-top")),
         ("tiny@first-last+flow", Flowed(plain, ITEMS, seed=3)),
         ("tiny+whitening5", Whitened(load_encoder(bert, "mean", "cpu"), ITEMS, 5)),
         ("tiny", load_encoder(bert, "mean", "cpu")),

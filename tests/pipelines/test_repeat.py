@@ -87,6 +87,14 @@ def test_table_against_another() -> None:
     assert lines[0].startswith("x/b, 3 seeds") and lines[6].startswith("other: x/a, 3 seeds")
 
 
+def test_the_whitened_start_is_a_column() -> None:
+    given = report("x/a", [40.0, 41.0], mr={"accuracy": [80.0, 81.0]})
+    given["values"]["baseline"] = {"lee": {"spearman": [44.0, 46.0]}}
+    lines = [" ".join(line.split()) for line in table(given).splitlines()]
+    assert "lee spearman 40.50 ± 0.71 45.00 ± 1.41 40.50 ± 0.71" in lines
+    assert "mr accuracy 80.50 ± 0.71 - 80.50 ± 0.71" in lines
+
+
 def test_the_average_over_tasks_has_sd_and_p() -> None:
     """NonLing-CSE's Table 3: 75.74 ± 0.90 against 76.96 ± 0.38 over five seeds of the average is p = .0235."""
 

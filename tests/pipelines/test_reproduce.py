@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,15 +17,16 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from evaluation.tasks.lee import lee
-from pipelines import reproduce
+from pipelines import multicse, reproduce, sgbert, visualcse
 from pipelines.downloads import maker
 from pipelines.parts import SMALL_ENCODER
-from pipelines.tables import runs
+from pipelines.tables import clip_mini, evidence, gclsr_mini, runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
-from pipelines.tables.render import render
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.render import render, verdicts
+from pipelines.tables.table import Claim, Row, Table, Values
 from trainers.engine import launch
+from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
 
 
@@ -121,6 +123,72 @@ def test_a_rendered_table() -> None:
     small = {label: dict(zip(("a", "b"), by_column.values(), strict=True)) for label, by_column in values.items()}
     stands_in = [line.split() for line in render(table, ("a", "b"), rows, small).splitlines()]
     assert stands_in[1:] == lines[1:]  # all but the heads
+
+
+def test_verdicts_of_claims() -> None:
+    """By scipy, with p times the number of claims that are not smaller (Holm)."""
+    seeds = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    a, b, c, d = (list(mean + seeds * sd) for mean, sd in ((50, 0.3), (52, 0.2), (49, 0.2), (50.1, 0.4)))
+    rows = (*(Row(label, "x") for label in "abcd"), Row("w", model="y"), Row("e", "x"))
+    said = (*(Claim(f"{row} beats a", row, "a") for row in "bcd"), Claim("b beats w", "b", "w"), Claim("not run", "e", "a"))
+    table = Table("t", ("mr", "cr"), rows, claims=said)
+    measured = {"a": a, "b": b, "c": c, "d": d, "w": [51.0], "e": []}
+    values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
+    lines = verdicts(table, ("mr", "cr"), rows, values).splitlines()[2:6]
+    p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
+    corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
+    for line, value, verdict in zip(lines, corrected, ("holds", "does not hold", "not told apart", "holds"), strict=True):
+        assert re.search(rf" {value:.2g} +{verdict}$", line)
+    interval = stats.ttest_ind(b, a).confidence_interval(0.95)
+    assert f"+2.00  {interval.low:+.2f} to {interval.high:+.2f}" in lines[0]
+    known = stats.ttest_1samp(b, 51.0).confidence_interval(0.95)
+    assert f"+1.00  {known.low - 51:+.2f} to {known.high - 51:+.2f}" in lines[3]
+
+
+class Names(Offline):
+    """Data at hand that is not packed."""
+
+    def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
+        return name
+
+
+@pytest.mark.parametrize("key", evidence.TABLES)
+def test_evidence_at_the_small_scale(key: str, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Settings fit together, rows differ, and none has more compute than the plain contrast."""
+    monkeypatch.setattr(clip_mini, "pack_all", lambda offline: None)
+    monkeypatch.setattr(gclsr_mini, "word_vectors", lambda offline: "vectors")
+    offline, table = Names(datasets, tmp_path / "shards"), evidence.TABLES[key]
+    small = {row.label: evidence.mini(runs.recipe_of(row), offline) for row in table.rows if row.recipe}
+    for recipe in small.values():
+        check_settings(recipe)
+        assert recipe.evaluation.select
+        if recipe.paper not in ("gclsr", "cyclip", "mocoutrl"):
+            assert recipe.run.max_steps == pytest.approx(evidence.STEPS * evidence.share_of_contrast(recipe), abs=1)
+    assert len({recipe.replace("name", "x").identity() for recipe in small.values()}) == len(small)
+    assert {claim.row for claim in table.claims} | {claim.against for claim in table.claims} <= {r.label for r in table.rows}
+
+
+def test_compute_of_a_step_in_tokens() -> None:
+    """64 sentences of 32 tokens twice, 48 digits of 16 patches and [CLS] twice; a teacher's layers forward alone."""
+    digits = 48 * 2 * 17 * 3 / (64 * 2 * 32 * 3)
+    assert evidence.share_of_contrast(visualcse.demo()) == pytest.approx(1 / (1 + digits))
+    shares = {name: evidence.share_of_contrast(multicse.small(name)) for name in ("text", "guidance", "synonyms", "images")}
+    assert shares == pytest.approx({"text": 1, "guidance": 6 / 7, "synonyms": 6 / 9, "images": 1 / (1 + digits)})
+    assert evidence.share_of_contrast(sgbert.demo()) == pytest.approx(6 / 4)
+
+
+def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe, tried = visualcse.demo(), []
+
+    def scored(candidate: Recipe, seed: int, output: Path) -> dict[str, Any]:
+        rates = tuple(candidate.flat()[f"optim.{turn}.lr"] for turn in ("text", "image"))
+        tried.append((seed, output.name, rates))
+        return {"best_score": {5e-5: 40.0, 5e-4: 42.0, 1e-3: 41.0}[round(rates[0], 8)]}
+
+    monkeypatch.setattr(runs, "run_seed", scored)
+    assert runs.with_best_rates(recipe, (0.1, 1.0, 2.0), tmp_path) == recipe
+    assert [seed for seed, *_ in tried] == [0, 0, 0] and len({name for _, name, _ in tried}) == 3
+    assert [image for *_, (_, image) in tried] == pytest.approx([1.5e-6, 1.5e-5, 3e-5])
 
 
 def encoders() -> list[str]:

@@ -63,7 +63,7 @@ def test_runs_and_leaves_the_student_alone_in_the_checkpoint(guided: Recipe, pos
             assert not [key for key in file.keys() if "teacher" in key]  # noqa: SIM118
     loaded = load_method(checkpoint)
     assert isinstance(loaded, SGBERT)
-    for ours, theirs in zip(loaded.teacher.parameters(), method.teacher.parameters(), strict=True):
+    for ours, theirs in zip(loaded.guide.teacher.parameters(), method.guide.teacher.parameters(), strict=True):
         assert torch.equal(ours, theirs)  # rebuilt from encoder.path
 
 

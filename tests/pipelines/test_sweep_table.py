@@ -7,6 +7,8 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
+from evaluation.statistics import Summary
+from pipelines.sweep import _last_words
 from pipelines.sweep_table import SweepTable, final_table, status_line, table
 from trainers.tuning.trials import Status, Trial
 
@@ -73,3 +75,21 @@ def test_the_best_the_recipe_as_it_stands_and_what_failed_at_the_end() -> None:
         "trials with lower scores: 1",
         "trial 4 failed: NonFiniteLoss: text is [bold]nan[/bold]",
     ]
+
+
+def test_held_out_scores_stand_beside_the_start_and_its_whitening() -> None:
+    scores = {"lee": {"spearman": Summary(48.0, None, 1)}, "mr": {"accuracy": Summary(70.0, None, 1)}}
+    summary = {
+        "before": {"lee": {"spearman": 40.0}, "mr": {"accuracy": 60.0}},
+        "baseline": {"lee": {"spearman": 44.0}},
+        "held_out": {"best": scores, "as it stands": scores},
+        "best": {"trial": 3, "score": 50.0, "pipeline": "simcse"},
+        "as_it_stands": {"score": None},
+        "trials": dict.fromkeys(("finished", "stopped", "failed"), 1),
+        **dict.fromkeys(("metric", "recipe", "export", "model", "mlflow_run_id", "tracking_uri"), "x"),
+    }
+    lines = [line.split() for line in _last_words(summary).splitlines()]
+    assert ["lee", "spearman", "40.00", "44.00", "48.00", "48.00"] in lines
+    assert ["mr", "accuracy", "60.00", "-", "70.00", "70.00"] in lines
+    lines = [line.split() for line in _last_words(summary | {"baseline": {}}).splitlines()]
+    assert ["lee", "spearman", "40.00", "48.00", "48.00"] in lines

@@ -49,7 +49,7 @@ def test_disagree_5_4_each_view_predicts_the_other() -> None:
     made.double()
     made.sentence_encoder.table = made.sentence_encoder.table.double()
     total: Any = 0.0
-    z, p = made.projections(made.encode("text", given).values())
+    z, p = made.groups.projections(made.encode("text", given).values())
     for view in (0, 1):
         for row_p, row_z in zip(p[:, view], z[:, 1 - view].detach(), strict=True):
             for start in range(0, 16, 4):
@@ -96,10 +96,10 @@ def test_without_stop_gradient_the_vectors_collapse(caplog: pytest.LogCaptureFix
 def test_batchnorm_sees_the_views_apart() -> None:
     """Each view alone through the same layers gives the same projections: its statistics are its own."""
     made, given = method(augmentation="none"), batch(views=2)
-    both = made.projections(made.encode("text", given).values())[0]
+    both = made.groups.projections(made.encode("text", given).values())[0]
     for view in (0, 1):
         one = given.replace(**{n: t[:, view : view + 1] for n, t in given.tensors.items()})
-        alone = made.projections(made.encode("text", one).values())[0]
+        alone = made.groups.projections(made.encode("text", one).values())[0]
         assert torch.allclose(alone[:, 0], both[:, view], atol=1e-6)
 
 
@@ -133,10 +133,10 @@ def test_disagree_5_1_attention_in_training_only_or_always(variant: Any, always:
 @pytest.mark.parametrize(("variant", "norms"), [("paper", 2), ("released", 3), ("fixed", 3)])
 def test_disagree_5_3_batchnorm_at_the_end_of_the_projector(variant: Any, norms: int) -> None:
     made = method(variant=variant)
-    kinds = [type(part) for part in made.projector]
+    kinds = [type(part) for part in made.groups.projector]
     assert kinds.count(nn.BatchNorm1d) == norms and kinds.count(nn.ReLU) == 2
     assert kinds[-1] is (nn.Linear if variant == "paper" else nn.BatchNorm1d)
-    assert [type(part) for part in made.predictor] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+    assert [type(part) for part in made.groups.predictor] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
 
 
 def test_sgd_equals_its_definition() -> None:
@@ -153,7 +153,7 @@ def test_sgd_equals_its_definition() -> None:
         m = 0.9 if step < 2 else 0.5
         torch.manual_seed(step)
         for name, p in made.named_parameters():
-            lr = 1.0 if name.startswith("predictor") else rate
+            lr = 1.0 if name.startswith("groups.predictor") else rate
             p.grad = torch.randn_like(p)
             g = p.grad.double() + 0.01 * weights[name]
             speeds[name] = g if step == 0 else m * speeds[name] + g

@@ -75,8 +75,8 @@ def fingerprint(module: nn.Module | None) -> str:
 def _expected(method: SGBERT, batch: Batch, positives: Tensor) -> Tensor:
     """The loss from the student's [CLS] and given positives (B, K, d), each through the one head."""
     encoder = method.sentence_encoder
-    c = method.head(encoder.model(**text(batch)).last_hidden_state[:, 0])
-    h = method.head(positives)
+    c = method.guide.head(encoder.model(**text(batch)).last_hidden_state[:, 0])
+    h = method.guide.head(positives)
     formula = {
         "sg": lambda: losses.sg(c, h[:, 0], c, h[:, 0], 0.2),
         "opt1": lambda: losses.sg_opt1(c, c, h[:, 0], 0.2),
@@ -88,7 +88,7 @@ def _expected(method: SGBERT, batch: Batch, positives: Tensor) -> Tensor:
 
 def _teacher_layers(method: SGBERT, tokens: dict[str, Tensor]) -> Tensor:
     """All hidden states of BERT_F (B, l + 1, d), max over the tokens that are not padding."""
-    states = method.teacher(**tokens, output_hidden_states=True).hidden_states
+    states = method.guide.teacher(**tokens, output_hidden_states=True).hidden_states
     rows = range(len(tokens["input_ids"]))
     lengths = tokens["attention_mask"].sum(1).tolist()
     return torch.stack([torch.stack([layer[i, : lengths[i]].max(0).values for layer in states]) for i in rows])
@@ -157,7 +157,7 @@ def test_disagree_3_1_released_default_is_mean_pooling() -> None:
         method = sgbert(variant=variant, head_width=0)
         views[variant] = method.encode("text", batch)["h"]
         pooling: Pooling = "mean" if variant == "released" else "max"
-        assert torch.equal(views[variant], pooled_layers(method.teacher, **text(batch), pooling=pooling))
+        assert torch.equal(views[variant], pooled_layers(method.guide.teacher, **text(batch), pooling=pooling))
     assert torch.equal(views["paper"], views["fixed"]) and not torch.allclose(views["paper"], views["released"])
     asked = sgbert(variant="released", pooling="max", head_width=0)
     assert torch.equal(asked.encode("text", batch)["h"], views["paper"])
@@ -219,14 +219,14 @@ def test_teacher_views_are_its_hidden_states_pooled(family: str) -> None:
 def test_teacher_never_changes_and_is_no_part_of_training() -> None:
     """Neither weights nor gradients, optimizer groups or checkpoint; the frozen embeddings are held once for both."""
     method = sgbert(dropout=0.1)
-    before, layer0 = fingerprint(method.teacher), fingerprint(method.sentence_encoder.embeddings)
+    before, layer0 = fingerprint(method.guide.teacher), fingerprint(method.sentence_encoder.embeddings)
     train(method, tiny_encoder.text_batch(6), steps=3, lr=1e-2)
-    assert fingerprint(method.teacher) == before and fingerprint(method.sentence_encoder.embeddings) == layer0
+    assert fingerprint(method.guide.teacher) == before and fingerprint(method.sentence_encoder.embeddings) == layer0
     trained = {id(p) for params in method.param_groups("text").values() for p in params}
-    own = {id(p) for p in (*method.sentence_encoder.model.encoder.parameters(), *method.head.parameters())}
+    own = {id(p) for p in (*method.sentence_encoder.model.encoder.parameters(), *method.guide.head.parameters())}
     assert trained == own and not any("teacher" in name for name in method.state_dict())
     shared = {p.data_ptr() for p in method.sentence_encoder.embeddings.parameters()}
-    assert {p.data_ptr() for p in method.teacher.get_submodule("embeddings").parameters()} == shared
+    assert {p.data_ptr() for p in method.guide.teacher.get_submodule("embeddings").parameters()} == shared
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def both(folder: str, width: int) -> tuple[SGBERT, Plain]:
     with torch.no_grad():
         for parameter in learned(method):
             parameter.add_(torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype), alpha=0.03)
-        for theirs, ours in zip(plain.head.parameters(), method.head.parameters(), strict=True):
+        for theirs, ours in zip(plain.head.parameters(), method.guide.head.parameters(), strict=True):
             theirs.copy_(ours)
     plain.student.model.load_state_dict(method.sentence_encoder.model.state_dict(), strict=False)  # we have no pooler
     return method, plain
@@ -51,7 +51,7 @@ def learned(module: nn.Module) -> list[nn.Parameter]:
 
 
 def pairs(method: SGBERT, plain: Plain) -> list[tuple[nn.Parameter, nn.Parameter]]:
-    ours = learned(method.sentence_encoder) + learned(method.head)
+    ours = learned(method.sentence_encoder) + learned(method.guide.head)
     return list(zip(ours, learned(plain.student) + learned(plain.head), strict=True))
 
 

@@ -17,7 +17,10 @@ SPACES = every()
 
 
 def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
-    """The spaces for a recipe: of those for NLI sentences the ones whose stream it has."""
+    """The spaces for a recipe: of those for NLI sentences the ones whose stream it has, of MultiCSE's those of its turn."""
+    if pipeline == "multicse":
+        own = {name: space for name, space in SPACES[pipeline].items() if f"optim.{next(iter(recipe.turns))}.lr" in space}
+        return {name: space for name, space in own.items() if name != "synonyms" or recipe.streams["text"].kind == "triplet"}
     streams = [f"{name.replace('_', '-')}-" for name in recipe.streams if name.startswith("nli")]
     return {
         name: space
@@ -30,7 +33,7 @@ def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
 def test_spaces_fit_their_recipes(pipeline: str) -> None:
     """Each space the recipes with its streams, of which one a kind is tried; the wide one also Optuna and PBT."""
     made = [make() for make in importlib.import_module(f"pipelines.{pipeline}").RECIPES.values()]
-    recipes = {tuple(recipe.streams): recipe for recipe in made[::-1]}
+    recipes = {tuple((name, stream.kind) for name, stream in recipe.streams.items()): recipe for recipe in made[::-1]}
     used = set()
     for recipe in recipes.values():
         for name, space in fitting(pipeline, recipe).items():

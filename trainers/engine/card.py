@@ -168,7 +168,8 @@ def _training_table(recipe: Mapping[str, Any]) -> str:
 
 
 def _number_table(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str, float]] | None) -> str:
-    before, after = numbers.get("before") or {}, numbers.get("after") or {}
+    before, baseline, after = (numbers.get(name) or {} for name in ("before", "baseline", "after"))
+    columns = ["before", *(["baseline"] if baseline else []), "after"]
     rows = []
     for task in [*after, *(task for task in before if task not in after)]:
         for metric in SHOWN:
@@ -176,13 +177,15 @@ def _number_table(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str
             if pair == [None, None]:
                 continue
             change = "" if None in pair else f"{pair[1] - pair[0]:+.2f}"
-            rows.append([task, metric, *("" if value is None else f"{value:.2f}" for value in pair), change])
+            values = [pair[0], *([baseline.get(task, {}).get(metric)] if baseline else []), pair[1]]
+            cells = [*("" if value is None else f"{value:.2f}" for value in values), change]
             if whitened is not None:
                 last = whitened.get(task, {}).get(metric)
-                rows[-1].append("" if last is None else f"{last:.2f}")
+                cells.append("" if last is None else f"{last:.2f}")
+            rows.append([task, metric, *cells])
     if not rows:
         return "None were measured."
-    head = ["task", "metric", "before", "after", "change", *(["whitened"] if whitened is not None else [])]
+    head = ["task", "metric", *columns, "change", *(["whitened"] if whitened is not None else [])]
     table = _table(head, rows)
     shown = {row[1] for row in rows}
     notes = [
@@ -194,6 +197,8 @@ def _number_table(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str
         )
     if whitened is not None:
         notes.append("Before and after are of the trained weights; this folder, with its last layer, is `whitened`.")
+    if baseline:
+        notes.append("Baseline is what the encoder of before gives after whitening on training text, without training.")
     if "loss" in shown:
         notes.append("The loss is the contrastive one, and smaller is better.")
     untrained = " They are those that training began with: no later ones scored higher." if numbers["best_step"] == 0 else ""

@@ -301,7 +301,7 @@ def deliver(
     from trainers.engine.hub import push
 
     export, method = output / EXPORT, load_method(checkpoint)
-    numbers = {"before": result["before"], "after": result["after"], "best_step": result["best_step"]}
+    numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
     data = describe_shards_of(recipe)
     facts = json.loads(recipe.to_json()), data, numbers, library_versions()
 

@@ -19,8 +19,9 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 from data.stream import Reader
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.registry import make_tasks
-from evaluation.task import Task, evaluate
+from evaluation.task import Task, encode_once, evaluate
 from trainers.engine import callbacks, checkpoint
+from trainers.engine.baseline import whitened
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
@@ -82,6 +83,8 @@ class Engine:
         """The newest score of the first development task, for the progress line."""
         self.best: dict[str, Tensor] | None = None
         self.before: dict[str, dict[str, float]] = {}
+        self.baseline: dict[str, dict[str, float]] = {}
+        """The same after whitening, which takes no training."""
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
         """The first `NAMED` samples of each stream that were left out; `skips` counts all."""
         self.skips = dict.fromkeys(recipe.streams, 0)
@@ -105,8 +108,11 @@ class Engine:
                 if self.log:
                     self.log.resume(folder)
         if self.step == 0:
-            self.before = evaluate(self.final, self.encoder)
+            start = encode_once(self.final, self.encoder)
+            self.before = evaluate(self.final, start)
             self._log_scores("untrained", self.before)
+            self.baseline = whitened(self.recipe, self.final, start, self._samples())
+            self._log_scores("untrained_whitened", self.baseline)
             self._evaluate()
             if not self.recipe.evaluation.choose_untrained:
                 self.best_score, self.best = -math.inf, None
@@ -125,6 +131,7 @@ class Engine:
         window.restore(self.carried)
         while not self.done:
             with watchdog.step(self.step):
+                self.method.progress = self.step / self.steps
                 self.stepper(self.step, readers, window)
                 self.step += 1
                 self.method.after_step(self.step)
@@ -174,6 +181,10 @@ class Engine:
             for name, config in recipe.streams.items()
             if any(name in streams for streams in self.recipe.turns.values())
         }
+
+    def _samples(self) -> int:
+        """Samples of the leading stream that the run reads."""
+        return self.steps * self.recipe.streams[self.recipe.lead].batch_size * self.recipe.run.accumulation
 
     def _evaluate(self) -> bool:
         """Score the development tasks; remember the best weights. True when this step is the best so far."""
@@ -232,6 +243,7 @@ class Engine:
         step, score = self._chosen()
         return {
             "before": self.before,
+            "baseline": self.baseline,
             "after": after,
             "steps": self.step,
             "best_step": step,
@@ -280,6 +292,7 @@ class Engine:
             "seconds": self.seconds,
             "evaluation_seconds": self.evaluation_seconds,
             "before": self.before,
+            "baseline": self.baseline,
             "positions": positions,
             "skipped": {name: [list(item) for item in items] for name, items in self.skipped.items()},
             "skips": self.skips,
@@ -303,6 +316,7 @@ class Engine:
         if self.average is not None:
             self.average.n_averaged.fill_(state["step"])
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
+        self.baseline = state.get("baseline", {})
         self.done = state["done"] or self.step >= self.steps
         self.evaluation_seconds = state["evaluation_seconds"]
         self.best_score, self.best_step, self.bad_rounds, self.last_score = state["best"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.method import Method
+from trainers.method import Method, Schedule, decay
 from trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
 
@@ -18,7 +18,7 @@ def warm_steps(warmup: float, steps: int) -> float:
     return warmup * steps if warmup < 1 else warmup
 
 
-def schedule_factor(config: ScheduleConfig, kind: str, steps: int, step: int, warmup: float | None = None) -> float:
+def schedule_factor(config: ScheduleConfig, kind: Schedule, steps: int, step: int, warmup: float | None = None) -> float:
     """Factor on the learning rate at `step` of `steps`: linear warm-up (of the config, unless another one is given), then
     linear, cosine or constant."""
     warm = warm_steps(config.warmup if warmup is None else warmup, steps)
@@ -26,7 +26,7 @@ def schedule_factor(config: ScheduleConfig, kind: str, steps: int, step: int, wa
     if step < warm:
         return (step + 1) / math.ceil(warm)
     share = (step - warm) / max(1.0, steps - warm)
-    return {"linear": max(0.0, 1 - share), "cosine": 0.5 * (1 + math.cos(math.pi * share)), "constant": 1.0}[kind]
+    return decay(kind, share)
 
 
 def by_depth(method: Method, params: list[nn.Parameter], decay: float) -> list[tuple[int, list[nn.Parameter]]]:

@@ -18,7 +18,8 @@ from ray import tune
 
 from evaluation import statistics
 from evaluation.registry import make_tasks
-from evaluation.task import evaluate
+from evaluation.task import Encoded, Task, encode_once, evaluate
+from trainers.engine.baseline import whitened
 from trainers.engine.checkpoint import build_method, load_method, module_encoder
 from trainers.engine.launch import deliver
 from trainers.engine.store import Store
@@ -75,9 +76,14 @@ def held_out(recipe: Recipe, folders: Mapping[int, Path]) -> list[Scores]:
 
 
 def _final_scores(recipe: Recipe, method: Method) -> Scores:
+    tasks, start = _encoded(recipe, method)
+    return evaluate(tasks, start)
+
+
+def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     tasks = make_tasks(recipe.evaluation.final, recipe.evaluation.data)
-    return evaluate(tasks, module_encoder(method.to(device).eval(), device))
+    return tasks, encode_once(tasks, module_encoder(method.to(device).eval(), device))
 
 
 def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summary]]:
@@ -121,8 +127,11 @@ def deliver_best(
         if (folder / "journal.jsonl").exists():
             shutil.copy(folder / "journal.jsonl", output)
         after = held_out(recipe, folders)
+        tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
+        samples = trial.steps * recipe.streams[recipe.lead].batch_size
         outcome = {
-            "before": _final_scores(recipe, build_method(recipe, output / "checkpoint")),
+            "before": evaluate(tasks, start),
+            "baseline": whitened(recipe, tasks, start, samples),
             "after": after[0],
             "steps": trial.step,
             "best_step": best_step(trial),

@@ -20,7 +20,7 @@ from PIL import Image
 from pydantic import ValidationError
 
 from data.errors import DataError
-from data.shards import RawSample, ShardSet
+from data.shards import RawSample, ShardSet, read
 from data.stream import Reader
 from data.streams.inputs import AudioInput, ImageInput
 from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream, misnamed
@@ -112,6 +112,13 @@ def test_a_pass_draws_one_of_the_samples_own_captions(images: ImageTextStream) -
     assert sum(len(set(draws)) > 1 for draws in per_sample.values()) == 24  # another pass, another caption
     counts = np.bincount([draw for draws in per_sample.values() for draw in draws], minlength=CAPTIONS)
     assert counts.min() > 45 and counts.sum() == 288  # 72 each, if fair
+
+
+def test_captions_are_read_before_training(images: ImageTextStream) -> None:
+    (shard,) = images.open().shards
+    samples = [sample for sample in read(shard, [0, 7]) if isinstance(sample, RawSample)]
+    first, eighth = (images.sentences(sample) for sample in samples)
+    assert len(first) == len(eighth) == 1 and first[0].startswith("item 0 ") and eighth[0].startswith("item 7 ")
 
 
 def test_equal_seeds_are_equal_runs_and_a_start_continues_one(images: ImageTextStream) -> None:

@@ -13,6 +13,7 @@ import torch
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
 from sklearn.decomposition import PCA
+from sklearn.preprocessing import StandardScaler
 from torch import Tensor
 from transformers import (
     AutoModel,
@@ -26,7 +27,7 @@ from transformers import (
 )
 
 from evaluation.encoders import layers
-from evaluation.encoders.baselines import Whitened
+from evaluation.encoders.baselines import Centred, Centring, Whitened
 from evaluation.encoders.encoder import load_encoder
 from evaluation.task import EvaluationError, Task, evaluate
 from evaluation.tasks.geometry import GeometryTask
@@ -184,6 +185,20 @@ def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFix
     np.testing.assert_allclose(np.cov(encoder.encode(few), rowvar=False), np.eye(9), atol=1e-5)
     with pytest.raises(EvaluationError, match="9 of 16"):
         Whitened(Bag(), few, 10)
+
+
+@pytest.mark.parametrize("how", ["centring", "standardise", "all-but-the-top"])
+def test_cheaper_than_whitening(how: Centring) -> None:
+    """By scikit-learn's scaler and principal components, of sentences that were not fitted on."""
+    items, new = list(dict.fromkeys(texts(300))), ["a dog in the red car", "food"]
+    x, y = Bag().encode(items), Bag().encode(new)
+    want = StandardScaler(with_std=how == "standardise").fit(x).transform(y)
+    if how == "all-but-the-top":  # one of 16 dimensions
+        pca = PCA(1).fit(x)
+        want = y - pca.mean_ - pca.transform(y) @ pca.components_
+    encoder = Centred(Bag(), items, how)
+    np.testing.assert_allclose(encoder.encode(new), want, atol=1e-5)
+    assert encoder.protocol["post_processing"] == how
 
 
 # --------------------------------------------------------------------------------------------------------- layer curves

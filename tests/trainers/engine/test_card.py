@@ -75,6 +75,8 @@ def test_numbers_data_and_use() -> None:
     _, body = split(model_card(RECIPE, DATA, NUMBERS, {"torch": "2.13.0", "python": "3.11.0"}, TEXT))
     assert "| lee | spearman | 14.25 | 22.50 | +8.25 |" in body
     assert "| sts12 | spearman |  | 61.23 |  |" in body
+    whitened = {**NUMBERS, "baseline": {"lee": {"spearman": 20.0}}}
+    assert "| lee | spearman | 14.25 | 20.00 | 22.50 | +8.25 |" in split(model_card(RECIPE, DATA, whitened, {}, TEXT))[1]
     assert "| wiki | 73,604 | CC BY-SA 4.0 | https://example.org/a\\|b |" in body
     assert "| mine | unknown | unknown | unknown |" in body
     assert "## Model\n\nTwo layers." in body and "| epochs | 2.0 |" in body

@@ -9,22 +9,26 @@ from pathlib import Path
 from shutil import which
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 import trainers.engine.loop
+from evaluation.tasks.lee import lee
 from tests.small import text_only
-from trainers.engine.checkpoint import load_method
+from trainers.engine.checkpoint import build_method, load_method, module_encoder
 from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.optim import schedule_factor
 from trainers.engine.output import store_of
+from trainers.engine.prepare import sentences
 from trainers.engine.progress import render
 from trainers.engine.step import NonFiniteLoss
 from trainers.engine.window import Window
-from trainers.method import StepOutput
+from trainers.method import Schedule, StepOutput
 from trainers.recipe import OptimConfig, Recipe
 
 
@@ -103,6 +107,26 @@ def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: P
     for step in (4, 5, 6):
         assert resumed.losses()[step] == whole.losses()[step]
     same_weights(before.method, after.method)
+    assert after.baseline == before.baseline and after.baseline.keys() == {"lee"}
+
+
+def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Path) -> None:
+    """By the inverse root of the covariance of all 80 sentences, where the engine takes principal axes."""
+    _, result, _ = run(recipe)
+    encoder = module_encoder(build_method(recipe).eval(), torch.device("cpu"))
+    text = list(sentences(recipe))
+    fitted = encoder.encode(list(dict.fromkeys(text))).astype(np.float64)
+    values, axes = np.linalg.eigh(np.cov(fitted.T))
+    kept = values > 1e-10 * values[-1]
+    matrix = axes[:, kept] / np.sqrt(values[kept]) @ axes[:, kept].T
+    pairs = lee("lee").pairs
+    a, b = ((encoder.encode(list(side)) - fitted.mean(0)) @ matrix for side in (pairs.first, pairs.second))
+    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    assert len(text) == 80 and result["baseline"].keys() == {"lee"}
+    assert result["baseline"]["lee"]["spearman"] == pytest.approx(100 * stats.spearmanr(cosines, pairs.gold)[0], abs=0.01)
+    few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8)
+    few = few.replace("run.output", str(tmp_path / "few"))
+    assert engine(few, Memory()).run()["baseline"] == {}, "8 sentences for 16 dimensions"
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -284,7 +308,7 @@ def test_a_non_finite_loss_names_turn_stream_and_samples(recipe: Recipe) -> None
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])
-def test_schedules_are_those_of_transformers(kind: str) -> None:
+def test_schedules_are_those_of_transformers(kind: Schedule) -> None:
     """Theirs begins at 0, so its step 1 is our step 0."""
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))])
     theirs = get_scheduler(kind, optimizer, num_warmup_steps=10, num_training_steps=100).lr_lambdas[0]

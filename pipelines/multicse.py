@@ -1,0 +1,111 @@
+"""MultiCSE: the published methods together. Text beside images and sounds, guidance, synonyms, groups, cycles, whitening."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+if not __package__:  # run as a file: this clone comes first, not an installed copy
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.streams.text import TextStream
+from data.streams.triplets import TripletTextStream
+from pipelines import nonlingcse, parts
+from pipelines.cli import main
+from trainers.method import turn_name
+from trainers.multicse import MultiCSEConfig
+from trainers.nonling import NonLingSettings
+from trainers.recipe import Recipe
+
+
+class Part(NamedTuple):
+    """A recipe in a line: the streams beside the text, and what it changes."""
+
+    about: str
+    kinds: tuple[str, ...] = ()
+    changes: dict[str, Any] = {}
+    synonyms: bool = False
+
+
+PARTS = {
+    "text": Part("SimCSE alone"),
+    "images": Part("text and unpaired images", ("image",)),
+    "sounds": Part("text and unpaired sounds", ("audio",)),
+    "images-sounds": Part("text, images and sounds", ("image", "audio")),
+    "guidance": Part("text and self-guidance", changes={"method.guidance": 1.0}),
+    "synonyms": Part("text with synonyms as positives and antonyms as hard negatives", synonyms=True),
+    "grouped": Part("text and the grouped cosine", changes={"method.grouped": 0.1}),
+    "cyclic": Part("text and images with cyclic consistency", ("image",), {"method.cyclic": 1.0}),
+    "whitened": Part("text, whitened before the cosine", changes={"method.shrinkage": 0.5}),
+}
+WEIGHTS = {"image": 0.05, "audio": 0.01}
+"""Of the released NonLing-CSE, for the sum of equation 1."""
+CHOSEN = "images"
+"""The part that the demo is."""
+
+
+def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
+    """`base`, a recipe of NonLing-CSE with images and sounds, with the streams and parts of `PARTS[name]`, all in one turn.
+
+    lexicon: of synonyms, `small` or none for WordNet.
+    """
+    part, given = PARTS[name], base.method
+    assert isinstance(given, NonLingSettings)
+    method = MultiCSEConfig(text=given.text, **{kind: getattr(given, kind) for kind in part.kinds})
+    kinds = (*part.kinds, "text")
+    changes: dict[str, Any] = {
+        "method": method,
+        "streams": {kind: base.streams[kind] for kind in kinds},
+        "optim": {turn_name(kinds): base.optim["text"]},
+    }
+    recipe = base.model_copy(update=changes)
+    changes = {f"method.{kind}.weight": WEIGHTS[kind] for kind in part.kinds} | part.changes
+    if part.synonyms:
+        text = recipe.streams["text"]
+        assert isinstance(text, TextStream)
+        shape = {"shards": text.shards, "batch_size": text.batch_size, "max_length": text.max_length}
+        changes["streams.text"] = TripletTextStream(**shape, lexicon=lexicon, without_candidate="keep")
+        changes["method.text.supervised"] = True
+    return parts.changed(recipe, changes)
+
+
+def small(name: str) -> Recipe:
+    """`PARTS[name]` in minutes on a laptop, offline."""
+    return composed(nonlingcse.offline("nonlingcse").replace("name", "multicse/demo"), name, "small")
+
+
+def bert_base(name: str) -> Recipe:
+    """`PARTS[name]` from BERT-base, with the batches and the rate of NonLing-CSE's Table 1."""
+    return composed(nonlingcse.bert_base().replace("name", "multicse/bert-base"), name, None)
+
+
+def demo() -> Recipe:
+    """Minutes on a laptop, offline: sentences of Wikipedia, scanned digits, the small encoder of this project."""
+    return small(CHOSEN).replace("run.output", "runs/multicse/demo")
+
+
+def smoke() -> Recipe:
+    """Eight steps of everything at once: what tests run."""
+    everything = small("images-sounds")
+    changes = {path: value for part in PARTS.values() for path, value in part.changes.items()}
+    triplets = small("synonyms").streams["text"]
+    changes |= {"streams.text": triplets, "method.text.supervised": True, "method.schedule": "cosine"}
+    return parts.smoke(parts.changed(everything, changes))
+
+
+def _row(make: Callable[[str], Recipe], name: str, prefix: str, where: str) -> Callable[[], Recipe]:
+    return parts.row(partial(make, name), f"{prefix}{name}", {}, f"{where}: {PARTS[name].about}.")
+
+
+RECIPES: dict[str, Callable[[], Recipe]] = {
+    "demo": demo,
+    "smoke": smoke,
+    **{name: _row(small, name, "", "Offline") for name in PARTS},
+    **{f"bert-base-{name}": _row(bert_base, name, "bert-base-", "BERT-base, a million sentences") for name in PARTS},
+}
+
+if __name__ == "__main__":
+    main(RECIPES, __doc__)

@@ -1,0 +1,177 @@
+"""The main claim of each paper, and of MultiCSE: five seeds, one budget of compute, settings chosen alike, a verdict.
+
+For every trained row the same few learning rates are tried on the development task. Steps are counted so that all rows of a
+table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLIP; GCLSR's: as GCLSR).
+"""
+
+from __future__ import annotations
+
+import gzip
+from itertools import islice
+from typing import Any
+
+from evaluation.load import CENTRING
+from pipelines import multicse, nonlingcse, parts, sgbert
+from pipelines.tables import clip_mini, gclsr_mini, mocoutrl, nonling_mini
+from pipelines.tables import sgbert as sgbert_tables
+from pipelines.tables.offline import Offline
+from pipelines.tables.table import Claim, Row, Table
+from trainers.method import MethodConfig
+from trainers.multicse import MultiCSEConfig
+from trainers.nonling import NonLingSettings
+from trainers.recipe import Recipe
+from trainers.sgbert import SGBERTConfig
+from trainers.simcse import SimCSEConfig
+
+STEPS = 300
+"""Of the plain contrast at the small scale."""
+EVALUATIONS = 6
+"""Of a run."""
+RATES = (0.3, 1.0, 3.0)
+SEEDS = (1, 2, 3, 4, 5)
+CAPTION = 16
+"""Tokens of one, about; SimCSE on captions reads them twice."""
+FITTED = 4000
+"""Sentences of the training text that whitening and its kin are fitted on."""
+BERT = "google-bert/bert-base-uncased"
+STS = ("sts12", "sts13", "sts14", "stsb-test")
+STSB = {"streams.text.shards": sgbert_tables.STSB, "streams.text.batch_size": 16, "streams.text.max_length": 128}
+
+UNTRAINED = Row("untrained", model=f"{BERT}@mean")
+WHITENED = Row("untrained, whitening", model=f"{BERT}@mean+whitening:shards/wiki1m")
+BASELINES = (
+    UNTRAINED,
+    *(Row(f"untrained, {how}", model=f"{BERT}@mean+{how}:shards/wiki1m") for how in CENTRING),
+    WHITENED,
+)
+"""What takes no training."""
+TEXT = Row("SimCSE", "simcse/bert-base")
+SUPCONS = {"-paper": "SupCon as printed", "-released": "SupCon as released", "": "SupCon repaired"}
+
+
+def claims(rows: tuple[Row, ...], against: Row, what: str) -> tuple[Claim, ...]:
+    """That each of these rows is better than one."""
+    return tuple(Claim(f"{row.label} {what}", row.label, against.label) for row in rows)
+
+
+def text_table(title: str, rows: tuple[Row, ...], said: tuple[Claim, ...]) -> Table:
+    """Rows that are measured by the STS sets at hand."""
+    return Table(title, STS, rows, average=True, claims=said, rates=RATES, seeds=SEEDS)
+
+
+NONLING = tuple(
+    Row(f"{name}, {supcon}", f"{paper}/bert-base{variant}")
+    for paper, name in (("visualcse", "images"), ("audiocse", "sounds"))
+    for variant, supcon in SUPCONS.items()
+)
+SG_TEXT = Row("SimCSE", "simcse/bert-base", STSB)
+SG = (Row("SG-OPT", "sgbert/bert-base"), Row("SG", "sgbert/bert-base-sg"))
+CLIP, CYCLIP = Row("CLIP", "cyclip/clip"), (Row("CyCLIP", "cyclip/cyclip"), Row("CLIPs", "cyclip/clip-s"))
+NO_PWVA = Row("GCLSR without PWVA", "gclsr/pwva-att-gp", {"method.augmentation": "none"})
+PWVA = (Row("GCLSR", "gclsr/pwva-att-gp"),)
+PLAIN = Row("MoCoUTRL without perturbation", "mocoutrl/bert-base-both-plain")
+PERTURBED = (Row("MoCoUTRL", "mocoutrl/bert-base-both"),)
+PARTS = {name: Row(f"text, {name}" if name != "text" else name, f"multicse/bert-base-{name}") for name in multicse.PARTS}
+ADDED = tuple(row for name, row in PARTS.items() if name != "text")
+CAPTIONS = ("image_to_text_r10", "text_to_image_r10")
+
+TABLES = {
+    "nonlingcse": text_table(
+        "Do unpaired images or sounds help the contrast of text, with each of the three SupCons?",
+        (*BASELINES, TEXT, *NONLING),
+        claims(NONLING, TEXT, "beats text alone"),
+    ),
+    "sgbert": text_table(
+        "Does self-guidance beat two dropout masks, on the sentences of STS-B?",
+        (*BASELINES, SG_TEXT, *SG),
+        claims(SG, SG_TEXT, "beats SimCSE"),
+    ),
+    "clip": Table(
+        "Do cyclic consistency, and SimCSE on captions, help CLIP?",
+        tuple(f"retrieval:shards/coco#{metric}" for metric in CAPTIONS),
+        (CLIP, *CYCLIP),
+        ("TR R@10", "IR R@10"),
+        average=True,
+        claims=claims(CYCLIP, CLIP, "beats CLIP"),
+        rates=RATES,
+        seeds=SEEDS,
+        mini=tuple(f"retrieval:{{shards}}/coco-test#{metric}" for metric in CAPTIONS),
+    ),
+    "gclsr": text_table(
+        "Does augmenting word vectors help GCLSR?", (NO_PWVA, *PWVA), claims(PWVA, NO_PWVA, "beats the same without PWVA")
+    ),
+    "mocoutrl": text_table(
+        "Does the perturbation of targets help MoCoUTRL?",
+        (*BASELINES, PLAIN, *PERTURBED),
+        claims(PERTURBED, PLAIN, "beats the same without perturbation"),
+    ),
+    "multicse": text_table(
+        "Which parts of MultiCSE help the contrast of text, and does it beat whitening?",
+        (*BASELINES, *PARTS.values()),
+        (*claims(ADDED, PARTS["text"], "beats text alone"), *claims(tuple(PARTS.values()), WHITENED, "beats whitening")),
+    ),
+}
+
+
+def mini(recipe: Recipe, offline: Offline) -> Recipe:
+    """The row on the small encoder and the data at hand, at equal compute."""
+    if recipe.paper == "cyclip":
+        small = clip_mini.mini(recipe, offline)
+        items = (clip_mini.VIT.input.size // clip_mini.VIT.patch_size) ** 2
+        share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
+        return small.replace("run.max_steps", round(clip_mini.STEPS * share))
+    if recipe.paper == "mocoutrl":
+        return parts.changed(mocoutrl.mini(recipe, offline), length(STEPS))
+    if recipe.paper == "gclsr":  # without augmentation one view serves as both
+        small = gclsr_mini.mini(recipe, offline)
+        views = 1 if small.flat()["method.augmentation"] == "none" else 2
+        more = {"run.epochs": small.run.epochs * 2 / views, "evaluation.every": small.evaluation.every * 2 // views}
+        return parts.changed(small, more)
+    if recipe.paper == "multicse":
+        base = nonling_mini.mini(nonlingcse.bert_base(), offline)
+        small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small").replace("name", "multicse/mini")
+    elif recipe.streams["text"].shards == sgbert_tables.STSB:
+        small = sgbert_tables.mini(recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
+        if recipe.paper == "simcse":
+            small = parts.changed(small, {"name": "simcse/mini", "method": parts.SMALL_TEXT})
+    else:
+        small = nonling_mini.mini(recipe, offline)
+    steps = round(STEPS * share_of_contrast(small))
+    return parts.changed(small, length(steps))
+
+
+def length(steps: int) -> dict[str, int]:
+    """What a run of so many steps sets."""
+    return {"run.max_steps": steps, "run.epochs": 1000, "evaluation.every": steps // EVALUATIONS}
+
+
+def share_of_contrast(recipe: Recipe) -> float:
+    """What two passes over the texts cost, forward and back, in all that a step of the recipe costs; counted in tokens.
+
+    A backward costs two forwards (Kaplan et al. 2020), and all positions as much as the longest text may have.
+    """
+    text: Any = recipe.streams["text"]
+    tokens = text.batch_size * text.max_length
+    cost = text_passes(recipe.method, text.n_texts) * tokens
+    if isinstance(recipe.method, NonLingSettings):
+        for name, config in recipe.method.nonling.items():
+            cost += 6 * recipe.streams[name].batch_size * config.tokens(recipe.method.variant)
+    return 6 * tokens / cost
+
+
+def text_passes(method: MethodConfig, texts: int) -> int:
+    """Forward passes that a text costs: a view is one, and two more for its backward."""
+    if isinstance(method, SGBERTConfig):
+        return 3 + 1
+    guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
+    assert isinstance(method, SimCSEConfig | NonLingSettings)
+    return 3 * max(2, texts) + guided
+
+
+def mini_model(spec: str, offline: Offline) -> str:
+    """The small encoder, with what is fitted fitted on the beginning of the training text."""
+    plain, how = parts.SMALL_ENCODER + "@mean", spec.partition("+")[2].partition(":")[0]
+    if not how:
+        return plain
+    with gzip.open(offline.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
+        return f"{plain}+{how}:{offline.lines([line.strip() for line in islice(lines, FITTED)], f'wiki-{FITTED}')}"

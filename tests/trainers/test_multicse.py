@@ -1,0 +1,177 @@
+"""MultiCSE: each part is the loss of its paper, and text alone is SimCSE."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from data.batch import Batch
+from pipelines import multicse
+from tests.models import tiny_encoder
+from trainers import losses
+from trainers.engine.preflight import check_settings
+from trainers.engine.step import Stepper
+from trainers.multicse import MultiCSE, MultiCSEConfig
+from trainers.nonling import AudioConfig, ImageConfig
+from trainers.recipe import Recipe, RecipeError
+from trainers.sgbert import SGBERTConfig
+from trainers.simcse import SimCSEConfig
+
+IMAGE = ImageConfig(image_size=8, patch_size=4)
+AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
+BATCHES = {"image": tiny_encoder.image_batch(6), "audio": tiny_encoder.audio_batch(5), "text": tiny_encoder.text_batch(7)}
+
+
+def made(**settings: Any) -> MultiCSE:
+    config = MultiCSEConfig(**{"text": SimCSEConfig(head="none"), **settings})
+    return config.build(tiny_encoder.encoder("mean", tiny_encoder.bert_config(0.0))).eval()
+
+
+def out(method: MultiCSE) -> dict[str, Tensor]:
+    return method({name: BATCHES[name] for name in method.turns[0]}).losses
+
+
+def cosine(a: np.ndarray, b: np.ndarray) -> float:
+    return float(a @ b / np.linalg.norm(a) / np.linalg.norm(b))
+
+
+def test_the_parts_are_added_to_what_is_there() -> None:
+    """Text alone is SimCSE, images and sounds are NonLing-CSE's; a part of weight 0 is not computed."""
+    plain = out(made())
+    z = made().encode("text", BATCHES["text"])["views"]
+    assert plain.keys() == {"text"} and plain["text"] == losses.simcse(z[:, 0], z[:, 1])
+    method = made(image=IMAGE, audio=AUDIO, guidance=0.5, grouped=0.2, cyclic=3.0)
+    found = out(method)
+    assert found.keys() == {"text", "image", "audio", "guidance", "grouped", "cyclic", "regularisation"}
+    assert found["text"] == plain["text"] and found["regularisation"] == 0
+    assert method.loss_weights == {
+        **{"image": 0.05, "audio": 0.01, "cyclic": 3.0, "guidance": 0.5, "grouped": 0.2},
+        "regularisation": 0.5 * 0.1,
+    }
+
+
+def test_every_part_teaches_the_encoder() -> None:
+    method = made(image=IMAGE, guidance=1.0, grouped=1.0, cyclic=1.0)
+    weights = list(method.sentence_encoder.model.encoder.parameters())
+    for name, loss in out(method).items():
+        found = torch.autograd.grad(loss, weights, retain_graph=True, allow_unused=True)
+        assert (name == "regularisation") == all(g is None or not g.any() for g in found), name  # it is 0 at the start
+
+
+def test_guidance_is_sg_opt_beside_the_contrast() -> None:
+    method = made(guidance=1.0, guide=SGBERTConfig(head_width=0, temperature=0.5))
+    tokens = {name: t[:, 0] for name, t in BATCHES["text"].tensors.items()}
+    assert method.guide is not None
+    with torch.no_grad():
+        states = method.guide.teacher(**tokens, output_hidden_states=True).hidden_states
+    kept = tokens["attention_mask"].bool()
+    layers = [torch.stack([row[there].amax(0) for row, there in zip(s, kept, strict=True)]) for s in states]
+    h = torch.stack(layers, 1).double().numpy()  # (B, K, d)
+    c = method.encode("text", BATCHES["text"])["pooled"][:, 0].detach().double().numpy()
+    total = []
+    for i in range(len(c)):
+        others = sum(math.exp(cosine(c[i], h[m, n]) / 0.5) for m in range(len(c)) if m != i for n in range(h.shape[1]))
+        for k in range(h.shape[1]):
+            own = math.exp(cosine(c[i], h[i, k]) / 0.5)
+            total.append(-math.log(own / (own + others)))
+    assert out(method)["guidance"].item() == pytest.approx(np.mean(total), rel=1e-4)
+
+
+def test_cyclic_consistency_by_loops() -> None:
+    """Over sentences j and images or sounds k, two views each: no pair of the modalities takes part."""
+    method = made(image=IMAGE, audio=AUDIO, cyclic=1.0).train()
+    torch.manual_seed(1)
+    z = {name: torch.randn(len(batch), 2, 16) for name, batch in BATCHES.items()}
+    u = {name: (views / views.norm(dim=-1, keepdim=True)).double().numpy() for name, views in z.items()}
+    found = method.losses({name: {"views": z[name], "pooled": z[name]} for name in z}, BATCHES).losses["cyclic"]
+    terms = []
+    for one, other in (("image", "audio"), ("image", "text"), ("audio", "text")):
+        for same in (True, False):
+            rows = [sum((a[0] @ b[0 if same else 1] - a[1] @ b[1 if same else 0]) ** 2 for b in u[other]) for a in u[one]]
+            terms.append(np.mean(rows))
+    assert found.item() == pytest.approx(np.mean(terms), rel=1e-5)
+
+
+@pytest.mark.parametrize("shrinkage", [0.0, 0.3, 1.0])
+def test_whitened_contrast_by_eigenvectors(shrinkage: float) -> None:
+    """The loss takes a triangular root of the covariance; cosines of the principal axes are the same."""
+    torch.manual_seed(0)
+    z = torch.randn(30, 2, 16) @ torch.randn(16, 16) + 3
+    rows = z.flatten(0, 1).double().numpy()
+    values, vectors = np.linalg.eigh(np.cov(rows.T))
+    if shrinkage < 1:
+        values = (1 - shrinkage) * values + shrinkage * values.mean()
+    w = (rows - rows.mean(0)) @ vectors / (np.sqrt(values) if shrinkage < 1 else 1)
+    first, second = w[::2], w[1::2]
+    logits = np.array([[cosine(a, b) / 0.05 for b in second] for a in first])
+    naive = np.mean(np.log(np.exp(logits).sum(1)) - logits.diagonal())
+    assert made(shrinkage=shrinkage).text_loss(z, Batch({})).item() == pytest.approx(naive, rel=1e-3)
+
+
+@pytest.mark.parametrize("antonyms", [True, False])
+def test_synonyms_are_positives_and_antonyms_hard_negatives(antonyms: bool) -> None:
+    """Of all sentences; a sentence without a replaced word gives no hard negative."""
+    torch.manual_seed(0)
+    z, there = torch.randn(5, 3, 16), torch.tensor([True, False, True, True, False])
+    method = made(text=SimCSEConfig(head="none", supervised=True, temperature=0.2), antonyms=antonyms)
+    found = method.text_loss(z, Batch({"candidate": there})).item()
+    v = z.double().numpy()
+    negatives = [v[j, 2] for j in range(5) if there[j] and antonyms]
+    total = []
+    for i in range(5):
+        for view in (0, 1):
+            others = [v[j, k] for j in range(5) for k in (0, 1) if (j, k) != (i, view)] + negatives
+            below = sum(math.exp(cosine(v[i, view], other) / 0.2) for other in others)
+            total.append(math.log(below) - cosine(v[i, view], v[i, 1 - view]) / 0.2)
+    assert found == pytest.approx(np.mean(total), rel=1e-5)
+
+
+@pytest.mark.parametrize(("schedule", "half"), [("constant", 1.0), ("linear", 0.5), ("cosine", 0.5)])
+def test_schedule_of_the_weights(schedule: str, half: float) -> None:
+    """Of images, sounds and cycles; the text's parts stay."""
+    method = made(image=IMAGE, cyclic=2.0, guidance=1.0, schedule=schedule)
+    for progress, left in ((0.0, 1.0), (0.5, half), (1.0, 1.0 if schedule == "constant" else 0.0)):
+        method.progress = progress
+        weights = method.loss_weights
+        assert [weights[name] for name in ("image", "cyclic", "guidance")] == pytest.approx([0.05 * left, 2 * left, 1.0])
+
+
+def test_the_engine_says_how_far_a_run_is(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainers.engine.launch import fit
+
+    seen: list[float] = []
+    step = Stepper.__call__
+
+    def watched(self: Stepper, *arguments: Any) -> None:
+        seen.append(self.method.progress)
+        step(self, *arguments)
+
+    monkeypatch.setattr(Stepper, "__call__", watched)
+    fit(recipe.replace("run.max_steps", 4).replace("evaluation.select", None).replace("evaluation.final", ()))
+    assert seen == [0.0, 0.25, 0.5, 0.75]
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("method.cyclic", {"method.cyclic": 1.0}),
+        ("method.guidance", {"method.guidance": 1.0, "method.summed": False}),
+        ("method.schedule", {"method.schedule": "cosine", "method.summed": False}),
+        ("method.guide.positive", {"method.guide.positive": "both"}),
+        ("method.groups.group_size", {"method.groups.group_size": 7}),
+        ("method.text.supervised", {"streams.text": multicse.small("synonyms").streams["text"]}),
+    ],
+)
+def test_settings_that_do_not_fit_are_named(name: str, changes: dict[str, Any]) -> None:
+    recipe = multicse.small("text")
+    for path, value in changes.items():
+        recipe = recipe.replace(path, value)
+    with pytest.raises((RecipeError, ValueError), match=re.escape(name)):
+        check_settings(recipe)
+        recipe.method.check(recipe, None)

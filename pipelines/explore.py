@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import socket
 import sys
 import tempfile
@@ -204,21 +205,21 @@ def show_nearest(st: Any, arguments: Arguments, name: str) -> None:
     k = st.sidebar.slider("How many", 1, 20, 6)
     query = st.text_input("Sentence", placeholder="Type a sentence, then Enter").strip()
     for spec, column in zip(arguments.models, st.columns(len(arguments.models)), strict=True):
-        column.subheader(spec)
+        column.subheader(plain(spec))
         for place in (arguments.data or (name,)) if query else ():
             index = index_of(spec, place, arguments)
-            column.caption(f"{place}, {len({*index.owners}):,} searched")
+            column.caption(plain(f"{place}, {len({*index.owners}):,} searched"))
             show_hits(column, index, nearest(index, embed(model_of(spec, arguments), [query])[0], k))
 
 
 def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
     """A table of sentences; pictures in rows; sounds below each other."""
     if index.items is None:
-        column.dataframe(pd.DataFrame(hits).drop(columns="sample").round(3), hide_index=True)
+        show_table(column, pd.DataFrame(hits).drop(columns="sample").round(3), 340)
         return
     raw = [index.items.shards.sample(hit.sample) for hit in hits]
     fields = [sample.fields for sample in raw if isinstance(sample, RawSample)]
-    captions = [f"{hit.cosine:.3f} {hit.text}" for hit in hits]
+    captions = [plain(f"{hit.cosine:.3f} {hit.text}") for hit in hits]
     if index.items.modality == "image":
         column.image([decode.member(one, decode.IMAGES, "") for one in fields], captions, width=120)
         return
@@ -228,14 +229,25 @@ def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
         column.audio(sound, f"audio/{extension}")
 
 
+def show_table(place: Any, rows: pd.DataFrame, width: int) -> None:
+    """Rows of numbers and texts; texts are as many pixels wide and three lines high."""
+    texts = {name: {"width": width} for name in rows.select_dtypes(exclude="number")}
+    place.dataframe(rows, hide_index=True, column_config=texts, row_height=76)
+
+
+def plain(text: str) -> str:
+    """The text in Markdown, which Streamlit takes titles and captions for."""
+    return re.sub(r"([\\`*_\[\]$:~<#])", r"\\\1", text)
+
+
 def show_worst_pairs(st: Any, arguments: Arguments, name: str) -> None:
     """The pairs that each model ranks worst."""
     st.caption("off: by how many hundredths of all pairs the model ranks a pair higher (+) or lower (−) than people do")
     for spec in arguments.models:
         done = measured(spec, name, arguments)
-        st.subheader(f"{spec}: Spearman {done.report['results'][name]['spearman']:.2f}")
+        st.subheader(plain(f"{spec}: Spearman {done.report['results'][name]['spearman']:.2f}"))
         worst = worst_pairs(pair_task(name, arguments), done.examples[name])
-        st.dataframe(worst.round({"off": 0, "cosine": 3}), hide_index=True)
+        show_table(st, worst.round({"off": 0, "rating": 2, "cosine": 3}), 310)
 
 
 def show_geometry(st: Any, arguments: Arguments, name: str) -> None:

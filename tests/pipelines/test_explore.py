@@ -135,9 +135,9 @@ def test_the_page(inputs: dict[str, Path]) -> None:
     model, samples = load_encoder(inputs["bert"], device="cpu"), Samples("x", inputs["text"])
     same_as = nearest(index_set(model, samples, 2000), model.encode(["a dog"])[0], 6)
     assert page.dataframe[0].value["text"].tolist() == [hit.text for hit in same_as]
-    (by_caption, by_picture) = page.get("imgs")
-    assert by_caption.proto.imgs[0].caption.endswith("1.000 a dog")
-    assert len(by_picture.proto.imgs) == 3
+    (by_caption, by_picture) = page.get("image")
+    assert by_caption.captions[0] == "1.000 a dog"
+    assert sorted(text.split(maxsplit=1)[1] for text in by_picture.captions) == ["a car", "a cat", "a dog"]
 
     page.sidebar.radio[0].set_value("Worst pairs").run()
     (task,) = make_tasks(["stsb-dev"], inputs["sts"])
@@ -146,7 +146,7 @@ def test_the_page(inputs: dict[str, Path]) -> None:
     assert page.dataframe[0].value["sentence 1"].tolist() == worst["sentence 1"].tolist()
 
     page.sidebar.radio[0].set_value("Alignment and uniformity").run()
-    assert not page.exception and len(page.get("imgs")) == 1
+    assert not page.exception and len(page.get("image")) == 1
     want = evaluate(make_tasks(["stsb-dev", "stsb-dev-geometry"], inputs["sts"]), model)
     shown = page.dataframe[0].value.loc[str(inputs["bert"])]
     assert shown["spearman"] == pytest.approx(want["stsb-dev"]["spearman"], abs=1e-3)
@@ -190,6 +190,7 @@ def test_the_page_in_chromium(inputs: dict[str, Path]) -> None:
                 box.press("Enter")
                 page.get_by_text("1.000 a dog").wait_for(timeout=120_000)
                 page.get_by_text("Alignment and uniformity").click()
+                page.get_by_text("1.000 a dog").wait_for(state="detached", timeout=120_000)
                 figure = page.locator("img").first
                 figure.wait_for(timeout=120_000)
                 assert figure.evaluate("image => image.decode().then(() => image.naturalWidth)") > 300

@@ -127,10 +127,10 @@ def kind_of(changed: Tensor, words: Tensor) -> str:
     return "noise" if float((changed - words).norm() / words.norm()) > 0.1 else "background"
 
 
-@pytest.mark.parametrize("partial", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("partial", [0.3, 1.0])
 @pytest.mark.parametrize("kinds", [KINDS, (1, 3, 0, 4)])
 def test_shares_of_the_kinds(partial: float, kinds: tuple[float, float, float, float]) -> None:
-    words = vectors(4000)
+    words = vectors(2000)
     changed = view(words, kinds=kinds, partial=partial)
     loop = torch.from_numpy(
         naive.pwva_naive(words.numpy(), np.random.default_rng(0), kinds=kinds, partial=partial, form="released")

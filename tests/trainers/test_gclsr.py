@@ -192,6 +192,8 @@ EDA = EDATextStream(shards="x", lexicon="small")
         (recipes.full, {"encoder.vectors": "missing.bin"}, "encoder.vectors='missing.bin'"),
         (recipes.full, {"encoder": {"path": "google-bert/bert-base-uncased"}}, "encoder"),
         (recipes.full, {"streams.text.max_length": 65}, "streams.text.max_length=65"),
+        (recipes.full, {"run.compile": True}, "run.compile"),
+        (recipes.full, {"run.gradient_checkpointing": True}, "run.gradient_checkpointing"),
         (simcse.demo, {"encoder": WordEncoderConfig()}, "encoder"),
         (simcse.demo, {"streams.text": EDA}, "streams.text"),  # two texts a sample
     ],

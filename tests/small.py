@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,40 +24,49 @@ def add(tar: tarfile.TarFile, name: str, data: bytes) -> None:
     tar.addfile(info, io.BytesIO(data))
 
 
+def write_tar(file: Path, members: Iterable[tuple[str, bytes]]) -> str:
+    """A shard with these members, in a folder that is made; the folder."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(file, "w") as tar:
+        for name, data in members:
+            add(tar, name, data)
+    return str(file.parent)
+
+
 def write_text(folder: Path, counts: tuple[int, ...] = (50, 30)) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(0)
     for number, count in enumerate(counts):
-        with tarfile.open(folder / f"text-train-{number:06d}.tar", "w") as tar:
-            for i in range(count):
-                add(tar, f"{number}-{i:04d}.txt", " ".join(rng.choice(WORDS, 8)).encode())
+        texts = ((f"{number}-{i:04d}.txt", " ".join(rng.choice(WORDS, 8)).encode()) for i in range(count))
+        write_tar(folder / f"text-train-{number:06d}.tar", texts)
     return str(folder)
+
+
+def labelled(kind: str, contents: Iterable[bytes]) -> Iterator[tuple[str, bytes]]:
+    """Members with these contents, each of one of four classes in turn."""
+    for i, content in enumerate(contents):
+        yield from ((f"{i:04d}.{kind}", content), (f"{i:04d}.cls", str(i % 4).encode()))
+
+
+def png(pixels: np.ndarray) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(pixels).save(data, "PNG")
+    return data.getvalue()
 
 
 def write_images(folder: Path, count: int = 48) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(1)
-    with tarfile.open(folder / "image-train-000000.tar", "w") as tar:
-        for i in range(count):
-            data = io.BytesIO()
-            Image.fromarray(rng.integers(0, 255, (20, 20, 3), dtype=np.uint8)).save(data, "PNG")
-            add(tar, f"{i:04d}.png", data.getvalue())
-            add(tar, f"{i:04d}.cls", str(i % 4).encode())
-    return str(folder)
+    pictures = (png(rng.integers(0, 255, (20, 20, 3), dtype=np.uint8)) for _ in range(count))
+    return write_tar(folder / "image-train-000000.tar", labelled("png", pictures))
 
 
 def write_sounds(folder: Path, count: int = 32) -> str:
     import soundfile
 
-    folder.mkdir(parents=True, exist_ok=True)
     rng = np.random.default_rng(2)
-    with tarfile.open(folder / "audio-train-000000.tar", "w") as tar:
-        for i in range(count):
-            data = io.BytesIO()
-            soundfile.write(data, rng.normal(0, 0.1, 2000).astype("float32"), 8000, format="WAV")
-            add(tar, f"{i:04d}.wav", data.getvalue())
-            add(tar, f"{i:04d}.cls", str(i % 4).encode())
-    return str(folder)
+    sounds = [io.BytesIO() for _ in range(count)]
+    for data in sounds:
+        soundfile.write(data, rng.normal(0, 0.1, 2000).astype("float32"), 8000, format="WAV")
+    return write_tar(folder / "audio-train-000000.tar", labelled("wav", (data.getvalue() for data in sounds)))
 
 
 def write_encoder(folder: Path) -> str:

@@ -14,6 +14,8 @@ WORDS = [
     "a", "the", "man", "woman", "dog", "cat", "plays", "eats", "runs", "red", "small", "big", "house", "car", "guitar",
     "food", "on", "in", "with", "and",
 ]  # fmt: skip
+SIZES = {"vocab_size": len(WORDS) + 4, "pad_token_id": 1, "hidden_size": 16, "num_attention_heads": 2}
+SIZES |= {"intermediate_size": 32}
 
 
 class Bag:
@@ -63,16 +65,7 @@ def tiny_bert(folder: Path) -> Path:
 
     whole_words(24).save_pretrained(folder)
     torch.manual_seed(0)
-    config = BertConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=16,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=24,
-        pad_token_id=1,
-        initializer_range=0.5,
-    )
+    config = BertConfig(**SIZES, num_hidden_layers=2, max_position_embeddings=24, initializer_range=0.5)
     BertModel(config).save_pretrained(folder)
     return folder
 
@@ -83,16 +76,7 @@ def tiny_roberta(folder: Path) -> Path:
 
     whole_words(None).save_pretrained(folder)
     torch.manual_seed(0)
-    config = RobertaConfig(
-        vocab_size=len(WORDS) + 4,
-        hidden_size=16,
-        num_hidden_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        max_position_embeddings=22,
-        pad_token_id=1,
-        type_vocab_size=1,
-    )
+    config = RobertaConfig(**SIZES, num_hidden_layers=1, max_position_embeddings=22, type_vocab_size=1)
     RobertaModel(config).save_pretrained(folder)
     return folder
 

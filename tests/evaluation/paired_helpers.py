@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import tarfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import soundfile
 from PIL import Image
 
 from evaluation.task import Sound
+from tests.small import write_tar
 
 
 class Coded:
@@ -78,18 +78,15 @@ def image_shards(
     content: tuple[str, Callable[[int], bytes]] = ("png", picture),
 ) -> Path:
     """A folder of shards with picture i and its captions (none: without that field); `change` replaces fields."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / "x-000.tar", "w") as tar:
-        for i, texts in enumerate(captions):
-            fields = {content[0]: content[1](i)}
-            if texts:
-                fields[field] = texts[0].encode() if field == "txt" else json.dumps({"captions": texts}).encode()
-            if labels is not None:
-                fields["cls"] = str(labels[i]).encode()
-            for name, value in {**fields, **(change or {}).get(i, {})}.items():
-                member = tarfile.TarInfo(f"{i:04d}.{name}")
-                member.size = len(value)
-                tar.addfile(member, io.BytesIO(value))
+    members: dict[str, bytes] = {}
+    for i, texts in enumerate(captions):
+        fields = {content[0]: content[1](i)}
+        if texts:
+            fields[field] = texts[0].encode() if field == "txt" else json.dumps({"captions": texts}).encode()
+        if labels is not None:
+            fields["cls"] = str(labels[i]).encode()
+        members |= {f"{i:04d}.{name}": value for name, value in {**fields, **(change or {}).get(i, {})}.items()}
+    write_tar(folder / "x-000.tar", members.items())
     if classes:
         listed = [{"url": "x-000.tar", "nsamples": len(captions)}]
         (folder / "dataset.json").write_text(json.dumps({"shardlist": listed, "classes": list(classes)}))

@@ -95,24 +95,6 @@ def test_lambda_and_the_share_of_zeros_are_settings_of_the_paper_s_form() -> Non
     torch.testing.assert_close(zeros[zeros != 0], (words / 0.7)[zeros != 0])
 
 
-@pytest.mark.parametrize("dim", [1, 2, 3, 50])
-def test_fixed_zeros_reach_every_component_of_short_vectors(dim: int) -> None:
-    words = torch.ones(400, dim)
-    ours = random_zeros(words, seeded(7), "fixed")
-    rng = np.random.default_rng(7)
-    theirs = np.stack([naive.naive_zeros(word, rng, "fixed") for word in words.numpy()])
-    assert ours.mean(0).numpy() == pytest.approx(theirs.mean(0), abs=0.12)
-    assert (ours == 0).any(0).all() and set(ours.unique().tolist()) <= {0.0, 1.0}
-
-
-def test_fourier_of_the_paper_is_the_word_and_released_is_the_word_without_its_mean() -> None:
-    words = vectors(200).double()
-    transformed = torch.fft.ifft(torch.fft.fft(words)).real
-    torch.testing.assert_close(fourier(words, "paper"), transformed, rtol=0, atol=1e-14)
-    centred = torch.fft.ifft(torch.fft.fft(words - words.mean(1, keepdim=True))).real
-    torch.testing.assert_close(fourier(words, "released"), centred, rtol=0, atol=1e-14)
-
-
 # ---- the choice of a kind
 
 
@@ -127,10 +109,10 @@ def kind_of(changed: Tensor, words: Tensor) -> str:
     return "noise" if float((changed - words).norm() / words.norm()) > 0.1 else "background"
 
 
-@pytest.mark.parametrize("partial", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("partial", [0.3, 1.0])
 @pytest.mark.parametrize("kinds", [KINDS, (1, 3, 0, 4)])
 def test_shares_of_the_kinds(partial: float, kinds: tuple[float, float, float, float]) -> None:
-    words = vectors(4000)
+    words = vectors(2000)
     changed = view(words, kinds=kinds, partial=partial)
     loop = torch.from_numpy(
         naive.pwva_naive(words.numpy(), np.random.default_rng(0), kinds=kinds, partial=partial, form="released")
@@ -141,12 +123,6 @@ def test_shares_of_the_kinds(partial: float, kinds: tuple[float, float, float, f
         wanted = [partial * weight / sum(kinds) for weight in kinds] + [1 - partial]
         assert list(shares.values()) == pytest.approx(wanted, abs=0.03)
         assert [value == 0 for value in shares.values()] == [value == 0 for value in wanted]
-
-
-def test_words_are_independent_of_each_other() -> None:
-    word = vectors(2)[1].expand(64, -1).contiguous()
-    changed = view(word, partial=1, kinds=(1, 1, 1, 0))
-    assert len({tuple(row.tolist()) for row in changed}) == 64
 
 
 # ---- repeatable, at the edges, and refused

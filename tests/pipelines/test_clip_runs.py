@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import io
-import tarfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 
 from data.offline.demo import write_demo_shards
 from data.streams.inputs import ImageInput
@@ -33,17 +30,14 @@ COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "old": (40, 40, 40), "n
 
 def write_pairs(folder: Path, count: int = 16) -> str:
     """Coloured squares with the colour's word among their captions."""
-    folder.mkdir(parents=True)
     rng = np.random.default_rng(3)
-    with tarfile.open(folder / "pairs-val-000000.tar", "w") as tar:
-        for i in range(count):
-            word, colour = list(COLOURS.items())[i % 4]
-            pixels = np.clip(np.array(colour) + rng.normal(0, 20, (24, 30, 3)), 0, 255).astype(np.uint8)
-            data = io.BytesIO()
-            Image.fromarray(pixels).save(data, "PNG")
-            small.add(tar, f"{i:04d}.png", data.getvalue())
-            small.add(tar, f"{i:04d}.json", f'{{"captions": ["a {word} house {i}", "the {word} cat"]}}'.encode())
-    return str(folder)
+    members = []
+    for i in range(count):
+        word, colour = list(COLOURS.items())[i % 4]
+        pixels = np.clip(np.array(colour) + rng.normal(0, 20, (24, 30, 3)), 0, 255).astype(np.uint8)
+        members.append((f"{i:04d}.png", small.png(pixels)))
+        members.append((f"{i:04d}.json", f'{{"captions": ["a {word} house {i}", "the {word} cat"]}}'.encode()))
+    return small.write_tar(folder / "pairs-val-000000.tar", members)
 
 
 @pytest.fixture

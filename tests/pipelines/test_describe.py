@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,37 +41,42 @@ def test_what_was_packed_is_described(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "verified" in said and "is about things." in said
 
 
-@pytest.mark.parametrize("damage", ["flip", "cut", "extra", "missing", "count", "manifest"])
-def test_verify_finds_every_difference(tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+def _flipped(file: Path) -> None:
+    data = bytearray(file.read_bytes())
+    data[600] ^= 1
+    file.write_bytes(data)
+
+
+def _counted(file: Path) -> None:
+    record = json.loads((file.parent / "dataset.json").read_text())
+    record["shardlist"][1]["nsamples"] += 1
+    (file.parent / "dataset.json").write_text(json.dumps(record))
+
+
+SHARD = "out-train-000001.tar"
+
+
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (_flipped, f"{SHARD}: sha256"),
+        (lambda file: os.truncate(file, 4000), f"{SHARD}: 4,000 bytes, dataset.json says"),
+        (lambda file: shutil.copy(file, file.parent / "out-train-000009.tar"), "out-train-000009.tar is not listed"),
+        (Path.unlink, f"{SHARD} is listed in dataset.json, but is missing"),
+        (_counted, f"{SHARD}: 9 samples, dataset.json says 10"),
+        (lambda file: (file.parent / "dataset.json").unlink(), "no dataset.json"),
+    ],
+    ids=["flip", "cut", "extra", "missing", "count", "manifest"],
+)
+def test_verify_finds_every_difference(
+    tmp_path: Path, damage: Callable[[Path], object], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out"
     run("text", write_text(tmp_path / "wiki.txt"), "--format", "tar", "--out", out, "--shard-size", 9)
-    shard, manifest = out / "out-train-000001.tar", out / "dataset.json"
-    data, record = bytearray(shard.read_bytes()), json.loads(manifest.read_text())
-    if damage == "flip":
-        data[600] ^= 1
-        shard.write_bytes(data)
-    elif damage == "cut":
-        shard.write_bytes(data[:4000])
-    elif damage == "extra":
-        (out / "out-train-000009.tar").write_bytes(data)
-    elif damage == "missing":
-        shard.unlink()
-    elif damage == "count":
-        record["shardlist"][1]["nsamples"] += 1
-        manifest.write_text(json.dumps(record))
-    else:
-        manifest.unlink()
-    expected = {
-        "flip": "out-train-000001.tar: sha256",
-        "cut": "out-train-000001.tar: 4,000 bytes, dataset.json says",
-        "extra": "out-train-000009.tar is not listed",
-        "missing": "out-train-000001.tar is listed in dataset.json, but is missing",
-        "count": "out-train-000001.tar: 9 samples, dataset.json says 10",
-        "manifest": "no dataset.json",
-    }
+    damage(out / SHARD)
     capsys.readouterr()
     assert describe.main([str(out), "--verify"]) == 1
-    assert expected[damage] in capsys.readouterr().err
+    assert said in capsys.readouterr().err
 
 
 def test_a_recipe_is_shown_with_its_steps_and_parameters(

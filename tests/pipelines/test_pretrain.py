@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import tarfile
 from pathlib import Path
 
 import pytest
@@ -11,17 +10,14 @@ from transformers import AutoConfig, AutoTokenizer
 
 from models.fresh_bert import train_wordpiece
 from pipelines.pretrain import make_start, small
-from tests.small import add, write_encoder
+from tests.small import write_encoder, write_tar
 from trainers.recipe import Recipe, RecipeError
 
 
 def shards(folder: Path, *words: str) -> str:
     """Without a dataset.json; as many bytes, whatever the words are."""
-    folder.mkdir()
-    with tarfile.open(folder / "text-train-000000.tar", "w") as tar:
-        for i in range(20):
-            add(tar, f"{i:02d}.txt", f"{' '.join(words)} {i}".encode())
-    return str(folder)
+    texts = ((f"{i:02d}.txt", f"{' '.join(words)} {i}".encode()) for i in range(20))
+    return write_tar(folder / "text-train-000000.tar", texts)
 
 
 @pytest.fixture

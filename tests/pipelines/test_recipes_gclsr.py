@@ -21,7 +21,6 @@ from pipelines.tables.offline import Offline
 from pipelines.tables.runs import recipe_of
 from tests.pipelines.rows import difference, holds
 from trainers.engine.preflight import check_settings
-from trainers.recipe import RecipeError
 
 NUMBERS: dict[str, Any] = {
     # Section 4.1: 0.03 x 512 / 128 ([DISAGREE 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
@@ -180,9 +179,3 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
     assert tables.mini_model("FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
     word2vec = [row.model for row in tables.TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
     assert word2vec == [f"{gclsr.VECTORS}@padded", f"{gclsr.VECTORS}@letters"]  # as released, and of words alone
-
-
-@pytest.mark.parametrize("setting", ["run.compile", "run.gradient_checkpointing"])
-def test_settings_of_transformers(setting: str) -> None:
-    with pytest.raises(RecipeError, match=setting):
-        check_settings(gclsr.smoke().replace(setting, True))

@@ -57,10 +57,11 @@ def smallest(recipe: Recipe, offline: Offline) -> Recipe:
 
 
 def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
-    rows = (Row("BERT", "simcse/bert-base"), Row("untuned", model="google-bert/bert-base-uncased"))
+    models = ("google-bert/bert-base-uncased", f"{SMALL_ENCODER}@last2+flow:shards/stsb-sentences")
+    rows = (Row("BERT", "simcse/bert-base"), *(Row(model, model=model) for model in models))
     table = Table("none", ("stsb-dev",), rows)
     said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows, maker))  # type: ignore[arg-type]
-    for part in (str(tmp_path / "data"), "encoder.path", "pipelines/prepare.py wiki1m", "hf download"):
+    for part in (str(tmp_path / "data"), "encoder.path", "prepare.py wiki1m", "prepare.py stsb-sentences", "hf download"):
         assert part in said
 
 

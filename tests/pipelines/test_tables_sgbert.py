@@ -16,7 +16,7 @@ from evaluation.registry import make_tasks
 from evaluation.tasks.sts import PairTask
 from pipelines.tables import runs, sgbert
 from pipelines.tables.offline import Offline
-from pipelines.tables.table import Row, Table
+from pipelines.tables.table import Row
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 from trainers.sgbert import SGBERTConfig
 
@@ -76,14 +76,6 @@ def test_seconds_of_a_run_of_a_flow_and_of_neither(model: Path) -> None:
     assert plain["inference"] > 0 and flow["training"] > plain["training"] == 0
     (model.parent / "summary.json").write_text(json.dumps({"train_seconds": 12.5}))
     assert sgbert.seconds(str(model), table, data)["training"] == 12.5
-
-
-def test_a_flow_s_sentences_are_missed_before_anything_runs(model: Path) -> None:
-    row = Row("Flow", model=f"{model}@last2+flow:shards/nowhere")
-    paper: Any = SimpleNamespace()
-    scale = runs.Scale(model.parent, model.parent)
-    (lack,) = runs.missing(Table("t", (), (row,)), paper, scale, [row], lambda name: f"maker of {name}")
-    assert lack.endswith("prepare.py maker of shards/nowhere")
 
 
 def test_flows_are_fitted_on_what_the_paper_says() -> None:

@@ -9,22 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 from transformers import (
-    ClapAudioConfig,
-    ClapConfig,
-    ClapModel,
-    ClapTextConfig,
+    CLIPConfig as HFConfig,
+)
+from transformers import (
     CLIPModel,
     CLIPTextConfig,
     CLIPVisionConfig,
 )
-from transformers import (
-    CLIPConfig as HFConfig,
-)
 
 from data.batch import Batch
-from data.streams.inputs import AudioInput, ImageInput
+from data.streams.inputs import ImageInput
 from models.text_encoder import TextEncoder
-from models.towers import HTSATTower, ViTTower
+from models.towers import ViTTower
 from tests.models import tiny_encoder
 from trainers import losses
 from trainers.clip import CLIP, CLIPConfig
@@ -49,12 +45,6 @@ def ended(batch: Batch) -> Batch:
 def method(config: CLIPConfig, dropout: float = 0.0) -> CLIP:
     encoder = tiny_encoder.encoder("mean", tiny_encoder.bert_config(dropout=dropout))
     return config.build(encoder)
-
-
-def total(built: CLIP, batches: dict[str, Batch]) -> Tensor:
-    out = built(batches).losses
-    assert out.keys() == built.loss_weights.keys()
-    return torch.stack([built.loss_weights[name] * value for name, value in out.items()]).sum()
 
 
 @pytest.fixture
@@ -121,38 +111,6 @@ def test_clip_text_has_dropout_where_it_is_asked_for(clip_folder: str) -> None:
         encoder.eval()
         assert torch.equal(encoder.pooled(ids, mask), encoder.pooled(ids, mask))
         assert encoder.model.state_dict().keys() == TextEncoder.from_pretrained(clip_folder).model.state_dict().keys()
-
-
-def test_a_clap_folder_gives_its_vectors(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    audio = ClapAudioConfig(
-        spec_size=32, patch_size=4, patch_stride=[4, 4], num_mel_bins=8, patch_embeds_hidden_size=8, depths=[1, 1],
-        num_attention_heads=[2, 2], window_size=4, hidden_size=16, drop_path_rate=0.0, num_hidden_layers=2,
-        projection_dim=6,
-    )  # fmt: skip
-    text = ClapTextConfig(
-        vocab_size=WORDS, hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=32,
-        max_position_embeddings=30, pad_token_id=0, projection_dim=6, type_vocab_size=1,
-    )  # fmt: skip
-    theirs = ClapModel(ClapConfig(text_config=text.to_dict(), audio_config=audio.to_dict(), projection_dim=6)).eval()
-    theirs.save_pretrained(tmp_path)
-    tiny_encoder.tokenizer().save_pretrained(tmp_path)
-    encoder = TextEncoder.from_pretrained(str(tmp_path))
-    assert encoder.pooling == "cls" and encoder.head is not None
-    tower = HTSATTower(
-        path=str(tmp_path),
-        mask_frames=0,
-        mask_bins=0,
-        input=AudioInput(rate=8000, seconds=0.5, bins=8, n_fft=256, hop=64, high_hz=4000),
-    )
-    ours = CLIPConfig(tower=tower, embed_dim=6, projection="mlp").build(encoder).eval()
-    batch = tiny_encoder.text_batch(3)
-    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
-    spectrogram = torch.randn(3, tower.input.frames, 8) * 10 - 30
-    out = theirs(input_ids=ids, attention_mask=mask, input_features=spectrogram[:, None], is_longer=torch.zeros(3, 1).bool())
-    torch.testing.assert_close(ours.sentence_encoder.texts(ids, mask), out.text_embeds, atol=1e-5, rtol=0)
-    torch.testing.assert_close(ours.sentence_encoder.items(spectrogram), out.audio_embeds, atol=1e-5, rtol=0)
-    assert ours.sentence_encoder.scale.item() == pytest.approx(theirs.logit_scale_a.exp().item())
 
 
 def test_captions_go_through_dropout_twice_and_their_first_pass_serves_both_losses() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from data.streams.pairs import AudioTextStream, ImageTextStream
 from data.streams.text import TextStream
 from models.towers import ResNetTower, ViTTower
 from tests.models import tiny_encoder
-from tests.small import add
+from tests.small import write_tar
 from trainers import clip
 from trainers.engine.preflight import check, check_settings
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
@@ -47,11 +46,7 @@ def saved(folder: Path, config: PretrainedConfig) -> str:
 
 
 def shards(folder: Path, fields: dict[str, bytes], classes: tuple[str, ...] = ()) -> str:
-    folder.mkdir(parents=True)
-    with tarfile.open(folder / "x-000.tar", "w") as tar:
-        for i in range(4):
-            for name, content in fields.items():
-                add(tar, f"{i}.{name}", content)
+    write_tar(folder / "x-000.tar", ((f"{i}.{name}", content) for i in range(4) for name, content in fields.items()))
     listed = {"url": "x-000.tar", "nsamples": 4, "fields": list(fields)}
     (folder / "dataset.json").write_text(json.dumps({"shardlist": [listed], "classes": classes}))
     return str(folder)

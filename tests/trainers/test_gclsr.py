@@ -62,7 +62,7 @@ def test_disagree_5_4_each_view_predicts_the_other() -> None:
         assert torch.allclose(a, b, atol=1e-12)
 
 
-def train(made: GCLSR, steps: int = 120) -> list[float]:
+def train(made: GCLSR, steps: int = 60) -> list[float]:
     groups = [
         {"params": made.param_groups("text")["base"], "lr": 0.5},
         {"params": made.param_groups("text")["predictor"], "lr": 1.0},
@@ -192,6 +192,8 @@ EDA = EDATextStream(shards="x", lexicon="small")
         (recipes.full, {"encoder.vectors": "missing.bin"}, "encoder.vectors='missing.bin'"),
         (recipes.full, {"encoder": {"path": "google-bert/bert-base-uncased"}}, "encoder"),
         (recipes.full, {"streams.text.max_length": 65}, "streams.text.max_length=65"),
+        (recipes.full, {"run.compile": True}, "run.compile"),
+        (recipes.full, {"run.gradient_checkpointing": True}, "run.gradient_checkpointing"),
         (simcse.demo, {"encoder": WordEncoderConfig()}, "encoder"),
         (simcse.demo, {"streams.text": EDA}, "streams.text"),  # two texts a sample
     ],

@@ -67,8 +67,6 @@ def test_mlp_serves_training_only_when_unsupervised() -> None:
     head = supervised.sentence_encoder.head
     assert head is not None
     close(supervised.sentence_encoder(tokens), torch.tanh(cls @ head.linear.weight.T + head.linear.bias))
-    assert head.linear.weight.std().item() == pytest.approx(0.02, rel=0.15)
-    assert head.linear.bias.abs().sum() == 0
     assert simcse(head="none").sentence_encoder.head is None
 
 

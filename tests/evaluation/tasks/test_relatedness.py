@@ -91,25 +91,19 @@ def test_a_hidden_layer_learns_what_no_linear_model_can() -> None:
     assert abs(linear.dev) < 40 < 75 < deep.dev
 
 
-def test_hidden_comes_from_the_command(tmp_path: Path) -> None:
-    for part in ("train", "dev", "test"):
-        write_raw(tmp_path / f"STSB.{part}.raw.tsv", rated(10))
-    (task,) = make_tasks(["stsb-regression"], tmp_path, Probing(hidden=7))
-    assert task.score(Bag()).details["hidden"] == 7
-
-
 def test_by_name_from_a_folder(tmp_path: Path) -> None:
     files: tuple[str, ...] = ("STSB.train.raw.tsv", "STSB.dev.raw.tsv", "STSB.test.raw.tsv")
     files = (*files, "SICK.train.raw.tsv", "SICK.trial.raw.tsv", "SICK.test.raw.tsv")
     for size, file in enumerate(files, 10):
         write_raw(tmp_path / file, rated(size, seed=size))
-    tasks = make_tasks(["stsb-regression", "sickr-regression"], tmp_path)
+    tasks = make_tasks(["stsb-regression", "sickr-regression"], tmp_path, Probing(hidden=7))
     sizes = [[len(pairs) for pairs in task.parts.values()] for task in tasks if isinstance(task, RelatednessTask)]
     assert sizes == [[10, 11, 12], [13, 14, 15]]
     bag = Bag()
     scores = evaluate(tasks, bag)
     assert bag.calls == 1
     assert all(set(metrics) == {"pearson", "spearman", "mse"} for metrics in scores.values())
+    assert tasks[0].score(bag).details["hidden"] == 7
 
 
 def test_ratings_beyond_the_classes() -> None:

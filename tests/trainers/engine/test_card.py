@@ -87,12 +87,6 @@ def test_numbers_data_and_use() -> None:
     assert "torch 2.13.0" in body and '"temperature": 0.05' in body and "print(1)" in body
 
 
-@pytest.mark.parametrize(("step", "said"), [(0, True), (125, False)])
-def test_a_training_that_did_not_improve_says_so(step: int, said: bool) -> None:
-    card = model_card(RECIPE, DATA, NUMBERS | {"best_step": step}, {}, TEXT)
-    assert ("no later ones scored higher" in card) is said
-
-
 def test_places_of_the_machine_stay_private() -> None:
     card = model_card({**RECIPE, "encoder": {"path": "/home/someone/encoder"}}, DATA, NUMBERS, {}, TEXT._replace(bases=()))
     assert "/home/someone" not in card and "inside:5000" not in card and '"seed": 42' in card

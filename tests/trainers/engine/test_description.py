@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from trainers.engine.description import describe
 
 DATA: list[dict[str, Any]] = [
@@ -30,16 +28,5 @@ def test_before_and_after_data_and_the_reason() -> None:
         "The weights are those of step 96 of 128, kept for their score on the development task (45.10).",
     ]
     assert "figures/first.png" in figure and "second" not in figure
-
-
-@pytest.mark.parametrize(
-    ("changes", "why", "words"),
-    [
-        ({"best_step": 0}, "", "No step of 128"),
-        ({"best_score": None}, "", "the last of 128 steps"),
-        ({"after": {}}, "", "Nothing was measured"),
-        ({}, "It is trial 3.", "unknown). It is trial 3."),
-    ],
-)
-def test_what_else_a_run_may_come_to(changes: dict[str, Any], why: str, words: str) -> None:
-    assert words in describe("x/y", DATA, RESULT | changes, [], why)
+    why = describe("x/y", DATA, RESULT | {"after": {}}, [], "It is trial 3.")  # as a sweep says of its best
+    assert why.startswith("Nothing was measured") and why.endswith("unknown). It is trial 3.")

@@ -62,11 +62,24 @@ def history(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
     return sorted((m.step, m.value) for m in MlflowClient(recipe.run.tracking_uri).get_metric_history(run_id, "train/text"))
 
 
+@pytest.fixture
+def begun(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The steps at which runs go on."""
+    steps, load = list[int](), Engine._load
+
+    def seen(engine: Engine, folder: Path) -> None:
+        load(engine, folder)
+        steps.append(engine.step)
+
+    monkeypatch.setattr(Engine, "_load", seen)
+    return steps
+
+
 def weights(output: Path) -> bytes:
     return (output / "export" / "model.safetensors").read_bytes()
 
 
-def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, begun: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
     broken = recipe.replace("run.log_every", 2).replace("evaluation.keep", "last")
     expected = fit(broken.replace("run.output", str(tmp_path / "whole")))
@@ -77,13 +90,6 @@ def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, monkeypatch: p
     for file in mine:
         file.parent.mkdir(exist_ok=True)
         file.write_text("mine")
-    begun, load = [], Engine._load
-
-    def seen(engine: Engine, folder: Path) -> None:
-        load(engine, folder)
-        begun.append(engine.step)
-
-    monkeypatch.setattr(Engine, "_load", seen)
     summary = fit(broken)
     assert begun == [3] and summary["mlflow_run_id"] == dead
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
@@ -128,7 +134,11 @@ def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_a_run_after_its_step(
-    recipe: Recipe, number: signal.Signals, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    recipe: Recipe,
+    number: signal.Signals,
+    begun: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     def after_step(method: Method, done: int) -> None:
         if done == 5:
@@ -142,13 +152,6 @@ def test_a_signal_ends_a_run_after_its_step(
     assert stopped.value.code == 128 + number and signal.getsignal(signal.SIGTERM) == before
     assert "the same command goes on" in capsys.readouterr().err
     assert [*runs(recipe).values()] == ["KILLED"]
-    begun, load = [], Engine._load
-
-    def seen(engine: Engine, folder: Path) -> None:
-        load(engine, folder)
-        begun.append(engine.step)
-
-    monkeypatch.setattr(Engine, "_load", seen)
     summary = fit(recipe.replace("run.resume", "must"))
     assert begun == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
 

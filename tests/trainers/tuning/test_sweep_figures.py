@@ -10,7 +10,7 @@ import numpy as np
 
 from trainers.tuning.best import reason
 from trainers.tuning.figures import study, sweep_figures
-from trainers.tuning.trials import Status, Trial, best_trial, ranked, short_names, show
+from trainers.tuning.trials import Status, Trial, best_trial, ranked
 
 METRIC = "lee-dev/spearman"
 RATE, WEIGHT, LOSS = "optim.text.lr", "method.image.weight", "method.image.loss"
@@ -55,11 +55,6 @@ def test_why_a_trial_is_kept() -> None:
     # What its runs log, whose losses are not negative.
     assert better.metrics(METRIC) == {f"best/{METRIC}": 44.0}
     assert trial(1, -0.5).metrics("-mlm-dev/loss") == {"best/mlm-dev/loss": 0.5}
-
-
-def test_names_and_values_are_short() -> None:
-    assert [*short_names([RATE, "a.b.c.lr", "x.b.c.lr"]).values()] == ["text.lr", "a.b.c.lr", "x.b.c.lr"]
-    assert [show(value) for value in (3.14e-6, [1, 2], None)] == ["3.14e-06", "(1, 2)", "None"]
 
 
 def test_a_study_holds_numbers_scores_curves_and_the_recipes_own_values() -> None:

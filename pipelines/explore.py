@@ -230,7 +230,7 @@ def show_hits(column: Any, index: Index, hits: list[Hit]) -> None:
 
 
 def show_table(place: Any, rows: pd.DataFrame, width: int) -> None:
-    """Rows of numbers and texts; texts are as many pixels wide and three lines high."""
+    """Rows of numbers and texts; texts are as many pixels wide and four lines high."""
     texts = {name: {"width": width} for name in rows.select_dtypes(exclude="number")}
     place.dataframe(rows, hide_index=True, column_config=texts, row_height=76)
 

@@ -31,7 +31,7 @@ test-data: $(STAMP)
 	$(BIN)/python -m pytest tests -m "data and not cluster" $(PARALLEL)
 
 test-cluster: $(STAMP)
-	$(BIN)/python -m pytest tests -m cluster
+	$(BIN)/python -m pytest tests -m cluster $(PARALLEL)
 
 # sentence-transformers' ONNX backend is optimum, which ends at transformers 4.57: an environment of its own.
 INTEROP := $(VENV)-interop

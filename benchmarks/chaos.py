@@ -29,6 +29,7 @@ import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 import tyro
@@ -165,26 +166,41 @@ def _line(process: psutil.Process) -> str:
     return ""
 
 
-def ended(driver: subprocess.Popen[bytes], place: Place, at_once: bool = False) -> tuple[int | None, list[str]]:
-    """The exit code, none of a command that hangs, and what processes had to be killed after it.
+class Ended(NamedTuple):
+    """How a command ended."""
 
-    at_once: do not wait for the others.
+    code: int | None
+    """Its exit code; none: it hung."""
+    left: list[str]
+    """Processes that had to be killed after it."""
+    took: float = 0.0
+    """Seconds until all its own had ended."""
+
+
+def ended(
+    driver: subprocess.Popen[bytes], place: Place, at_once: bool = False, earlier: Collection[psutil.Process] = ()
+) -> Ended:
+    """Wait for the command, and for all processes.
+
+    at_once: do not wait for the others. earlier: those of a driver that was killed before.
     """
-    code: int | None = None
+    began, code = time.monotonic(), None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = driver.wait(LIMIT * place.patience)
+    took = time.monotonic() - began
     if at_once and code is not None:
-        return code, []
+        return Ended(code, [])
     deadline = time.monotonic() + VANISH * place.patience
-    while family(place) and code is not None and time.monotonic() < deadline:
+    while (left := family(place)) and code is not None and time.monotonic() < deadline:
+        if set(left) - set(earlier):
+            took = time.monotonic() - began
         time.sleep(0.2)
-    left = family(place)
     names = [_line(process) for process in left]
     for process in left:
         with contextlib.suppress(psutil.Error):
             process.kill()
     driver.wait()
-    return code, names
+    return Ended(code, names, took)
 
 
 def carry_out(case: Case, place: Place, seed: int) -> None:
@@ -194,6 +210,7 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
     command = place.command(output, case.workers, case.remote)
     blows = list(zip(case.victims, case.moments, strict=True))
     for _ in range(len(blows) + ATTEMPTS):
+        earlier = family(place)
         driver = place.start(mark, command)
         victim, moment = blows.pop(0) if blows else ("", 0)
         struck, began = False, time.monotonic()
@@ -202,10 +219,8 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
             if reached(output, moment):
                 time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
                 struck = strike(victim, driver, place)
-        began = time.monotonic()
         # Who finds the driver dead repeats the command at once, whatever still runs.
-        code, left = ended(driver, place, at_once=struck and victim == "driver")
-        took = time.monotonic() - began
+        code, left, took = ended(driver, place, struck and victim == "driver", earlier)
         if left or code is None:
             case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
         if struck and victim.startswith("SIG"):
@@ -314,7 +329,7 @@ def undisturbed(place: Place, workers: int) -> Path:
     """The output of a run that nothing happens to."""
     mark = f"whole-{workers}"
     driver = place.start(mark, place.command(place.folder / mark, workers, remote=False))
-    if ended(driver, place) != (0, []):
+    if ended(driver, place)[:2] != (0, []):
         sys.exit(f"a run that nothing happens to fails:\n{(place.folder / f'{mark}.log').read_text()[-3000:]}")
     return place.folder / mark
 

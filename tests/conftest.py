@@ -44,7 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         fixtures = set(getattr(item, "fixturenames", ()))
         if {"datasets", "wordnet"} & fixtures:
             item.add_marker("data")
-        item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else item.location[0]))
+        if not item.get_closest_marker("xdist_group"):
+            item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else item.location[0]))
     items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
 
 

@@ -1,4 +1,4 @@
-"""Several raylets on one machine stand for several nodes: workers and nodes that die, a cluster that grows, a job in S3."""
+"""Several raylets on one machine stand for several nodes: one that dies, a cluster that grows, a job in S3."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from trainers.recipe import Recipe
 
 ROOT = Path(__file__).resolve().parents[2]
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 
 
 @pytest.fixture(scope="module")
@@ -122,29 +122,6 @@ def test_what_only_one_node_can_reach_is_refused(nodes: Nodes, tmp_path: Path) -
     text, _ = driver.communicate(timeout=600)
     assert driver.returncode == 1 and "run.storage='/somewhere'" in text, text[-3000:]
     assert not (tmp_path / "run").exists()
-
-
-def test_a_killed_worker_and_its_companion_go_on(nodes: Nodes, tracking: MLflowServer, tmp_path: Path) -> None:
-    """Both start again from the checkpoint, every step is in MLflow once, and their parameters agree at the end (the engine
-    compares them)."""
-    settings = ["--run.max-steps", "20", "--evaluation.every", "5", "--run.log-every", "1", "--run.max-failures", "2"]
-    settings += ["--run.workers", "2", "--run.cpus-per-worker", "0.5"]
-    driver = drive(tmp_path / "run", tracking.uri, *settings)
-    try:
-        wait_for_step(driver, tmp_path / "run", 8)
-        training(nodes)[-1][1].send_signal(signal.SIGKILL)
-        assert 8 <= last_step(tmp_path / "run") < 20, "it was not interrupted"
-        text, _ = driver.communicate(timeout=1200)
-    finally:
-        driver.kill()
-    assert driver.returncode == 0, text[-3000:]
-    run_id = json.loads((tmp_path / "run" / "summary.json").read_text())["mlflow_run_id"]
-    for key, steps in (
-        ("train/text", range(1, 21)),
-        ("train/image", range(1, 21)),
-        ("eval/lee-dev/spearman", range(0, 21, 5)),
-    ):
-        assert [step for step, _ in history(tracking.uri, run_id, key)] == list(steps), key
 
 
 def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:

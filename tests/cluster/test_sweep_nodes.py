@@ -1,4 +1,4 @@
-"""A sweep on several raylets, one of which disappears; and one whose whole cluster does, and that goes on on another."""
+"""A sweep on several raylets, one of which disappears; then the whole cluster does, and it goes on on another."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRIALS, STEPS = 5, 10
 RUNG = 6
 """Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 
 
 @dataclass
@@ -77,12 +77,10 @@ class Sweep:
         return [[(step, value) for step, _, value in one] for one in found]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Sweep:
-    """The same trials on this machine, undisturbed and all to their end."""
-    folder = tmp_path_factory.mktemp("whole")
+def undisturbed(folder: Path) -> Sweep:
+    """The same trials on this machine, all to their end."""
     env = {name: value for name, value in plain_env().items() if name != "MULTICSE_STORAGE"}
-    sweep = Sweep(folder / "sweep", f"sqlite:///{folder / 'mlflow.db'}", env)
+    sweep = Sweep(folder / "whole", f"sqlite:///{folder / 'mlflow.db'}", env)
     sweep.end(sweep.start("--scheduler", "none"))
     return sweep
 
@@ -138,44 +136,6 @@ def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
     assert client.get_model_version_by_alias(name, "champion").run_id == summary["mlflow_run_id"]
 
 
-def test_a_node_dies_and_its_trial_goes_on_on_another(
-    whole: Sweep, knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
-) -> None:
-    """All trials end; none is lost or has a step twice; all numbers are those of the undisturbed sweep."""
-    nodes = Nodes(2, cpus=1)
-    try:
-        sweep = Sweep(tmp_path / "sweep", tracking.uri, on(nodes))
-        driver = sweep.start("--scheduler", "none")
-        try:
-            dead, cut_off = wait_for_progress(sweep, driver, nodes)
-            nodes.kill(dead)
-            assert driver.poll() is None and dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
-            begun = {Journal(path).header()["run_id"]: last_step(path) for path in cut_off}  # type: ignore[index]
-            assert all(0 < step < STEPS for step in begun.values()), "it was not interrupted"
-            for path in cut_off:  # its disk is gone with it
-                shutil.rmtree(path.parent)
-            sweep.end(driver)
-        finally:
-            if driver.poll() is None:
-                kill_families([driver.pid])
-    finally:
-        nodes.stop()
-
-    trials = sweep.trials
-    assert [trial["status"] for trial in trials] == ["finished"] * TRIALS
-    keys = ("number", "changes", "best", "step", "curve")
-    assert [[trial[key] for key in keys] for trial in trials] == [[trial[key] for key in keys] for trial in whole.trials]
-
-    runs = runs_of(sweep.uri, sweep.summary["mlflow_run_id"])
-    assert sorted(runs) == sorted(trial["trial_id"] for trial in trials), "a trial has no run, or a run no trial"
-    assert {(run.info.status, run.data.tags["sweep.status"]) for run in runs.values()} == {("FINISHED", "finished")}
-    assert begun and begun.keys() <= {run.info.run_id for run in runs.values()}, "the second attempt has another run"
-    losses = sweep.losses()
-    assert [[step for step, _ in one] for one in losses] == [list(range(1, STEPS + 1))] * TRIALS
-    assert losses == whole.losses()
-    check_best(sweep, whole, s3)
-
-
 def ended(uri: str) -> dict[str, tuple[str, str, str]]:
     """Run, status and last step of the trials that ended, by trial, while the sweep goes on."""
     from mlflow import MlflowClient
@@ -209,16 +169,25 @@ def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:
     return {key: client.head_object(Bucket=BUCKET, Key=key)["LastModified"] for key in keys}
 
 
-def test_a_cluster_dies_and_its_sweep_goes_on_on_another(
-    whole: Sweep, knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
+def test_a_node_and_then_the_cluster_dies(
+    knows_the_store: None, s3: S3Server, tracking: MLflowServer, tmp_path: Path
 ) -> None:
-    """With ASHA, and nothing left but the store and the tracking server."""
+    """With ASHA. The trial of a node that dies goes on on the other one. Of the cluster nothing is left but the store and
+    the tracking server; on another one the sweep goes on, and comes to what it comes to undisturbed."""
+    whole = undisturbed(tmp_path)
     nodes = Nodes(2, cpus=1)
     try:
         # Tune writes down its state every second: a trial that ended after the last time would make its last steps again.
         sweep = Sweep(tmp_path / "sweep", tracking.uri, {**on(nodes), "TUNE_GLOBAL_CHECKPOINT_S": "1"})
         driver, deadline = sweep.start(), time.monotonic() + 900
         try:
+            dead, cut_off = wait_for_progress(sweep, driver, nodes)
+            nodes.kill(dead)
+            assert driver.poll() is None and dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
+            begun = {Journal(path).header()["run_id"]: last_step(path) for path in cut_off}  # type: ignore[index]
+            assert begun and all(0 < step < STEPS for step in begun.values()), "it was not interrupted"
+            for path in cut_off:  # its disk is gone with it
+                shutil.rmtree(path.parent)
             while not kept(s3) and driver.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.2)
             assert driver.poll() is None, sweep.said()
@@ -256,6 +225,7 @@ def test_a_cluster_dies_and_its_sweep_goes_on_on_another(
     }
     assert "RUNNING" not in {run.info.status for run in runs.values()}
     assert before.keys() <= {trial["trial_id"] for trial in trials}
+    assert begun.keys() <= {run.info.run_id for run in runs.values()}, "another attempt has another run"
     assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in expected]
     for trial, other, losses, others in zip(trials, expected, sweep.losses(), whole.losses(), strict=True):
         # What ASHA stopped has the beginning of what it would have become; its loss may be a step ahead of its score.

@@ -8,8 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +19,13 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
-Searcher = tuple[str, ...]
-"""Options of the command."""
-RANDOM = ("--searcher", "random")
-OPTUNA = ("--searcher", "optuna", "--concurrent", "1")
-"""One at a time, so that what it proposes does not depend on which of two trials was faster."""
-
-
-def command(output: Path, uri: str, *more: str) -> list[str]:
-    """Six trials of ten steps without early stopping, so that what each of them comes to is known beforehand."""
+def command(output: Path, uri: str) -> list[str]:
+    """Six trials of ten steps without early stopping, so that what each of them comes to is known beforehand; one at a time,
+    so that what Optuna proposes does not depend on which of two was faster."""
     words = "visualcse --recipe smoke --trials 6 --scheduler none --run.max_steps 10 --evaluation.every 2"
+    words += " --searcher optuna --concurrent 1"
     places = ["--output", str(output), "--run.tracking_uri", uri, "--run.log_every", "1"]
-    return [sys.executable, "pipelines/sweep.py", *words.split(), *places, *more]
+    return [sys.executable, "pipelines/sweep.py", *words.split(), *places]
 
 
 def start(arguments: list[str]) -> subprocess.Popen[str]:
@@ -89,51 +82,35 @@ def interrupt(driver: subprocess.Popen[str]) -> None:
     assert driver.returncode == 130 and "the same command goes on" in text, text[-3000:]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Searcher], Path]:
-    """The folder of a sweep that ran to its end, once for every searcher."""
-
-    @cache
-    def made(searcher: Searcher) -> Path:
-        folder = tmp_path_factory.mktemp("whole")
-        driver = start(command(folder, f"sqlite:///{folder}.db", *searcher))
-        text, _ = driver.communicate(timeout=600)
-        assert driver.returncode == 0, text[-3000:]
-        return folder
-
-    return made
+def finish(driver: subprocess.Popen[str]) -> None:
+    text, _ = driver.communicate(timeout=600)
+    assert driver.returncode == 0, text[-3000:]
 
 
-@pytest.mark.parametrize(
-    ("searcher", "stop"),
-    [
-        pytest.param(RANDOM, interrupt, id="random-interrupted"),
-        pytest.param(OPTUNA, kill_everything, id="optuna-killed"),
-    ],
-)
-def test_a_sweep_goes_on(
-    searcher: Searcher, stop: Callable[[subprocess.Popen[str]], None], whole: Callable[[Searcher], Path], tmp_path: Path
-) -> None:
+def test_a_sweep_goes_on(tmp_path: Path) -> None:
+    """After Ctrl-C, and after everything was killed, by the same command."""
     from mlflow import MlflowClient
 
-    uninterrupted, uri = whole(searcher), f"sqlite:///{tmp_path / 'mlflow'}.db"
-    driver, deadline = start(command(tmp_path / "sweep", uri, *searcher)), time.time() + 900
-    try:
-        while len(finished(uri)) < 2 and driver.poll() is None and time.time() < deadline:
-            time.sleep(0.2)
-        assert driver.poll() is None, driver.communicate()[0][-3000:]
-        ended = {run.data.tags["sweep.trial"]: (run.info.run_id, history(uri, run.info.run_id)) for run in finished(uri)}
-        stop(driver)
-    finally:
-        if driver.poll() is None:
-            kill_everything(driver)
-    assert 2 <= len(ended) < 6
+    finish(start(command(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db")))
+    uri, ended = f"sqlite:///{tmp_path / 'mlflow'}.db", dict[str, tuple[str, list[tuple[int, int, float]]]]()
+    for enough, stop in ((2, interrupt), (4, kill_everything)):
+        driver, deadline = start(command(tmp_path / "sweep", uri)), time.time() + 900
+        try:
+            while len(finished(uri)) < enough and driver.poll() is None and time.time() < deadline:
+                time.sleep(0.2)
+            assert driver.poll() is None, driver.communicate()[0][-3000:]
+            for run in finished(uri):
+                ended.setdefault(run.data.tags["sweep.trial"], (run.info.run_id, history(uri, run.info.run_id)))
+            stop(driver)
+        finally:
+            if driver.poll() is None:
+                kill_everything(driver)
+        assert enough <= len(ended) < 6
+    finish(start(command(tmp_path / "sweep", uri)))
 
-    again = start(command(tmp_path / "sweep", uri, *searcher))
-    text, _ = again.communicate(timeout=600)
-    assert again.returncode == 0, text[-3000:]
-
-    summary, expected = (json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "sweep", uninterrupted))
+    summary, expected = (
+        json.loads((folder / "summary.json").read_text()) for folder in (tmp_path / "sweep", tmp_path / "whole")
+    )
     runs = runs_of(uri, summary["mlflow_run_id"])
     client = MlflowClient(uri)
     assert client.get_run(summary["mlflow_run_id"]).info.status == "FINISHED"
@@ -145,7 +122,9 @@ def test_a_sweep_goes_on(
     for run in known:  # every step once, also in trials that were cut off in the middle
         assert [step for step, _, _ in history(uri, run.info.run_id)] == list(range(1, 11))
 
-    trials, others = (json.loads((folder / "trials.json").read_text()) for folder in (tmp_path / "sweep", uninterrupted))
+    trials, others = (
+        json.loads((folder / "trials.json").read_text()) for folder in (tmp_path / "sweep", tmp_path / "whole")
+    )
     assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in others]
     assert [trial["best"] for trial in trials] == pytest.approx([trial["best"] for trial in others], abs=1e-9)
     assert [trial["curve"] for trial in trials] == [trial["curve"] for trial in others]

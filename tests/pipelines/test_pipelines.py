@@ -1,38 +1,34 @@
-"""Smoke recipes through Ray Train: they train, and leave a model that loads."""
+"""A smoke recipe through Ray Train: it trains, and leaves a model that loads."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from models.carried_code import carries_code
-from pipelines import clap, mocoutrl, parts, visualcse
+from pipelines import clap, parts
 from pipelines.cli import parse, prepare, report
 from trainers.engine.launch import fit
 
 
 @pytest.mark.cluster
 @pytest.mark.usefixtures("local_ray")
-@pytest.mark.parametrize("pipeline", [visualcse, clap, mocoutrl])
-def test_smoke_on_ray(pipeline: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Text, images, pairs with sounds, and triplets; tests/golden has every recipe in one process."""
+def test_smoke_on_ray(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pairs with sounds, whose export carries code; tests/golden has every recipe in one process."""
     from sentence_transformers import SentenceTransformer
 
     monkeypatch.chdir(tmp_path)
     settings = ["--run.output", "run", "--run.tracking-uri", f"sqlite:///{tmp_path / 'mlflow.db'}", "--run.workers", "1"]
-    recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
+    recipe = parse(clap.RECIPES, "", ["smoke", *settings])
     prepare(recipe)
     summary = fit(recipe)
     assert summary["steps"] == 8 and summary["export"] == str(tmp_path / "run" / "export")
-    own_code = carries_code(Path(summary["export"]))
-    assert own_code == (pipeline is clap)
-    model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=own_code)
+    assert carries_code(Path(summary["export"]))
+    model = SentenceTransformer(summary["export"], device="cpu", trust_remote_code=True)
     assert len(model.encode("a sentence")) > 0
     text = report(summary)
-    assert ("trust_remote_code" in text) == own_code
-    assert "before" in text and summary["mlflow_run_id"] in text
+    assert "trust_remote_code" in text and "before" in text and summary["mlflow_run_id"] in text
     assert summary["after"].keys() == summary["before"].keys() and summary["after"]
     assert all(any(line.startswith(f"{task} ") for line in text.splitlines()) for task in summary["after"])
 

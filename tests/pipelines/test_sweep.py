@@ -225,16 +225,12 @@ def scores_of(uri: str, run_id: str) -> list[tuple[int, float]]:
 
 @pytest.mark.cluster
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    single = {
-        seed: carried_out(made(small, trials=1, scheduler="none", seeds=(seed,)), tmp_path / f"s{seed}")[0]
-        for seed in (1, 2)
-    }
     search = made(small, trials=2, scheduler="none", seeds=(1, 2))
     trials, plan, results, parent = carried_out(search, tmp_path / "both")
-    both = trials[0]
-    assert both.seeds == 2 and both.step == both.steps == 12
-    assert both.best == pytest.approx(np.mean([single[seed][0].best for seed in (1, 2)]))
-    assert set(nested(parent)) == {"0/1", "0/2", "1/1", "1/2"}
+    both, runs = trials[0], nested(parent)
+    assert set(runs) == {"0/1", "0/2", "1/1", "1/2"}
+    best = [max(score for _, score in scores_of(parent.uri, runs[f"0/{seed}"].info.run_id)) for seed in (1, 2)]
+    assert both.seeds == 2 and both.step == both.steps == 12 and both.best == pytest.approx(np.mean(best))
     from trainers.tuning.best import checkpoints, held_out, mean_scores
 
     with checkpoints(results[0]) as folders:
@@ -292,19 +288,17 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 
 @pytest.mark.cluster
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
-    """Tune over Train, more trials than fit: they end, early stopping included, and the best has a checkpoint."""
+    """Tune over Train, more trials than fit: they end, and the best has a checkpoint."""
     from trainers.tuning.best import checkpoints, held_out
 
-    workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 0.5)
+    workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0)
     for name in workers.streams:
         workers = workers.replace(f"streams.{name}.cpus", 0.1)
-    workers = workers.replace("optim.text.lr", 1e-9)  # better than the others from step 1 on
-    rates = {"optim.text.lr": tune.grid_search([1e-9, 1e-3, 1e-2])}
+    rates = {"optim.text.lr": tune.grid_search([workers.optim["text"].lr, 1e-9])}
     search = made(workers, rates, searcher="grid", trials=None, concurrent=None)
-    assert room(search.recipes.values(), 4, 0).at_once == 2
+    assert room(search.recipes.values(), 4, 0).at_once == 1
     trials, plan, results, parent = carried_out(search, tmp_path / "sweep")
-    assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 3
-    # Whether ASHA stops one of the others depends on which of them is there first.
+    assert [trial.status in ("finished", "stopped") for trial in trials] == [True] * 2
     assert trials[0].status == "finished" and trials[0].best is not None
     with checkpoints(results[0]) as folders:
         assert held_out(plan.recipe({"trial": assignments(search)[0]}), folders)[0]["lee"]["spearman"] is not None

@@ -337,7 +337,7 @@ def events(folder: Path) -> dict[str, Points]:
 
 def offline_rows(folder: Path) -> list[dict[str, Any]]:
     """The history in the one record of an offline run of W&B: a log of LevelDB's format that holds protobufs."""
-    from wandb.proto.wandb_internal_pb2 import Record
+    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # protobuf makes it at the import
 
     (file,) = folder.glob("offline-run-*/run-*.wandb")
     data, place, parts, rows = file.read_bytes(), 7, list[bytes](), list[dict[str, Any]]()

@@ -41,4 +41,4 @@ def merged(model: M) -> M:
     for name, layer in [(name, part) for name, part in whole.named_modules() if hasattr(part, "lora_A")]:
         layer.merge()
         whole.set_submodule(name, layer.get_base_layer())
-    return whole  # type: ignore[no-any-return]  # what deepcopy was given
+    return whole

@@ -41,6 +41,8 @@ class Arguments:
     """A negative's cosine is at most that of the pair less this share: what is closer may be another positive."""
     skip: int = 0
     """So many of the most similar are left out, as they may mean the same."""
+    depth: int = 100
+    """So many of the most similar are looked at; a pair without a negative among them is left out."""
     batch_size: int = 128
     """Texts that are encoded at a time."""
     overwrite: bool = False
@@ -71,6 +73,7 @@ def mine(arguments: Arguments) -> int:
         num_negatives=arguments.negatives,
         relative_margin=arguments.margin,
         range_min=arguments.skip,
+        range_max=arguments.skip + arguments.depth,
         batch_size=arguments.batch_size,
         verbose=False,
     )

@@ -33,7 +33,7 @@ class MultimodalEncoder(FolderEncoder):
         super().__init__(model, path, "own", batch_size)
         self.items_at_once, self.seed = batch_size, seed
         self.modalities = tuple(model.modalities)
-        makers = {"image": self._pictures, "audio": self._sounds}
+        makers: dict[str, Callable[[list[Any]], Features]] = {"image": self._pictures, "audio": self._sounds}
         self.others = {name: partial(self._vectors, make) for name, make in makers.items() if name in self.modalities}
         scale = _scale(model[0])
         self._logit_scale = None if scale is None else lambda: scale

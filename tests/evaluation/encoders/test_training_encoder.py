@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evaluation.encoders.encoder import ITEMS, ModuleEncoder
+from evaluation.encoders.encoder import ModuleEncoder
 from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.task import EvaluationError, Sound
 
@@ -56,9 +56,10 @@ def pictures(count: int) -> list[np.ndarray]:
 def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
     module = Tower().train()
     encoder = encoder_of(module)
-    items = pictures(2 * ITEMS + 3)
+    most = ModuleEncoder.items_at_once
+    items = pictures(2 * most + 3)
     vectors = encoder.encode(items, "image")
-    assert module.sizes == [ITEMS, ITEMS, 3] and vectors.dtype == np.float32 and vectors.shape == (len(items), WIDTH)
+    assert module.sizes == [most, most, 3] and vectors.dtype == np.float32 and vectors.shape == (len(items), WIDTH)
     assert module.norm.training  # the modes are put back
     module.eval()
     with torch.no_grad():

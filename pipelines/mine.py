@@ -25,7 +25,6 @@ from data.shard_writer import Draft, Drafts, Output, pack
 from data.shards import RawSample, ShardSet, read
 from data.streams import decode
 from models.config import EncoderConfig
-from pipelines.parts import changed
 from trainers.recipe import Recipe, RecipeError
 
 FILE = "mine.json"
@@ -84,7 +83,9 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     base, encoder = _base(recipes, asked)
     output = asked.output or Path("runs") / base.paper / "mine"
     choices = list(_choose(base, encoder, asked, output))
-    recipe = changed(base, {path: value for path, value, _ in choices})
+    recipe = base
+    for path, value, _ in choices:
+        recipe = recipe.replace(path, value)
     output.mkdir(parents=True, exist_ok=True)
     (output / FILE).write_text(recipe.replace("run.output", str(output)).to_json(), encoding="utf-8")
     wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))

@@ -74,7 +74,7 @@ def _worker(rank: int, folder: str, name: str) -> None:
     recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
     dist.init_process_group("gloo", init_method=f"file://{folder}/store-{name}", rank=rank, world_size=2)
     launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
-    launch.log_figures = lambda *_: None  # type: ignore[assignment]  # seconds
+    launch.log_figures = lambda *_: None
     with contextlib.suppress(CheckpointError):  # of the one that keeps no checkpoint
         launch.fit(recipe)
     dist.destroy_process_group()
@@ -101,14 +101,14 @@ def test_lora_trains_the_adapters_alone_and_an_export_has_them_merged_in(place: 
     short = short.replace("encoder.lora.rank", 4).replace("encoder.lora.targets", ("query", "value"))
     start = EncoderConfig(path=str(place / "encoder")).load(()).model
     _, _, made = run(short.replace("evaluation.keep", "last"))
-    model: Any = made.method.sentence_encoder.model  # type: ignore[union-attr]  # a text encoder's
+    model: Any = made.method.sentence_encoder.model
     frozen = {name.replace(".base_layer", ""): p for name, p in model.named_parameters() if not p.requires_grad}
     assert frozen.keys() == dict(start.named_parameters()).keys()
     assert all(torch.equal(frozen[name], p) for name, p in start.named_parameters())
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     assert len(trained) == 8 and all("lora_" in name and ("query" in name or "value" in name) for name in trained)
 
-    theirs = get_peft_model(start, LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"]))
+    theirs: Any = get_peft_model(start, LoraConfig(r=4, lora_alpha=8, target_modules=["query", "value"]))
     state = {name: p for name, p in model.state_dict().items()}
     theirs.base_model.model.load_state_dict(state)
     whole = theirs.merge_and_unload().state_dict()

@@ -24,7 +24,9 @@ from data.streams.text import TextStream
 from pipelines import describe
 from tests.data.packing import png, run, samples
 
-ROWS = [{"sentence": f'Sentence number {i}; it is\nabout "things".', "about": {"n": i % 3}} for i in range(50)]
+ROWS: list[dict[str, Any]] = [
+    {"sentence": f'Sentence number {i}; it is\nabout "things".', "about": {"n": i % 3}} for i in range(50)
+]
 
 
 def cells(separator: str, quoted: bool = True) -> str:
@@ -134,7 +136,7 @@ def test_pictures_as_bytes_and_as_paths(tmp_path: Path) -> None:
     tokenize = lambda texts: {"input_ids": torch.tensor([[int(text.split()[1])] for text in texts])}  # noqa: E731
     batches = []
     for place in (f"{tmp_path}/x.parquet", f"{tmp_path}/x.csv#captions=title"):
-        config = ImageTextStream(shards=place, captions="first", **small)  # type: ignore[arg-type]
+        config = ImageTextStream(shards=place, captions="first", **small)
         config.check(shards := config.open())
         batches.append(next(found := Reader(config, "x", shards, 5, 0, 1, tokenize, 0, 1, inline=True)))
         found.close()

@@ -52,7 +52,7 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
     write_onnx(place / "mean", TEXTS, int8=True)
     shutil.copytree(place / "mean", place / "whitened")
     rng, width = np.random.default_rng(0), want["mean"].shape[1]
-    mean, matrix = 0.01 * rng.standard_normal(width), rng.standard_normal((width, 24))
+    mean, matrix = rng.normal(0, 0.01, (width,)), rng.standard_normal((width, 24))
     add_whitening(place / "whitened", mean, matrix)
     whitened = (want["mean"] - mean) @ matrix
     want["whitened"] = whitened / np.linalg.norm(whitened, axis=1, keepdims=True)

@@ -62,7 +62,7 @@ def test_disagree_5_4_each_view_predicts_the_other() -> None:
         assert torch.allclose(a, b, atol=1e-12)
 
 
-def train(made: GCLSR, steps: int = 60) -> list[float]:
+def train(made: GCLSR, steps: int = 120) -> list[float]:
     groups = [
         {"params": made.param_groups("text")["base"], "lr": 0.5},
         {"params": made.param_groups("text")["predictor"], "lr": 1.0},

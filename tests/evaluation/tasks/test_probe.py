@@ -118,7 +118,7 @@ def test_equals_one_model_at_a_time(
 @pytest.mark.parametrize("last_fit", ["all", "held_out"])
 def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
     x, y = synthetic(120)
-    protocol = SHORT.replace(last_fit=last_fit, max_epochs=100, tenacity=3, batch=8, epoch_size=4)
+    protocol = SHORT.replace(last_fit=last_fit, max_epochs=200, tenacity=12, batch=8, epoch_size=4)
     accuracies, chosen, lengths = [], [], []
     splitter = StratifiedKFold(3, shuffle=True, random_state=1111)
     outer = list(splitter.split(x, y))

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+import torch.multiprocessing as mp
 
-from tests.small import in_processes
 from trainers.engine.hosts import LocalHost
 from trainers.engine.loop import Engine
 from trainers.engine.store import Store
@@ -59,5 +59,5 @@ def _rank(rank: int, recipe: str, folder: str) -> None:
 
 def test_a_rank_that_waits_for_another_names_step_and_collective(recipe: Recipe, tmp_path: Path) -> None:
     none = recipe.replace("evaluation.select", None).replace("evaluation.final", ()).replace("run.max_steps", 3)
-    in_processes(_rank, none.replace("run.step_timeout", 20.0).to_json(), str(tmp_path))
+    mp.spawn(_rank, args=(none.replace("run.step_timeout", 20.0).to_json(), str(tmp_path)), nprocs=2)
     assert WAITS.search((tmp_path / "rank-0.log").read_text())

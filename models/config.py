@@ -67,7 +67,7 @@ class LoRASettings(Settings):
     alpha: float | None = Field(None, gt=0)
     """An adapter's output is multiplied by alpha / rank; none: twice the rank."""
     dropout: float = Field(0.0, ge=0, lt=1)
-    """Of what goes into an adapter."""
+    """Dropout of what goes into an adapter."""
     targets: tuple[str, ...] = ()
     """Names of the linear layers that get an adapter, such as `query value`; none: all."""
 

@@ -50,7 +50,7 @@ class Arguments:
     """
 
     model: Annotated[str, tyro.conf.arg(metavar="MODEL")]
-    """As in pipelines/evaluate.py."""
+    """The model, named as for pipelines/evaluate.py: a folder, a hub name, with @POOLING or +whitening."""
     against: Annotated[tuple[str, ...], tyro.conf.arg(metavar="MODEL")] = ()
     """Models to show beside it."""
     data: Annotated[tuple[str, ...], tyro.conf.arg(metavar="SHARDS")] = ()
@@ -61,7 +61,7 @@ class Arguments:
     most: int = 2000
     """So many samples of a set are searched, the first ones."""
     device: str | None = None
-    """cpu, cuda, ... Default: the GPU if there is one."""
+    """Where the models run: cpu, cuda, ... Default: the GPU if there is one."""
 
     @property
     def models(self) -> list[str]:

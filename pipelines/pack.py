@@ -95,7 +95,7 @@ class Text(Common):
     files: tyro.conf.Positional[tuple[Path, ...]]
     """Text files, a sentence a line."""
     format: Form = "parquet"
-    """Of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
+    """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
 
     def run(self) -> Packed:
         if not self.files:
@@ -116,7 +116,7 @@ class Table(Columns):
     separator: str | None = None
     """Between cells. Default: in a .tsv a tab, in a .csv the one of , ; tab | that its first line shows."""
     format: Form = "parquet"
-    """Of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
+    """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
     keep_empty: bool = False
     """Keep rows with an empty text beside others; streams read them with keep_empty."""
 

@@ -39,6 +39,7 @@ class MultiCSEConfig(NonLingSettings):
     )
 
     name: Literal["multicse"] = "multicse"
+    """Name of the method; fixed, since the other settings belong to it."""
     variant: Literal["fixed"] = "fixed"
     image: ImageConfig | None = None
     audio: AudioConfig | None = None

@@ -39,8 +39,8 @@ class StreamConfig(BaseModel):
     first: int | None = Field(None, gt=0)
     """Only so many samples are used, those at the beginning of the shards; none: all."""
     weights: tuple[PositiveFloat, ...] = ()
-    """Of each of the sets that `::` joins in `shards`, its share of the samples, 3 1 for example; none: every sample comes
-    once a pass."""
+    """Shares of the samples that come from each of the sets that `::` joins in `shards`, 3 1 for example; none: every sample
+    comes once a pass."""
     batch_size: int = Field(64, gt=0)
     """Samples of one forward over all workers together (the contrastive batch)."""
     shuffle: bool = True

@@ -71,7 +71,11 @@ def test_numbers(name: str) -> None:
     holds(recipe, dict.fromkeys((f"method.{loss}" for loss in LOSSES), 0.0) | NUMBERS[name])
     if "clip" in name:
         ((turn, optim),) = recipe.optim.items()
-        assert turn.split("+") == list(recipe.streams) and optim.model_dump(mode="json") == {**OPTIM, "groups": {}}
+        assert turn.split("+") == list(recipe.streams) and optim.model_dump(mode="json") == {
+            **OPTIM,
+            "groups": {},
+            "layer_decay": 1.0,
+        }
         flickr = "retrieval:shards/flickr30k"  # whose captions are SNLI's premises
         assert (flickr in recipe.evaluation.final) == (not name.endswith(("-n", "-e")))
 

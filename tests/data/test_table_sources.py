@@ -132,7 +132,7 @@ def test_pictures_as_bytes_and_as_paths(tmp_path: Path) -> None:
         (tmp_path / "p" / f"{i}.png").write_bytes(png(i))
         lines.append(f"p/{i}.png;One {i}")
     (tmp_path / "x.csv").write_text("\n".join([*lines, "../p/0.png;One 6"]))
-    small = {"batch_size": 6, "shuffle": False, "input": {"size": 4}}
+    small: dict[str, Any] = {"on_bad_sample": "skip", "batch_size": 6, "shuffle": False, "input": {"size": 4}}
     tokenize = lambda texts: {"input_ids": torch.tensor([[int(text.split()[1])] for text in texts])}  # noqa: E731
     batches = []
     for place in (f"{tmp_path}/x.parquet", f"{tmp_path}/x.csv#captions=title"):

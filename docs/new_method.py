@@ -24,9 +24,7 @@ class ESimCSEConfig(MethodConfig):
     """Settings of ESimCSE; the defaults are the paper's for BERT-base."""
 
     name: Literal["esimcse"] = "esimcse"
-    """Name of the method; fixed, since the other settings belong to it."""
     temperature: float = Field(0.05, gt=0)
-    """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     repetition: float = Field(0.32, ge=0, le=1)
     """Largest share of a sentence's words that are repeated."""
     queue: int = Field(160, gt=0)

@@ -38,15 +38,19 @@ def datasets_folder() -> Path:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests that take benchmark data or the real WordNet, neither of which the repository brings along.
 
-    pytest-xdist gives a file to one process, and all that takes the one Ray to another, first of all, as it takes longest.
+    pytest-xdist gives a file to one process, all that takes the one Ray to another, and so all clusters of several nodes;
+    these two first of all, as they take longest.
     """
+    groups = dict[pytest.Item, str]()
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         if {"datasets", "wordnet"} & fixtures:
             item.add_marker("data")
-        if not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group("ray" if "local_ray" in fixtures else item.location[0]))
-    items.sort(key=lambda item: "local_ray" not in getattr(item, "fixturenames", ()))
+        given = item.get_closest_marker("xdist_group")
+        groups[item] = given.args[0] if given else "ray" if "local_ray" in fixtures else item.location[0]
+        if given is None:
+            item.add_marker(pytest.mark.xdist_group(groups[item]))
+    items.sort(key=lambda item: groups[item] not in ("ray", "nodes"))
 
 
 @pytest.fixture(scope="session")

@@ -58,7 +58,7 @@ def shot(page: Any, name: str, seconds: float = 3) -> None:
 
 
 def runs(page: Any, folder: Path, port: int = 5051) -> None:
-    """A run's page and curves, and the trials of a sweep."""
+    """The pages of a run and of a sweep, and the sweep's trials."""
     url = f"http://127.0.0.1:{port}"
     with server(folder, "-m", "mlflow", "ui", "--backend-store-uri", STORE, "--port", str(port), "--workers", "1"):
         for _ in range(120):
@@ -69,18 +69,13 @@ def runs(page: Any, folder: Path, port: int = 5051) -> None:
         client = MlflowClient(f"sqlite:///{folder}/mlflow.db")
         for experiment in client.search_experiments():
             for run in client.search_runs([experiment.experiment_id]):
-                nested = "mlflow.parentRunId" in run.data.tags
-                kind = "sweep" if run.info.run_name.startswith("sweep") else "run"
-                print(experiment.name, run.info.run_name, kind, "nested" if nested else "")
-                if nested:
+                if "mlflow.parentRunId" in run.data.tags:
                     continue
+                kind = "sweep" if run.info.run_name.startswith("sweep") else "run"
                 place = f"{url}/#/experiments/{experiment.experiment_id}"
                 page.goto(f"{place}/runs/{run.info.run_id}")
                 shot(page, kind, 8)
-                if kind == "run":
-                    page.goto(f"{place}/runs/{run.info.run_id}/model-metrics")
-                    shot(page, "run-curves", 8)
-                else:
+                if kind == "sweep":
                     page.goto(f"{place}/runs?orderByKey=metrics.%60best%2Flee-dev%2Fspearman%60&orderByAsc=false")
                     shot(page, "sweep-trials", 8)
 

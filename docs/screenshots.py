@@ -94,7 +94,7 @@ def explorer(page: Any, folder: Path) -> None:
     sets = write_demo_shards(folder / "runs" / "offline", ["text", "emoji-test"]).values()
     data = [str(place.relative_to(folder)) for place in sets]
     models = ["--model", "small-bert-en", "--against", "all-MiniLM-L6-v2"]
-    command = [ROOT / "pipelines" / "explore.py", *models, "--data", *data, "--most", "1000"]
+    command: list[str | Path] = [ROOT / "pipelines" / "explore.py", *models, "--data", *data, "--most", "1000"]
     with server(folder, *command) as process:
         assert process.stdout is not None
         look(page, process.stdout.readline().strip(), QUERY, "explore-nearest")

@@ -42,7 +42,7 @@ def gather(x: Tensor) -> Tensor:
 
 def average(tensors: list[Tensor]) -> None:
     """Put the mean over all workers into each tensor, as DDP does with gradients; all must call it with the same ones."""
-    if world_size() == 1:
+    if world_size() == 1 or not tensors:
         return
     for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
         work.wait()

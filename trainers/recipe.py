@@ -164,6 +164,9 @@ class RunConfig(Settings):
     """Compute the transformers' states again in the backward, a layer at a time, instead of keeping them all."""
     compile: bool = False
     """Let torch.compile make the transformers faster: minutes at the start, and another order of rounding."""
+    sharded: bool = False
+    """Share the transformers' layers out among the workers (FSDP2), for encoders that do not fit one GPU: weights, gradients
+    and moments of each are then in one place only."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Numbers of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
     checkpoint_every: int | None = Field(None, gt=0)

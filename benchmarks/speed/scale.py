@@ -82,7 +82,6 @@ def main(model: Path | None = None, batch: int = 4096, chunk: int = 64, pairs: i
         found = compare("CLIP", clip, pairs, chunk)
         fits = f"CLIP, small towers: memory of batch {pairs:,} in chunks of {chunk}"
         Target(area="scale", what=fits, at_most=MEMORY_GB, unit="GB", measured=[found[pairs][0] / 1024]).report()
-        Target(area="scale", what="FSDP2 for encoders that do not fit one GPU", at_least=1, why="not built").report()
 
 
 if __name__ == "__main__":

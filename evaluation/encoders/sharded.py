@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,11 @@ class ShardedEncoder:
     """An encoder whose `encode` is a collective: every rank calls it with the same list and gets the same (N, d).
 
     Without torch.distributed, or with one worker, it is the encoder itself. An error on one rank is raised on all, so
-    that no rank waits for one that has given up.
+    that no rank waits for one that has given up. Every rank encodes within `ready()`, as often as it likes.
     """
 
-    def __init__(self, encoder: Encoder) -> None:
-        self.encoder = encoder
+    def __init__(self, encoder: Encoder, ready: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self.encoder, self.ready = encoder, ready
 
     @property
     def logit_scale(self) -> float | None:
@@ -37,10 +39,11 @@ class ShardedEncoder:
         failure: Exception | None = None
         vectors = np.zeros((0, 0), dtype=np.float32)
         try:
-            if mine:
-                vectors = np.asarray(self.encoder.encode(mine, modality), dtype=np.float32)
-                if vectors.ndim != 2 or len(vectors) != len(mine):
-                    raise EvaluationError(f"encode gave shape {vectors.shape} for {len(mine)} items")
+            with self.ready():
+                if mine:
+                    vectors = np.asarray(self.encoder.encode(mine, modality), dtype=np.float32)
+            if mine and (vectors.ndim != 2 or len(vectors) != len(mine)):
+                raise EvaluationError(f"encode gave shape {vectors.shape} for {len(mine)} items")
         except Exception as error:
             failure = error
         told = "" if failure is None else f"{type(failure).__name__}: {failure}"

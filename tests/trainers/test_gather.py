@@ -26,6 +26,7 @@ from tests.small import in_processes
 from trainers.clip import CLIPConfig
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.cached import cached_backward
+from trainers.engine.sharding import apart, clipped, shard, whole
 from trainers.gather import average, offset, rank, world_size
 from trainers.gclsr import GCLSRConfig
 from trainers.method import Method, MethodConfig, StepOutput
@@ -120,41 +121,47 @@ def _sum(method: Method, output: StepOutput) -> Tensor:
     return torch.stack([method.loss_weights.get(key, 1.0) * loss for key, loss in output.losses.items()]).sum()
 
 
-def _train(name: str, chunk: int | None) -> dict[str, Tensor]:
-    """Two steps of all turns, as the engine does them: one DDP call, or chunks; clipping and AdamW per turn."""
+def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
+    """Two steps of all turns, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per turn."""
     method, batches = _made(name, METHODS[name])
     model: nn.Module = method
     if world_size() > 1:
         method = synchronised(method)  # type: ignore[assignment]
-    if world_size() > 1 and chunk is None:
+    if shared:
+        shard(method, torch.device("cpu"))
+    elif world_size() > 1 and chunk is None:
         model = DistributedDataParallel(method, find_unused_parameters=len(method.turns) > 1, broadcast_buffers=False)
 
     def backward(output: StepOutput) -> None:
         _sum(method, output).backward()
 
-    optimizers = [torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0) for _ in method.turns]
+    groups = [{"params": params} for params in apart(list(method.parameters())) if params]
+    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in method.turns]
     results: dict[str, Tensor] = {}
     for step in range(2):
         for turn, optimizer in zip(method.turns, optimizers, strict=True):
             given = {stream: batches[stream] for stream in turn}
             if chunk is None:
-                backward(out := model(given))
+                backward(out := whole(model(given)))
             else:
                 out = cached_backward(method, given, chunk, backward, nullcontext)
-                average([p.grad for p in method.parameters() if p.grad is not None])
+            if model is method:
+                average(apart([p.grad for p in method.parameters() if p.grad is not None])[0])
             results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
             grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
-            results |= {f"{name}/{step}/{turn}/grad/{part}": grad.clone() for part, grad in grads.items()}
-            nn.utils.clip_grad_norm_(method.parameters(), 1.0)
+            results |= {f"{name}/{step}/{turn}/grad/{part}": whole(grad).clone() for part, grad in grads.items()}
+            clipped([p for p in method.parameters() if p.grad is not None], 1.0)
             optimizer.step()
             optimizer.zero_grad()
         method.after_step(step)
     parts = {**dict(method.named_parameters()), **dict(method.named_buffers())}
-    return results | {f"{name}/weights/{part}": t.detach().clone() for part, t in parts.items() if t.is_floating_point()}
+    return results | {
+        f"{name}/weights/{part}": whole(t.detach()).clone() for part, t in parts.items() if t.is_floating_point()
+    }
 
 
-def _everything(chunk: int | None) -> dict[str, Tensor]:
-    return {key: value for name in METHODS for key, value in _train(name, chunk).items()}
+def _everything(chunk: int | None, shared: bool = False) -> dict[str, Tensor]:
+    return {key: value for name in METHODS for key, value in _train(name, chunk, shared).items()}
 
 
 def _worker(number: int, world: int, folder: str) -> None:
@@ -163,6 +170,7 @@ def _worker(number: int, world: int, folder: str) -> None:
     assert (rank(), world_size()) == (number, world)
     save_file(_everything(None), f"{folder}/whole-{number}.safetensors")
     save_file(_everything(CHUNK), f"{folder}/chunks-{number}.safetensors")
+    save_file(_everything(None, shared=True), f"{folder}/shared-{number}.safetensors")
     dist.destroy_process_group()
 
 
@@ -181,7 +189,7 @@ def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.cluster)])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
     in_processes(_worker, world, str(tmp_path), count=world)
-    for kind in ("whole", "chunks"):
+    for kind in ("whole", "chunks", "shared"):
         ranks = [load_file(tmp_path / f"{kind}-{number}.safetensors") for number in range(world)]
         _same(ranks[0], alone)
         for other in ranks[1:]:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from data.batch import Batch
+from trainers.engine.sharding import whole
 from trainers.method import Method, StepOutput
 
 
@@ -46,7 +47,7 @@ def cached_backward(
     del parts
     with autocast():
         output = method.nested_losses(features, batches)
-        output = StepOutput({**output.losses, **method.penalties()}, output.metrics)
+        output = whole(StepOutput({**output.losses, **method.penalties()}, output.metrics))
     backward(output)
     after = _random_state(device)
     for (name, first, rows), state in zip(chunks, states, strict=True):

@@ -15,7 +15,8 @@ from torch.utils._pytree import tree_map
 
 from data.order import seed_of
 from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
-from trainers.engine.store import whole
+from trainers.engine.sharding import part_of, whole
+from trainers.engine.store import whole as whole_folder
 from trainers.method import Method
 from trainers.recipe import Recipe
 
@@ -46,7 +47,7 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     checkpoint: its folder, or that of all of a run, or the run's output: then the newest. recipe: none: the checkpoint's
     own, whose paths are those of the machine that wrote it.
     """
-    folder = whole(Path(checkpoint))
+    folder = whole_folder(Path(checkpoint))
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
     method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
@@ -78,19 +79,27 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
 
 def weights_of(method: nn.Module) -> dict[str, Tensor]:
     """Copies of all weights on the CPU, as safetensors takes them."""
-    return {name: tensor.detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+    return {name: whole(tensor).detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+
+
+def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
+    """Load whole weights, whichever part of them this worker has."""
+    own = method.state_dict()
+    method.load_state_dict({name: part_of(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()})
 
 
 def load_weights(method: nn.Module, file: Path) -> None:
     try:
-        method.load_state_dict(load_file(file))
+        set_weights(method, load_file(file))
     except (ValueError, RuntimeError, SafetensorError, OSError) as error:  # not trained with these, or a damaged file
         raise ValueError(f"{file} cannot be used: {error}") from None
 
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:
     """The same with copies of all tensors on the CPU, which training does not change."""
-    copies: dict[str, Any] = tree_map(lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state)
+    copies: dict[str, Any] = tree_map(
+        lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, whole(state)
+    )
     return copies
 
 

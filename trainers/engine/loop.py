@@ -25,6 +25,7 @@ from trainers.engine.baseline import whitened
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.sharding import gathered, shard, whole
 from trainers.engine.step import Stepper
 from trainers.engine.watchdog import Watchdog
 from trainers.engine.window import Window
@@ -60,7 +61,10 @@ class Engine:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
             keep_freed_memory()
-        method = checkpoint.build_method(recipe).to(host.device)
+        method = checkpoint.build_method(recipe)
+        if run.sharded:  # before it is moved: a GPU never holds all of it
+            shard(method, host.device)
+        method = method.to(host.device)
         self.method: Method = synchronised(method) if host.world_size > 1 else method  # type: ignore[assignment]  # the same class
         self.shards = {name: stream.open() for name, stream in recipe.streams.items()}
         self.steps = recipe.steps(self.shards[recipe.lead].samples)
@@ -68,7 +72,7 @@ class Engine:
         if run.ema is not None:
             self.average = AveragedModel(self.method, multi_avg_fn=get_ema_multi_avg_fn(run.ema))
         self.stepper = Stepper(recipe, self.method, host, self.steps)
-        self.encoder = ShardedEncoder(checkpoint.module_encoder(self.chosen, host.device))
+        self.encoder = ShardedEncoder(checkpoint.module_encoder(self.chosen, host.device), partial(gathered, self.method))
         self.callbacks = [callbacks.find(name) for name in run.callbacks] if host.rank == 0 else []
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
@@ -233,7 +237,7 @@ class Engine:
     def _finish(self) -> dict[str, Any]:
         """Scores of the weights that are kept."""
         if self.best is not None:
-            self.chosen.load_state_dict(self.best)
+            checkpoint.set_weights(self.chosen, self.best)
         after = evaluate(self.final, self.encoder)
         self._log_scores("trained", after)
         mine = {"skipped": self.skipped, "skips": self.skips, "fingerprint": fingerprint(self.chosen)}
@@ -282,7 +286,7 @@ class Engine:
         positions, windows = zip(*from_all_ranks((mine, self.window.state()), self.host), strict=True)
         scores = {"score": self.last_score, "best": self.best_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
-        if self.host.rank != 0:
+        if self.host.rank != 0 and not self.recipe.run.sharded:  # where all have a part of what is kept
             self.host.save(None, metrics, last)
             return
         state = {
@@ -309,7 +313,7 @@ class Engine:
             if self.log:
                 self.log.store(folder)
 
-        self.host.save(fill, metrics, last)
+        self.host.save(fill if self.host.rank == 0 else None, metrics, last)
 
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method, None if self.average is None else self.chosen)
@@ -344,5 +348,5 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         digest.update(name.encode())
-        digest.update(parameter.detach().cpu().float().contiguous().numpy().tobytes())
+        digest.update(whole(parameter.detach()).cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from trainers.engine.sharding import apart, clipped, part_of
 from trainers.method import Method, Schedule, decay
 from trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
@@ -60,7 +61,8 @@ class TurnOptimizer:
             if name == "biases_and_norms" and (own is None or own.weight_decay is None):
                 decay = 0.0
             kind = config.schedule if own is None or own.schedule is None else own.schedule
-            for depth, part in by_depth(method, params, config.layer_decay):
+            depths = by_depth(method, params, config.layer_decay)
+            for depth, part in [(depth, part) for depth, both in depths for part in apart(both) if part]:
                 factors.append(partial(schedule_factor, config, kind, steps, warmup=own.warmup if own else None))
                 settings.append({"params": part, "lr": lr * config.layer_decay**depth, "weight_decay": decay})
         self.config, self.steps = config, steps
@@ -85,10 +87,9 @@ class TurnOptimizer:
     def clip(self) -> Tensor:
         """Clip what the backwards have made, unscaled. Returns the gradient's norm before."""
         self.scaler.unscale_(self.optimizer)
-        params = [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None]
-        if self.config.clip is None:  # clipping at infinity would write every gradient once more
-            return torch.nn.utils.get_total_norm([p.grad for p in params if p.grad is not None])
-        return torch.nn.utils.clip_grad_norm_(params, self.config.clip)
+        return clipped(
+            [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None], self.config.clip
+        )
 
     def step(self) -> Tensor:
         """Clip and update. Returns the gradient's norm before."""
@@ -122,7 +123,14 @@ class TurnOptimizer:
         """Moments, the place in the schedule, the scaler. Rates and decays stay the config's, which a sweep may change."""
         rates = list(self.schedule.base_lrs)
         own = [{name: value for name, value in group.items() if name != "params"} for group in self.optimizer.param_groups]
-        self.optimizer.load_state_dict(state["optimizer"])
+        params = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+        moments = {
+            number: {
+                name: part_of(value, params[number]) if isinstance(value, Tensor) else value for name, value in of.items()
+            }
+            for number, of in state["optimizer"]["state"].items()
+        }
+        self.optimizer.load_state_dict({**state["optimizer"], "state": moments})
         self.schedule.load_state_dict(state["schedule"])
         self.scaler.load_state_dict(state["scaler"])
         self.schedule.base_lrs = rates

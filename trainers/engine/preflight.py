@@ -89,7 +89,7 @@ def check_settings(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}."):
             stream.check_settings()
-    for name in ("gradient_checkpointing", "compile"):
+    for name in ("gradient_checkpointing", "compile", "sharded"):
         if getattr(recipe.run, name) and recipe.encoder.kind != "transformer":
             raise RecipeError(
                 f"run.{name}=True is for transformers, and method {recipe.method.name!r} trains none; set False"
@@ -110,6 +110,20 @@ def check_settings(recipe: Recipe) -> None:
         for name in recipe.run.callbacks:
             find(name)
     _check_gpus(recipe)
+    _check_sharded(recipe)
+
+
+def _check_sharded(recipe: Recipe) -> None:
+    run = recipe.run
+    if not run.sharded:
+        return
+    if run.workers < 2:
+        raise RecipeError(
+            f"run.sharded=True shares the layers out among workers, and run.workers={run.workers}; set 2 or more"
+        )
+    others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
+    for name in (name for name, given in others.items() if given):
+        raise RecipeError(f"run.sharded=True does not go with {name}; leave one of them out (bf16 goes)")
 
 
 def _check_gpus(recipe: Recipe) -> None:

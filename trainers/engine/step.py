@@ -18,6 +18,7 @@ from data.stream import Reader
 from trainers.engine.cached import cached_backward
 from trainers.engine.hosts import Host
 from trainers.engine.optim import TurnOptimizer
+from trainers.engine.sharding import apart, whole
 from trainers.engine.window import Window
 from trainers.gather import average
 from trainers.method import Method, StepOutput
@@ -42,7 +43,8 @@ class Stepper:
             if run.compile:
                 model.compile(dynamic=True)
         self.model: nn.Module = method
-        if host.world_size > 1 and run.chunk is None:  # DDP is for one backward, and cached gradients have several
+        # DDP is for one backward, and cached gradients have several; shared layers come with an average of their own.
+        if host.world_size > 1 and run.chunk is None and not run.sharded:
             self.model = DistributedDataParallel(
                 method,
                 device_ids=[host.device] if host.device.type == "cuda" else None,
@@ -76,7 +78,7 @@ class Stepper:
                 watch.add(seen, output.losses)
                 window.add({**output.losses, **output.metrics}, 1 / run.accumulation)
             if self.model is self.method:
-                average([p.grad for p in self.method.parameters() if p.grad is not None])
+                average(apart([p.grad for p in self.method.parameters() if p.grad is not None])[0])
             norm = optimizer.clip()
             if run.precision != "fp16":  # whose scaler leaves out a step that overflows, and goes on with a smaller scale
                 watch.add(seen, {"gradient": norm})
@@ -99,7 +101,7 @@ class Stepper:
         wait = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
             with self._autocast():
-                output: StepOutput = self.model(batches)
+                output: StepOutput = whole(self.model(batches))  # a penalty of shared weights
             backward(output)
         return output
 

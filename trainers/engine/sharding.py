@@ -1,0 +1,74 @@
+"""Transformers shared out among the workers (FSDP2; Zhao et al., VLDB 2023), for encoders that do not fit one GPU.
+
+Of every layer each worker holds an equal part of weights, gradients and moments, and a layer is whole only while it is
+computed. Embeddings, heads and convolutions stay whole everywhere, and so is what a checkpoint keeps: it does not tell how
+many workers wrote it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard, share_comm_ctx
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils._pytree import tree_map
+
+from models.clip_layers import whole_layers
+from trainers.gather import world_size
+
+
+def shard(module: nn.Module, device: torch.device) -> None:
+    """Share out the layers of all transformers in a module, whose weights are the same on every worker; a collective."""
+    mesh = init_device_mesh(device.type, (world_size(),))
+    share_comm_ctx([fully_shard(layer, mesh=mesh) for layer in whole_layers(module)])
+    with gathered(module):  # its tensors are made the first time, which must not be in torch's inference mode
+        pass
+
+
+@contextlib.contextmanager
+def gathered(module: nn.Module) -> Iterator[None]:
+    """The layers stay whole inside, so that workers may call them as often as each likes; a collective."""
+    layers = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    for layer in layers:
+        layer.set_reshard_after_forward(False)
+        layer.unshard()
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.set_reshard_after_forward(True)
+            layer.reshard()
+
+
+def whole(values: Any) -> Any:
+    """The same tree with whole tensors; a collective where there are shared ones."""
+    return tree_map(lambda value: value.full_tensor() if isinstance(value, DTensor) else value, values)
+
+
+def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+    """This worker's part of a whole tensor, where `like` is a part of one of its shape; no communication."""
+    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+        return tensor
+    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+
+
+def apart(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+    """The whole and the shared ones: torch's fused operations take one kind at a time."""
+    whole, shared = ([tensor for tensor in tensors if isinstance(tensor, DTensor) == kind] for kind in (False, True))
+    return whole, shared
+
+
+def clipped(params: Sequence[nn.Parameter], most: float | None) -> Tensor:
+    """Scale the gradients down to a norm of `most`, where that is given. Returns their norm before."""
+    kinds = [kind for kind in apart(params) if kind]
+    norms: list[Tensor] = whole([nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds])
+    norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
+    if most is not None:  # at infinity every gradient would be written once more
+        for kind in kinds:
+            nn.utils.clip_grads_with_norm_(kind, most, norm)
+    return norm

@@ -43,6 +43,8 @@ BUCKET = "multicse"
 LIMIT, VANISH, SIGNALLED = 240.0, 60.0, 15.0
 """Seconds after which a command counts as hanging, that processes have to end by themselves once their command was killed
 or has ended, and within which all have ended after a signal. On a machine that others use, `--patience` times that."""
+REPORTING = 3
+"""Times that which Ray's own agents take to end after the control store: they report to it first, in vain."""
 RECONNECT = "5"
 """Seconds that Ray looks for a control store that was killed; 60 unless told."""
 LIBRARIES = ("pymp-", "torch")
@@ -178,19 +180,19 @@ class Ended(NamedTuple):
 
 
 def ended(
-    driver: subprocess.Popen[bytes], place: Place, at_once: bool = False, earlier: Collection[psutil.Process] = ()
+    driver: subprocess.Popen[bytes], place: Place, victim: str = "", earlier: Collection[psutil.Process] = ()
 ) -> Ended:
     """Wait for the command, and for all processes.
 
-    at_once: do not wait for the others. earlier: those of a driver that was killed before.
+    victim: what was killed; after the driver the others are not waited for. earlier: those of a driver killed before.
     """
     began, code = time.monotonic(), None
     with contextlib.suppress(subprocess.TimeoutExpired):
         code = driver.wait(LIMIT * place.patience)
     took = time.monotonic() - began
-    if at_once and code is not None:
+    if victim == "driver" and code is not None:
         return Ended(code, [])
-    deadline = time.monotonic() + VANISH * place.patience
+    deadline = time.monotonic() + VANISH * place.patience * (REPORTING if victim == "control store" else 1)
     while (left := family(place)) and code is not None and time.monotonic() < deadline:
         if set(left) - set(earlier):
             took = time.monotonic() - began
@@ -220,7 +222,7 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
                 time.sleep(dice.uniform(0, {-1: 0.03, 0: 10.0}.get(moment, 0.3)))
                 struck = strike(victim, driver, place)
         # Who finds the driver dead repeats the command at once, whatever still runs.
-        code, left, took = ended(driver, place, struck and victim == "driver", earlier)
+        code, left, took = ended(driver, place, victim if struck else "", earlier)
         if left or code is None:
             case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
         if struck and victim.startswith("SIG"):

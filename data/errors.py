@@ -1,12 +1,13 @@
-"""What goes wrong with the bytes that a stream reads, how a wrong name is answered, and a reader that goes away."""
+"""What goes wrong with the bytes that a stream reads, how a wrong name is answered, and how a command ends."""
 
 from __future__ import annotations
 
 import contextlib
 import difflib
+import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from data.redact import redacted
 
@@ -51,3 +52,21 @@ def quiet_pipe() -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes at its end
         sys.exit(1)
+
+
+def told(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
+    """A command that says in one line what is wrong with its input (ValueError), its files (OSError) or the numbers of its
+    training (FloatingPointError) and returns 2, and that ends quietly with whoever reads its output."""
+
+    @functools.wraps(main)
+    @quiet_pipe()
+    def command(argv: list[str] | None = None) -> int:
+        try:
+            return main(argv)
+        except BrokenPipeError:
+            raise
+        except (ValueError, OSError, FloatingPointError) as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+    return command

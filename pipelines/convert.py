@@ -12,6 +12,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.errors import told
 from models.htsat_checkpoint import convert_htsat
 
 
@@ -30,14 +31,11 @@ class Arguments:
     """Folder that is made: config.json and model.safetensors."""
 
 
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
-    try:
-        convert_htsat(arguments.checkpoint, arguments.out)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    convert_htsat(arguments.checkpoint, arguments.out)
     print(f"written to {arguments.out}")
     return 0
 

@@ -17,7 +17,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data import limits
-from data.errors import DataError, quiet_pipe
+from data.errors import DataError, told
 from data.shard_hashes import size_and_sha256
 from data.shard_urls import expand
 from data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
@@ -206,22 +206,18 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
-    try:
-        if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
-            print(describe_recipe(recipe[1], recipe[2], rest))
-            return 0
-        if rest:
-            raise DataError(f"{' '.join(rest)}: options of recipes (PAPER:RECIPE), and {arguments.what} is none")
-        wrong = verify(arguments.what) if arguments.verify else []
-        if not wrong:
-            print(describe_shards(arguments.what, arguments.samples))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if recipe := re.fullmatch(r"([a-z_]\w*):([\w-]+)", arguments.what):
+        print(describe_recipe(recipe[1], recipe[2], rest))
+        return 0
+    if rest:
+        raise DataError(f"{' '.join(rest)}: options of recipes (PAPER:RECIPE), and {arguments.what} is none")
+    wrong = verify(arguments.what) if arguments.verify else []
+    if not wrong:
+        print(describe_shards(arguments.what, arguments.samples))
     for line in wrong:
         print(f"differs: {line}", file=sys.stderr)
     if arguments.verify and not wrong:

@@ -18,7 +18,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy, nor this file for the library `evaluate`
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import quiet_pipe
+from data.errors import told
 from evaluation import registry, report, tables
 from evaluation.load import TARGET, fit_sentences, load_model, parse
 from evaluation.report import Measured
@@ -228,27 +228,23 @@ def _file_name(label: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in label).strip("_.")
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
+    _check_outputs(arguments)
+    quiet()
+    handle = _open_run(arguments)
     try:
-        _check_outputs(arguments)
-        quiet()
-        handle = _open_run(arguments)
-        try:
-            outcome = run(arguments)
-            print(outcome.table)
-            _write(arguments, outcome, handle)
-        except BaseException:
-            if handle is not None:
-                handle.finish("FAILED")
-            raise
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+        outcome = run(arguments)
+        print(outcome.table)
+        _write(arguments, outcome, handle)
+    except BaseException:
+        if handle is not None:
+            handle.finish("FAILED")
+        raise
     return 0
 
 

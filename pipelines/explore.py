@@ -22,6 +22,7 @@ from scipy import stats
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.errors import told
 from data.shards import RawSample
 from data.streams import decode
 from evaluation import registry, report
@@ -283,6 +284,7 @@ def serve(argv: Sequence[str]) -> None:
         uvicorn.Server(uvicorn.Config(st.App(file), log_level="error")).run([listening])
 
 
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     argv = sys.argv[1:] if argv is None else argv
@@ -301,9 +303,6 @@ def main(argv: list[str] | None = None) -> int:
         serve(argv)
     except KeyboardInterrupt:
         pass
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
     return 0
 
 

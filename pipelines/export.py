@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.errors import told
 from trainers.recipe import ExportConfig, Recipe
 
 
@@ -127,29 +128,26 @@ def card_of(checkpoint: Path, text: CardText) -> str:
     return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
 
 
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        from transformers.utils import logging as transformers_logging
+    from transformers.utils import logging as transformers_logging
 
-        from models.carried_code import carries_code
+    from models.carried_code import carries_code
 
-        transformers_logging.disable_progress_bar()
-        transformers_logging.set_verbosity_error()
-        export(
-            arguments.checkpoint,
-            arguments.out,
-            arguments.overwrite,
-            arguments.onnx,
-            arguments.int8,
-            arguments.export,
-            arguments.push_to_hub,
-        )
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    transformers_logging.disable_progress_bar()
+    transformers_logging.set_verbosity_error()
+    export(
+        arguments.checkpoint,
+        arguments.out,
+        arguments.overwrite,
+        arguments.onnx,
+        arguments.int8,
+        arguments.export,
+        arguments.push_to_hub,
+    )
     own = carries_code(arguments.out)
     trust, text = (", trust_remote_code=True", arguments.out / "text") if own else ("", arguments.out)
     print(f"{arguments.out} is ready: SentenceTransformer('{arguments.out}'{trust}), or --encoder.path {text}")

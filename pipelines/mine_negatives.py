@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import quiet_pipe
+from data.errors import told
 
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
@@ -85,16 +85,12 @@ def mine(arguments: Arguments) -> int:
     return pack(drafts, output).samples
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        count = mine(arguments)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    count = mine(arguments)
     print(f"{count:,} triples in {arguments.out}")
     return 0
 

@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import quiet_pipe
+from data.errors import told
 from evaluation.load import load_model
 from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
 from pipelines.evaluate import quiet
@@ -45,28 +45,24 @@ class Arguments:
     """Texts of 32 tokens that are encoded at a time."""
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    try:
-        quiet()
-        queries = read_captions(arguments.queries)
-        database = read_captions(arguments.database, arguments.columns)
-        if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
-            raise ValueError(f"--json {arguments.json}: no folder {arguments.json.absolute().parent}")
-        model = load_model(
-            arguments.model,
-            device=arguments.device,
-            batch_size=arguments.batch_size,
-            fit=list(dict.fromkeys(database)),
-            fit_source="the database",
-        )
-        found = nearest_captions(model, queries, database, arguments.k)
-    except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    quiet()
+    queries = read_captions(arguments.queries)
+    database = read_captions(arguments.database, arguments.columns)
+    if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
+        raise ValueError(f"--json {arguments.json}: no folder {arguments.json.absolute().parent}")
+    model = load_model(
+        arguments.model,
+        device=arguments.device,
+        batch_size=arguments.batch_size,
+        fit=list(dict.fromkeys(database)),
+        fit_source="the database",
+    )
+    found = nearest_captions(model, queries, database, arguments.k)
     print(neighbour_table(queries, found))
     if arguments.json is not None:
         rows = [{"query": query, "nearest": [n._asdict() for n in near]} for query, near in zip(queries, found, strict=True)]

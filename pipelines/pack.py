@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, quiet_pipe
+from data.errors import DataError, told
 from data.named_rows import held_in_table, table_parts
 from data.pack import (
     Missing,
@@ -244,15 +244,11 @@ def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Uplo
     return arguments
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = parse(argv)
-    try:
-        print(report(arguments.run()))
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    print(report(arguments.run()))
     return 0
 
 

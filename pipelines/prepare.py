@@ -16,7 +16,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, did_you_mean, quiet_pipe
+from data.errors import DataError, did_you_mean, told
 from data.shard_writer import Output, pack
 from data.shards import MANIFEST
 from data.sources.source import Content, Result, Source
@@ -60,7 +60,7 @@ class Prepare:
             else:
                 print(make(result, source, folder, self.out, self.overwrite))
         if missing:
-            print(told(source, list(missing)), file=sys.stderr)
+            print(where_from(source, list(missing)), file=sys.stderr)
         return 2 if missing else 0
 
 
@@ -91,7 +91,7 @@ def absent(result: Result, folder: Path, out: Path) -> list[str]:
     return [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
 
 
-def told(source: Source, missing: list[str]) -> str:
+def where_from(source: Source, missing: list[str]) -> str:
     """What is missing of a data set and where it is had."""
     lines = [
         *(f"error: {place} is not there" for place in missing),
@@ -133,15 +133,11 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
     return f"{place}: {count:,} lines"
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when a file is missing, or the input was bad."""
     arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)
-    try:
-        return arguments.run()
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return arguments.run()
 
 
 if __name__ == "__main__":

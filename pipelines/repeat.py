@@ -16,13 +16,12 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, quiet_pipe
+from data.errors import told
 from evaluation import statistics, tables
 from evaluation.task import EvaluationError
 from pipelines import registry
 from pipelines.cli import parse, prepare
 from trainers.engine.launch import fit, resolve
-from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import Recipe, RecipeError
 
 
@@ -46,18 +45,14 @@ class Arguments:
     """The repeat.json of another repeat: differences with Student's (pooled) and Welch's t test."""
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    try:
-        other = None if arguments.against is None else read(arguments.against)
-        report, file = repeat(arguments, rest)
-        print(f"{table(report, other)}\nwritten to {file}")
-    except (DataError, NonFiniteLoss, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    other = None if arguments.against is None else read(arguments.against)
+    report, file = repeat(arguments, rest)
+    print(f"{table(report, other)}\nwritten to {file}")
     return 0
 
 

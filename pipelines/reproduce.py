@@ -16,14 +16,13 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, did_you_mean, quiet_pipe
+from data.errors import did_you_mean, told
 from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import render, verdicts
 from pipelines.tables.table import Row, Table
 from trainers.engine.cluster import quiet
-from trainers.engine.step import NonFiniteLoss
 from trainers.recipe import RecipeError
 
 PAPERS = {
@@ -71,25 +70,21 @@ class Arguments:
     """Write the list of all tables and figures, as Markdown, to this file."""
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when something is missing, 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     quiet()
-    try:
-        if arguments.coverage is not None:
-            arguments.coverage.write_text(coverage(), encoding="utf-8")
-            return 0
-        if arguments.paper is None or arguments.table is None:
-            for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
-                print("\n".join(listed(paper, arguments.dry_run)))
-            return 0
-        tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
-        return max(reproduce(replace(arguments, table=table)) for table in tables)
-    except (DataError, NonFiniteLoss, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if arguments.coverage is not None:
+        arguments.coverage.write_text(coverage(), encoding="utf-8")
+        return 0
+    if arguments.paper is None or arguments.table is None:
+        for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
+            print("\n".join(listed(paper, arguments.dry_run)))
+        return 0
+    tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
+    return max(reproduce(replace(arguments, table=table)) for table in tables)
 
 
 def name_of(paper: str) -> str:

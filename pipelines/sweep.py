@@ -19,7 +19,7 @@ from rich.console import Console
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, quiet_pipe
+from data.errors import told
 from evaluation.tables import layout, mean_sd
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
@@ -78,16 +78,12 @@ class Arguments:
     ended are not run again."""
 
 
-@quiet_pipe()
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    try:
-        return sweep(arguments, rest)
-    except (RecipeError, DataError, ValueError) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    return sweep(arguments, rest)
 
 
 def sweep(arguments: Arguments, rest: list[str]) -> int:

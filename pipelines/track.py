@@ -13,6 +13,8 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from data.errors import told
+
 
 @dataclass(frozen=True)
 class Show:
@@ -40,6 +42,7 @@ class Sync(Show):
 Verb = Annotated[Sync, tyro.conf.subcommand("sync")] | Annotated[Show, tyro.conf.subcommand("show")]
 
 
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
     verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
@@ -49,20 +52,16 @@ def main(argv: list[str] | None = None) -> int:
     from trainers.engine.tracking_server import TrackingError
 
     book = Journal(verb.journal)
-    try:
-        if not book.path.is_file():
-            raise TrackingError(f"{verb.journal}: there is no such file. Journals are called journal.jsonl.")
-        header = book.header()
-        if header is None:
-            raise TrackingError(f"{verb.journal} is no journal: its first line names no run.")
-        waiting = book.waiting()
-        print(f"run {header['run_id']} at {getattr(verb, 'uri', None) or header['uri']}: {waiting} lines wait")
-        if not isinstance(verb, Sync):
-            return 0
-        sent = drain(book.path, verb.uri, timeout=verb.timeout)
-    except TrackingError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    if not book.path.is_file():
+        raise TrackingError(f"{verb.journal}: there is no such file. Journals are called journal.jsonl.")
+    header = book.header()
+    if header is None:
+        raise TrackingError(f"{verb.journal} is no journal: its first line names no run.")
+    waiting = book.waiting()
+    print(f"run {header['run_id']} at {getattr(verb, 'uri', None) or header['uri']}: {waiting} lines wait")
+    if not isinstance(verb, Sync):
+        return 0
+    sent = drain(book.path, verb.uri, timeout=verb.timeout)
     if sent:
         print("everything is with the server")
     return 0 if sent else 1

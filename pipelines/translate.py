@@ -20,7 +20,7 @@ from tqdm import tqdm
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError
+from data.errors import DataError, told
 from data.order import seed_of
 from data.shards import RawSample, ShardSet, read
 from data.streams.decode import text
@@ -220,17 +220,14 @@ def resume(out: Path, sentences: Sequence[str], settings: dict[str, Any], batch:
     return done
 
 
+@told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     from transformers.utils import logging as transformers_logging
 
     arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)
     transformers_logging.disable_progress_bar()
-    try:
-        print(arguments.run())
-    except ValueError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    print(arguments.run())
     return 0
 
 

@@ -27,7 +27,7 @@ from trainers.recipe import Recipe
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
-class NonFiniteLoss(ArithmeticError):
+class NonFiniteLoss(FloatingPointError):
     """A loss, or its gradient, became NaN or infinite."""
 
 

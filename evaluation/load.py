@@ -18,7 +18,6 @@ from data.errors import did_you_mean
 from data.word_vectors import is_word_vectors
 from evaluation.encoders.folders import model_type, own_module
 from evaluation.encoders.quantized import PRECISIONS, RANGES, Precision, Quantized, saved_ranges
-from evaluation.encoders.word_vectors import WordVectors
 from evaluation.task import EvaluationError
 from evaluation.tasks.paired_items import Samples
 from evaluation.tasks.retrieval import read_captions
@@ -178,6 +177,8 @@ def _fitted(model: Model, post: str, fit: Sequence[str], fit_source: str, seed: 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
+        from evaluation.encoders.word_vectors import WordVectors
+
         return WordVectors(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")

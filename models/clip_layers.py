@@ -7,8 +7,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.modeling_layers import GradientCheckpointingLayer
-from transformers.models.clip.modeling_clip import CLIPEncoder
 
 from models.dropout import drop
 
@@ -97,6 +95,9 @@ def last_clip_layer(layer: nn.Module, states: Tensor, index: Tensor, causal: boo
 
 def whole_layers(module: nn.Module) -> list[nn.Module]:
     """The layers of all transformers in a module, those left out of which `last_clip_layer` takes parts."""
+    from transformers.modeling_layers import GradientCheckpointingLayer
+    from transformers.models.clip.modeling_clip import CLIPEncoder
+
     lasts = {part.layers[-1] for part in module.modules() if isinstance(part, CLIPEncoder)}
     layers = [part for part in module.modules() if isinstance(part, GradientCheckpointingLayer)]
     return [layer for layer in layers if layer not in lasts]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +24,8 @@ from models.hub_folders import ENCODER
 from models.sentence_encoder import CardText, SentenceEncoder
 from models.text_encoder import TOKENIZING, TextEncoder
 from models.text_folders import text_half
+from models.tower import Projection
 from models.towers import AnyTower
-
-Projection = Literal["linear", "mlp"]
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
 

@@ -13,9 +13,6 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from transformers.integrations.sdpa_attention import sdpa_attention_forward
-from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from models.dropout import drop, exchange
 
@@ -85,6 +82,11 @@ def layers_can_pack(model: Any) -> bool:
 def prepare(model: Any) -> None:
     """Let a model take packed texts, where its type can; whatever else it is called with it takes as before. Its dropout
     becomes a cheap one."""
+    from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
+    ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
     exchange(model)
     if model.config.model_type in PACKED | LAYERS_PACKED and model.config._attn_implementation == "sdpa":
         model.config._attn_implementation = NAME
@@ -111,6 +113,8 @@ def attention(
         return within(packing, (query, key, value), options), None
     if dropout and attention_mask is None and query.device.type == "cpu":
         return attend(query, key, value, options).transpose(1, 2), None
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
     given: dict[str, Any] = {"dropout": dropout, "scaling": scaling, "is_causal": is_causal, **kwargs}
     return sdpa_attention_forward(module, query, key, value, attention_mask, **given)
 
@@ -141,10 +145,6 @@ def within_jagged(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options:
     tokens = (states[0].transpose(0, 1).contiguous() for states in row)
     query, key, value = (torch.nested.nested_tensor_from_jagged(states, **shape).transpose(1, 2) for states in tokens)
     return F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2).values()[None]
-
-
-ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
-ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
 
 
 def token_states(model: Any, inputs: Tensor, mask: Tensor, layers: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
+import transformers
 from torch import Tensor, nn
-from transformers import AutoTokenizer, CLIPTextModel, PretrainedConfig
 
 from models.adapters import merged
 from models.clip_layers import add_dropout, last_clip_layer
@@ -32,6 +32,9 @@ from models.text_folders import (
     text_half,
     write_for_older,
 )
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 # Where a model type keeps its stack of layers, whose layers take (hidden states, mask): what patches go through.
 STACKS = {"bert": "encoder", "roberta": "encoder", "xlm-roberta": "encoder", "distilbert": "transformer"}
@@ -129,7 +132,7 @@ class TextEncoder(SentenceEncoder):
             config = text_config(str(saved.folder))
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or DEFAULT_POOLING.get(config.model_type, "mean")
-            tokenizer = AutoTokenizer.from_pretrained(saved.folder)
+            tokenizer = transformers.AutoTokenizer.from_pretrained(saved.folder)
             ENCODER.refuse_wordless(path, tokenizer)
             if scratch:
                 model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None
@@ -141,7 +144,7 @@ class TextEncoder(SentenceEncoder):
             if str(error).startswith("encoder."):
                 raise
             raise ENCODER.cannot_load(path, error) from error
-        if hidden_dropout and isinstance(model, CLIPTextModel):
+        if hidden_dropout and model.config.model_type == "clip_text_model":
             add_dropout(model, hidden_dropout)
         encoder = cls(model, tokenizer, pooling, head, saved.normalise, saved.limit)
         encoder.origin = path
@@ -229,7 +232,7 @@ class TextEncoder(SentenceEncoder):
     def pooled(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
         """``outputs(...).pooled`` (B, d); of CLIP's text transformer the last layer is computed for one token of each text
         only."""
-        if self.pooling != "eot" or not isinstance(self.model, CLIPTextModel) or not layers_can_pack(self.model):
+        if self.pooling != "eot" or self.config.model_type != "clip_text_model" or not layers_can_pack(self.model):
             return self.outputs(input_ids, attention_mask).pooled
         packing = Packing(attention_mask)
         hidden = packing.pack(self.model.embeddings(input_ids))

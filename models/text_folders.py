@@ -5,27 +5,23 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
+import transformers
 from torch import Tensor, nn
-from transformers import (
-    MODEL_MAPPING,
-    AutoConfig,
-    AutoModel,
-    ClapTextModel,
-    CLIPTextModel,
-    PretrainedConfig,
-)
 
 from models.clip_layers import init_clip_text
 from models.heads import Head
 from models.hub_folders import ENCODER
 from models.pooling import AVERAGED, MODES, Pooling
 
-# Models of texts and something else, of which a text encoder is one half.
-TEXT_HALVES: dict[str, Any] = {"clip": CLIPTextModel, "clap": ClapTextModel}
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+# Models of texts and something else, of which a text encoder is one half: what transformers calls that.
+TEXT_HALVES = {"clip": "CLIPTextModel", "clap": "ClapTextModel"}
 
 # What the same dropout is called in different configurations.
 HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
@@ -42,7 +38,7 @@ def text_half(folder: Path) -> Path:
 
 def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
-    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
+    config = transformers.AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
     return config.text_config if config.model_type in TEXT_HALVES else config
 
 
@@ -98,12 +94,13 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
 
 
 def _half(config: PretrainedConfig) -> Any:
-    return TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
+    name = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
+    return name and getattr(transformers, name)
 
 
 def _model_class(config: PretrainedConfig) -> Any:
     """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
-    return _half(config) or MODEL_MAPPING.get(type(config), None)
+    return _half(config) or transformers.MODEL_MAPPING.get(type(config), None)
 
 
 # ---- the transformer -------------------------------------------------------------------------------------------------
@@ -113,8 +110,8 @@ def new_model(config: PretrainedConfig) -> Any:
     """A model without pooler, its weights drawn from torch's random numbers; CLIP's as OpenAI draws them."""
     options = {"add_pooling_layer": False} if has_pooler(config) else {}
     half = _half(config)
-    model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
-    if isinstance(model, CLIPTextModel):
+    model = half(config, **options) if half else transformers.AutoModel.from_config(config, dtype=torch.float32, **options)
+    if config.model_type == "clip_text_model":
         init_clip_text(model)
     return model
 
@@ -129,7 +126,9 @@ def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) 
     options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
     half = _half(config)
     mapping = {r"^text_model\.": ""} if half else None
-    model, absent = ENCODER.load(half or AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options)
+    model, absent = ENCODER.load(
+        half or transformers.AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options
+    )
     head = None
     if pooler:
         if not absent and model.pooler.dense.weight.any():

@@ -15,10 +15,11 @@ from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 from transformers import AutoConfig, PretrainedConfig
 
-from models.dual_module import MODELS
 from models.hub_folders import TOWER
 
 Modality = Literal["image", "audio"]
+Projection = Literal["linear", "mlp"]
+"""What leads from a tower into the common space."""
 
 
 class Tower(nn.Module):
@@ -78,6 +79,8 @@ class TowerConfig(BaseModel):
 
         Raises ValueError when the folder cannot be used or lacks weights.
         """
+        from models.dual_module import MODELS
+
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
@@ -92,6 +95,8 @@ class TowerConfig(BaseModel):
 
     def new(self, config: Any, embed_dim: int) -> Any:
         """A model of the configuration, as transformers draws its weights."""
+        from models.dual_module import MODELS
+
         kind, options = MODELS[config.model_type]
         return kind(config, **options)
 

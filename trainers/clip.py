@@ -10,15 +10,16 @@ from pydantic import Field
 from torch import Tensor
 
 from data.batch import Batch
-from models.dual_encoder import DualEncoder, Projection, check_projection
-from models.text_encoder import TextEncoder
 from models.text_folders import has_dropout
+from models.tower import Projection
 from models.towers import AnyTower, ViTTower
 from trainers import losses
 from trainers.gather import gather, offset, world_size
 from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
+    from models.dual_encoder import DualEncoder
+    from models.text_encoder import TextEncoder
     from trainers.recipe import Recipe
 
 
@@ -99,6 +100,10 @@ class CLIPConfig(MethodConfig):
                 f"method.{sentences} compares two passes of a text, which are identical: the encoder has no dropout; set "
                 f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
             )
+        from models.dual_encoder import (
+            check_projection,  # not above: sentence-transformers takes seconds, which --help has not
+        )
+
         own = None if start.scratch else start.path
         for setting, path in {"encoder.path": own, "method.tower.path": getattr(self.tower, "path", None)}.items():
             check_projection(setting, path, self.projection, self.embed_dim)
@@ -137,6 +142,8 @@ class CLIP(Method):
     sentence_encoder: DualEncoder
 
     def __init__(self, encoder: TextEncoder, config: CLIPConfig) -> None:
+        from models.dual_encoder import DualEncoder
+
         super().__init__()
         config.check_settings()
         self.config, self.turns = config, config.streams()

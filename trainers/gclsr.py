@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from data.batch import Batch
 from models.pwva import pwva
-from models.word_encoder import WordEncoder
 from trainers import losses
 from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
+    from models.word_encoder import WordEncoder
     from trainers.recipe import Recipe
 
 

@@ -18,7 +18,7 @@ from ray import tune
 from safetensors.torch import load_file
 
 from pipelines import sweep as pipeline
-from tests.small import write_text
+from tests.small import text_only, write_text
 from trainers.engine.launch import fit
 from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe, RecipeError
@@ -292,9 +292,8 @@ def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe,
     """Tune over Train, more trials than fit: they end, and the best has a checkpoint."""
     from trainers.tuning.best import checkpoints, held_out
 
-    workers = small.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0)
-    for name in workers.streams:
-        workers = workers.replace(f"streams.{name}.cpus", 0.1)
+    workers = text_only(small).model_copy(update={"evaluation": small.evaluation})
+    workers = workers.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0).replace("streams.text.cpus", 0.1)
     rates = {"optim.text.lr": tune.grid_search([workers.optim["text"].lr, 1e-9])}
     search = made(workers, rates, searcher="grid", trials=None, concurrent=None)
     assert room(search.recipes.values(), 4, 0).at_once == 1

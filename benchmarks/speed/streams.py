@@ -1,9 +1,9 @@
 """Samples per second of a stream, through Ray Data and in this process, against torch's DataLoader and webdataset.
 
-    python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 2] [--rounds 3]
+    python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 6] [--rounds 3]
 
 All read the same shards, decode and augment with the same functions, and have the same two cores. Every round begins anew
-and is timed by the clock from its second batch on. Memory is that of all processes together.
+and is timed by the clock from its second batch on, long enough that what Ray's readers are ahead of at its end is little. Memory is that of all processes together.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
     return ", ".join(f"{name} {part / sum(seen.values()):.0%}" for name, part in seen.items())
 
 
-def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: float = 2.0, rounds: int = 3) -> None:
+def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: float = 6.0, rounds: int = 3) -> None:
     """Print tables. `seconds`: of every turn of every side, roughly."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])

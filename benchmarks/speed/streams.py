@@ -3,7 +3,8 @@
     python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 6] [--rounds 3]
 
 All read the same shards, decode and augment with the same functions, and have the same two cores. Every round begins anew
-and is timed by the clock from its second batch on, long enough that what Ray's readers are ahead of at its end is little. Memory is that of all processes together.
+and is timed by the clock from its second batch on, for so long that it matters little how far Ray's readers are ahead at its
+end. Memory is that of all processes together.
 """
 
 from __future__ import annotations

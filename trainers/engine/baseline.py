@@ -22,8 +22,8 @@ has 9 points less on Lee with 300 sentences than with 10,000, and 1 less with 1,
 def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int) -> dict[str, dict[str, float]]:
     """Metrics by name of the tasks that compare two sentences, after whitening (Su et al. 2021).
 
-    Nothing where there is no such task, or where the run reads too few sentences for it. A collective, as
-    all of evaluation is.
+    Nothing where there is no such task, or where the run reads too few sentences for it. A collective, as all of evaluation
+    is.
 
     Args:
         start: the untrained encoder, with the sentences of `tasks` encoded; these are not encoded again.

@@ -98,7 +98,7 @@ def load_weights(method: nn.Module, file: Path) -> None:
 def copied(state: dict[str, Any]) -> dict[str, Any]:
     """The same with copies of all tensors on the CPU, which training does not change."""
     copies: dict[str, Any] = tree_map(
-        lambda x: x.detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, whole(state)
+        lambda x: whole(x).detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state
     )
     return copies
 

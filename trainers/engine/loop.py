@@ -62,7 +62,7 @@ class Engine:
             torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
             keep_freed_memory()
         method = checkpoint.build_method(recipe)
-        if run.sharded:  # before it is moved: a GPU never holds all of it
+        if run.sharded:  # which moves layer by layer
             shard(method, host.device)
         method = method.to(host.device)
         self.method: Method = synchronised(method) if host.world_size > 1 else method  # type: ignore[assignment]  # the same class

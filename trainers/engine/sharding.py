@@ -25,9 +25,11 @@ from trainers.gather import world_size
 def shard(module: nn.Module, device: torch.device) -> None:
     """Share out the layers of all transformers in a module, whose weights are the same on every worker; a collective."""
     mesh = init_device_mesh(device.type, (world_size(),))
-    share_comm_ctx([fully_shard(layer, mesh=mesh) for layer in whole_layers(module)])
-    with gathered(module):  # its tensors are made the first time, which must not be in torch's inference mode
-        pass
+    layers = [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in whole_layers(module)]
+    share_comm_ctx(layers)
+    for layer in layers:  # what it is gathered into is made the first time, which must not be in torch's inference mode
+        layer.unshard()
+        layer.reshard()
 
 
 @contextlib.contextmanager

@@ -149,9 +149,13 @@ def ended(uri: str) -> dict[str, tuple[str, str, str]]:
 
 
 def kept(s3: S3Server) -> set[str]:
-    """Trials whose end Tune has written down in the store, with their results, which it sends after its list."""
+    """Trials whose end Tune has written down in the store, with their results, which it sends after its list; none while
+    that list is there in part, since Tune sends what it is just writing."""
     states = [key for key in s3.objects("runs/") if re.search(r"/experiment_state-[^/]*\.json$", key)]
-    trials = [map(json.loads, one) for key in states for one in json.loads(content(s3, key))["trial_data"]]
+    try:
+        trials = [map(json.loads, one) for key in states for one in json.loads(content(s3, key))["trial_data"]]
+    except json.JSONDecodeError:
+        return set()
     ended = {trial["trial_id"]: known["last_result"]["step"] for trial, known in trials if trial["status"] == "TERMINATED"}
     return {trial_id for trial_id, step in ended.items() if step in steps_stored(s3, trial_id)}
 

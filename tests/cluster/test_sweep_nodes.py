@@ -154,10 +154,12 @@ def kept(s3: S3Server) -> set[str]:
     states = [key for key in s3.objects("runs/") if re.search(r"/experiment_state-[^/]*\.json$", key)]
     try:
         trials = [map(json.loads, one) for key in states for one in json.loads(content(s3, key))["trial_data"]]
+        last = {
+            trial["trial_id"]: known["last_result"]["step"] for trial, known in trials if trial["status"] == "TERMINATED"
+        }
+        return {trial_id for trial_id, step in last.items() if step in steps_stored(s3, trial_id)}
     except json.JSONDecodeError:
         return set()
-    ended = {trial["trial_id"]: known["last_result"]["step"] for trial, known in trials if trial["status"] == "TERMINATED"}
-    return {trial_id for trial_id, step in ended.items() if step in steps_stored(s3, trial_id)}
 
 
 def steps_stored(s3: S3Server, trial_id: str) -> set[int]:

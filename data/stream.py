@@ -97,7 +97,7 @@ class Reader:
     def __post_init__(self) -> None:
         self.position = self.start
         self._size = self.config.batch_size // self.world_size
-        self._source = self._prefetched(self._batches())
+        self._source = self._prefetch(self._batches())
 
     def _batches(self) -> Iterator[tuple[Batch, int, list[tuple[str, str]]]]:
         """Batches, each with the ordinal after it and what was skipped before that."""
@@ -132,8 +132,8 @@ class Reader:
             return mixed_windows(self.shards.counts, self.shards.parts, self.config.weights, **where, **what)
         return windows(self.shards.counts, **where, **what, shuffle=self.config.shuffle)
 
-    def _prefetched(self, source: Iterator[Any], depth: int = 2) -> Iterator[Any]:
-        """Two batches ahead in a thread, so that tokenising and stacking overlap with the step."""
+    def _prefetch(self, source: Iterator[Any], depth: int = 2) -> Iterator[Any]:
+        """Two batches ahead in a thread, from now on, so that starting, tokenising and stacking overlap with other work."""
         waiting: queue.Queue[tuple[str, Any]] = queue.Queue(depth)
         self._stop = threading.Event()
 
@@ -157,15 +157,14 @@ class Reader:
             finally:
                 source.close()  # type: ignore[attr-defined]  # a generator: ends Ray's execution
 
-        self._thread = threading.Thread(target=work, name=f"stream-{self.name}", daemon=True)
-        self._thread.start()
-        while True:
-            kind, value = waiting.get()
-            if kind == "error":
-                raise _cause(value)
-            if kind == "end":
-                return
-            yield value
+        def items() -> Iterator[Any]:
+            while (kind := (item := waiting.get())[0]) != "end":
+                if kind == "error":
+                    raise _cause(item[1])
+                yield item[1]
+
+        threading.Thread(target=work, name=f"stream-{self.name}", daemon=True).start()
+        return items()
 
     def __next__(self) -> Batch:
         began = self.waiting_since = time.perf_counter()
@@ -209,7 +208,7 @@ class Reader:
 
     def close(self) -> None:
         """Stop reading."""
-        self._stop.set() if hasattr(self, "_stop") else None
+        self._stop.set()
         self._source.close()  # type: ignore[attr-defined]  # a generator, as above
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy import stats
+import scipy  # whose parts load when they are used
 
 from evaluation.task import EvaluationError
 
@@ -67,13 +67,13 @@ def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
     """Runs against a number that no seed changes, such as an untrained model's; errors as `student_t`."""
     y = _values("b", b)
     _check_varies(y)
-    return _result(float(y.mean()) - value, stats.ttest_1samp(y, value), value)
+    return _result(float(y.mean()) - value, scipy.stats.ttest_1samp(y, value), value)
 
 
 def _t_test(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, pooled: bool) -> TTest:
     x, y = _values("a", a), _values("b", b)
     _check_varies(x, y)
-    return _result(float(y.mean() - x.mean()), stats.ttest_ind(y, x, equal_var=pooled))
+    return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x, equal_var=pooled))
 
 
 def _check_varies(*sides: np.ndarray) -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any, get_args
@@ -16,6 +16,7 @@ from typing import Any, get_args
 import tyro
 
 from data.errors import did_you_mean, quiet_pipe
+from pipelines.registry import Recipes, takes_files
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -45,8 +46,6 @@ ALONE = ("--run.overwrite", "--export.whiten", "--export.int8_ranges")
 """Options that mean True without a value."""
 MINE = "mine"
 """In place of a recipe: one is made of the user's own files (`pipelines/mine.py`)."""
-
-Recipes = Mapping[str, Callable[[], Recipe]]
 
 
 def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
@@ -102,8 +101,8 @@ def _named(recipe: Recipe, base: Recipe) -> Recipe:
 
 def _folders(shards: str) -> list[Path]:
     """The folders of shards: ``s3:/bucket/wiki1m`` of ``s3://bucket/wiki1m/train-{000..009}.tar``."""
-    places = [Path(url.partition("?")[0]) for url in shards.split("::")]
-    return [place.parent if ".tar" in place.name else place for place in places]
+    places = [Path(re.split("[?#]", url)[0]) for url in shards.split("::")]
+    return [place.parent if re.search(r"\.(tar|parquet)", place.name) else place for place in places]
 
 
 def _with_none(base: Recipe, arguments: list[str]) -> Iterator[str]:
@@ -155,6 +154,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
     script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {sys.argv[0]}"
     changed = f"--optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2"
+    own = f"  {script} {MINE} --text sentences.txt        your own files: {MINE} --help"
     return "\n".join(
         [
             description,
@@ -164,7 +164,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
             "",
             "Examples",
             f"  {script} {next(iter(recipes))} {changed}",
-            f"  {script} {MINE} --text sentences.txt        your own files: {MINE} --help",
+            *([own] if takes_files(recipes) else []),
             f"  {script} --recipe runs/demo/recipe.json    what another run did (the file is in its output folder)",
             f"  {script} RECIPE --help                     the values of that recipe",
             "",

@@ -176,7 +176,7 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
             "--layers takes a plain folder and prints text: every layer by cls, mean and max. Leave out @POOLING, "
             "+whitening, +flow, +int8, +binary, --pooling, --fit and --style"
         )
-    curves = layer_scores(arguments.model, tasks, arguments.device, arguments.batch_size)
+    curves = layer_scores(spec.place, tasks, arguments.device, arguments.batch_size)
     scores = pd.DataFrame(
         {(t.name, pool): [layer[t.name][t.primary] for layer in curve] for t in tasks for pool, curve in curves.items()}
     )

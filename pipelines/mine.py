@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import islice
@@ -25,11 +25,12 @@ from data.shard_writer import Draft, Drafts, Output, pack
 from data.shards import RawSample, ShardSet, read
 from data.streams import decode
 from models.config import EncoderConfig
+from pipelines.registry import FILES, Recipes, takes_files
 from trainers.recipe import Recipe, RecipeError
 
 FILE = "mine.json"
 """The recipe, in the output folder."""
-OPTIONS = {"text": "--text", "image": "--images", "audio": "--sounds"}
+OPTIONS = dict(zip(FILES, ("--text", "--images", "--sounds"), strict=True))
 """Kinds of streams, and what their files are given by."""
 LARGE = 384
 """Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
@@ -70,7 +71,6 @@ class Arguments:
 
 Choice = tuple[str, Any, str]
 """A setting, its value, and why."""
-Recipes = Mapping[str, Callable[[], Recipe]]
 
 
 def arguments(recipes: Recipes, given: list[str]) -> list[str]:
@@ -98,7 +98,7 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
 def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
     """The recipe to change, and the encoder's configuration. Raises RecipeError where files and streams do not match."""
     demo = recipes[next(iter(recipes))]()
-    if not {stream.kind for stream in demo.streams.values()} <= {*OPTIONS} or not isinstance(demo.encoder, EncoderConfig):
+    if not takes_files(recipes):
         raise RecipeError(f"{demo.paper} has no 'mine': it takes more than files of one kind each; see docs/data.md, Pack")
     for kind, place in _places(asked).items():
         if (place is not None) != (kind in demo.streams):
@@ -109,7 +109,7 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
     if asked.dev is not None and not asked.dev.is_file():
         raise DataError(f"--dev {asked.dev}: there is no such file; give a .tsv with sentence1, sentence2 and score")
     try:
-        encoder = EncoderConfig(path=asked.model or demo.encoder.path).read()
+        encoder = EncoderConfig(path=asked.model or str(demo.flat()["encoder.path"])).read()
     except ValueError as error:
         raise RecipeError(f"--model {asked.model}: {error}") from None
     large = encoder.hidden_size >= LARGE and "bert-base" in recipes
@@ -165,7 +165,8 @@ def _length(samples: int, batch: int) -> Iterator[Choice]:
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
     dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
     there = dev.exists()
-    why = "--dev" if asked.dev else "which halves of held-out sentences belong together" if there else "too few sentences"
+    without = "none are held out of shards" if _are_shards(asked.text) else "too few sentences"
+    why = "--dev" if asked.dev else "which halves of held-out sentences belong together" if there else without
     yield ("evaluation.data", None, "only what is given")
     yield ("evaluation.select", f"pairs:{dev}" if there else None, why)
     yield ("evaluation.watch", (), "nothing more is given")
@@ -230,7 +231,7 @@ LOOKS = {"text": _texts, "image": _images, "audio": _sounds}
 
 def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     """The shards of a place, packed into `folder` unless they are shards already, or were packed from the same files."""
-    if place.is_dir() and any(place.glob("*.tar")):
+    if _are_shards(place):
         return ShardSet.open(str(place))
     out = folder / f"{kind}-{_fingerprint(place, asked)}"
     if not (out / "dataset.json").exists():
@@ -240,6 +241,10 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
             pack(drafts, Output(out, out.name, shard_size=1000, source=str(place), overwrite=True), files_of(place))
     return ShardSet.open(str(out))
+
+
+def _are_shards(place: Path) -> bool:
+    return place.is_dir() and any(file.suffix in (".tar", ".parquet") for file in place.iterdir())
 
 
 def _fingerprint(place: Path, asked: Arguments) -> str:

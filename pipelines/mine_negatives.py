@@ -19,6 +19,8 @@ from data.errors import told
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
 
+log = logging.getLogger(__name__)
+
 
 @dataclass(frozen=True)
 class Arguments:
@@ -65,8 +67,10 @@ def mine(arguments: Arguments) -> int:
     stream = TextStream(shards=arguments.pairs, columns=arguments.columns)
     shards = stream.open()
     stream.check(shards)
-    samples = (sample for shard in shards.shards for sample in read(shard, range(shard.samples)))
+    samples = [sample for shard in shards.shards for sample in read(shard, range(shard.samples))]
     rows = [stream.sentences(sample) for sample in samples if not isinstance(sample, BadSample)]
+    if bad := [sample for sample in samples if isinstance(sample, BadSample)]:
+        log.warning("%d of %d pairs are left out; the first is %s: %s", len(bad), len(samples), bad[0].key, bad[0].reason)
     mined: Any = mine_hard_negatives(
         Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
         SentenceTransformer(arguments.model),
@@ -81,7 +85,10 @@ def mine(arguments: Arguments) -> int:
     drafts = (Draft({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
     about = f"{shards.source}; negatives mined with {Path(arguments.model).name}"
     name = f"{shards.name or 'pairs'}-mined"
-    output = Output(arguments.out, name, licence=shards.licence, source=about, overwrite=arguments.overwrite)
+    language = shards.languages[0] if len(shards.languages) == 1 else ""
+    output = Output(
+        arguments.out, name, licence=shards.licence, language=language, source=about, overwrite=arguments.overwrite
+    )
     return pack(drafts, output).samples
 
 

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
 from data.errors import did_you_mean
+from models.config import EncoderConfig
 from trainers.recipe import Recipe, RecipeError
 from trainers.registry import load_file
 
@@ -20,13 +22,25 @@ NAMES = tuple(
     file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M)
 )
 """The scripts of this folder that have recipes; the others are verbs."""
+Recipes = Mapping[str, Callable[[], Recipe]]
 GROUP = "multicse.pipelines"
 """Entry points of installed packages: ``name = "package.module"``; its method is one of the group ``multicse.methods``."""
+
+FILES = ("text", "image", "audio")
+"""Kinds of streams that `mine` takes files for."""
 
 
 def pipelines() -> dict[str, ModuleType]:
     """Every pipeline of this repository by its name."""
     return {name: load(name) for name in NAMES}
+
+
+def takes_files(recipes: Recipes) -> bool:
+    """Whether `mine` can choose settings from files: a transformer's demo takes them, one kind of file a stream."""
+    if "demo" not in recipes:
+        return False
+    demo = recipes["demo"]()
+    return isinstance(demo.encoder, EncoderConfig) and {stream.kind for stream in demo.streams.values()} <= {*FILES}
 
 
 def started(pipeline: ModuleType, recipe: Recipe) -> Recipe:

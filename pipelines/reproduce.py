@@ -65,7 +65,7 @@ class Arguments:
     style: Literal["text", "markdown"] = "text"
     """How the table is written."""
     dry_run: bool = False
-    """Check only what needs neither weights nor data: settings, shapes, steps, memory."""
+    """Check only what needs neither weights nor data: settings, shapes, steps, memory. With mini: also pack its data."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
 
@@ -80,8 +80,9 @@ def main(argv: list[str] | None = None) -> int:
         arguments.coverage.write_text(coverage(), encoding="utf-8")
         return 0
     if arguments.paper is None or arguments.table is None:
+        checked = scale_of(arguments) if arguments.dry_run else None
         for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
-            print("\n".join(listed(paper, arguments.dry_run)))
+            print("\n".join(listed(paper, checked)))
         return 0
     tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
     return max(reproduce(replace(arguments, table=table)) for table in tables)
@@ -118,34 +119,40 @@ def reproduce(arguments: Arguments) -> int:
         raise RecipeError(f"{paper} has no table {arguments.table!r}.{near} It has: {', '.join(tables)}")
     table = tables[arguments.table]
     rows = chosen(table, arguments.rows)
+    scale, module = scale_of(arguments), module_of(paper)
     if arguments.dry_run:
-        print("\n".join(row_line(paper, arguments.table, row, checked=True) for row in rows))
+        print("\n".join(row_line(paper, arguments.table, row, scale) for row in rows))
         return 0
-    mini = arguments.scale == "mini"
-    data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
-    out = arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce")
-    scale = runs.Scale(out, data, mini, arguments.workers, arguments.encoder)
-    module = module_of(paper)
     if lacks := runs.missing(table, module, scale, rows, maker):
         print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
         return 1
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
-    seeds = arguments.seeds or ((1, 2, 3) if mini and not table.claims else published)
+    seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
     values = runs.run(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
     columns = runs.columns_of(table, scale)
     text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"
     if table.claims:
         text += f"\n\n{verdicts(table, columns, rows, values, arguments.style)}"
     print(text)
-    name = out / f"{paper}-{arguments.table}"  # a table may be called C.1
-    out.mkdir(parents=True, exist_ok=True)
+    scale.out.mkdir(parents=True, exist_ok=True)
+    name = scale.out / f"{paper}-{arguments.table}"  # a table may be called C.1
     Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
     if table.draw is not None:
         from evaluation.figures.basic import save
 
-        save(table.draw(table, values), out, name.name)
+        save(table.draw(table, values), scale.out, name.name)
         print(f"drawn as {name}.png", file=sys.stderr)
     return 0
+
+
+def scale_of(arguments: Arguments) -> runs.Scale:
+    """Where tables are run, by the command line. Raises RecipeError where the small scale has no data."""
+    mini = arguments.scale == "mini"
+    data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
+    if mini and not data.is_dir():
+        raise RecipeError(f"{data} is no folder: --scale mini takes one that holds sts, text_unlabeled, nli, ... by --data")
+    out = arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce")
+    return runs.Scale(out, data, mini, arguments.workers, arguments.encoder)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
@@ -174,26 +181,26 @@ def head(paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int
     return "\n".join(lines)
 
 
-def listed(paper: str, checked: bool) -> Iterator[str]:
+def listed(paper: str, checked: runs.Scale | None) -> Iterator[str]:
     """Every row of a paper, a line each: paper, table, what it is, status."""
     for key, table in tables_of(paper).items():
         yield from (row_line(paper, key, row, checked) for row in table.rows)
 
 
-def row_line(paper: str, key: str, row: Row, checked: bool) -> str:
+def row_line(paper: str, key: str, row: Row, checked: runs.Scale | None) -> str:
     """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps, 110 M parameters, at most 3.2 GB``."""
-    return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(row, checked)}"
+    return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(paper, row, checked)}"
 
 
-def status(row: Row, checked: bool) -> str:
-    """How a row is had; after a dry run with its steps and its size."""
+def status(paper: str, row: Row, checked: runs.Scale | None) -> str:
+    """How a row is had; after a dry run at a scale with its steps and its size."""
     if row.lacks is not None:
         return f"not to be had: {row.lacks}"
     if row.model is not None:
         return f"measured: {row.model}"
     changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
     line = f"trained: {row.recipe} {changes}".rstrip() + row.suffix
-    return f"{line}: {sizes(dry_run(runs.recipe_of(row)))}" if checked else line
+    return f"{line}: {sizes(dry_run(runs.scaled(row, module_of(paper), checked)))}" if checked else line
 
 
 def sizes(checked: DryRun) -> str:

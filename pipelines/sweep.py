@@ -49,7 +49,7 @@ class Arguments:
 
     What varies is in tune_spaces/. Any setting of the recipe can follow and holds for all trials, as for the
     pipeline itself (python pipelines/PIPELINE.py demo --help). Trials are compared by the recipe's development task;
-    held-out tasks are measured for the best one only.
+    held-out tasks are measured for the best one and for trial 0 only.
     """
 
     pipelines: tyro.conf.Positional[tuple[str, ...]]

@@ -9,6 +9,7 @@ The model adds them up. On gloo processes that share two cores it is compared wi
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 import os
@@ -34,7 +35,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.speed.engine import NOT_TRAINED, batches, engine
 from benchmarks.speed.sgbert import random_bert
 from benchmarks.speed.streams import write
-from benchmarks.timer import Target, clock, device, note
+from benchmarks.timer import Target, device, note
 from data.offline.demo import write_demo_shards
 from pipelines import parts, registry
 from pipelines.cli import prepare as make_shards
@@ -151,12 +152,12 @@ def cost(recipe: Recipe) -> Cost:
     grown = {"gathered": times, "returned": times / 2}  # of two workers
     sent = Counter({name: int(count * grown.get(name, 1)) for name, count in found.items()})
     windows = {f"streams.{name}.window": stream.batch_size for name, stream in recipe.streams.items()}
-    made.recipe, stream = parts.changed(recipe, windows), 0.0  # of one batch, so that nothing is read ahead of the last
+    made.recipe = parts.changed(recipe, windows)  # of one batch, so that nothing is read ahead of the last
+    began = time.process_time()  # streams read at the same time, each in a thread
     for reader in made._readers().values():
-        began = clock()
         for _ in range(reader.batches):
             next(reader)
-        stream += (clock() - began) / reader.batches
+    stream = (time.process_time() - began) / made.steps
     return Cost(times * operations, sent, stream)
 
 
@@ -211,6 +212,9 @@ def _work(rank: int, world: int, contents: Mapping[str, str], folder: str, steps
         told[name] = {"found": found, "seconds": median(seconds[1:] or seconds)}
         for reader in readers.values():
             reader.close()
+        # DDP waits for gloo's threads when it is the last that holds them, without letting these have the interpreter.
+        del made, model, readers, window
+        gc.collect()
     much, began = torch.ones(2**21), time.perf_counter()
     for _ in range(5):
         dist.all_reduce(much)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from scipy.special import logsumexp
+import scipy
 
 from evaluation.task import Encoder, EvaluationError, Score, logit_scale_of, look_up, unit
 from evaluation.tasks.paired_items import PairedTask, encode_pairs
@@ -21,7 +21,7 @@ def symmetric_cross_entropy(items: np.ndarray, texts: np.ndarray, scale: float) 
     if items.shape != texts.shape:
         raise EvaluationError(f"the loss is of pairs, in one space; {items.shape} and {texts.shape} vectors were given")
     logits = scale * unit(items) @ unit(texts).T
-    both = logsumexp(logits, axis=1) + logsumexp(logits, axis=0)
+    both = scipy.special.logsumexp(logits, axis=1) + scipy.special.logsumexp(logits, axis=0)
     return float((both / 2 - logits.diagonal()).mean())
 
 

@@ -10,10 +10,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import fsspec
 import numpy as np
 
 from data.errors import DataError
+from data.shard_urls import filesystem
 from data.shards import BadSample, RawSample, ShardSet, read
 from data.streams import decode
 from evaluation.task import Encoder, EvaluationError, Sound, embed
@@ -64,7 +64,8 @@ class Samples:
         for shard in self.shards.shards:
             known = shard.sha256
             if known is None:
-                with fsspec.open(shard.url, "rb") as file:
+                files, path = filesystem(shard.url)
+                with files.open(path, "rb") as file:
                     known = hashlib.file_digest(file, "sha256").hexdigest()
             digest.update(f"{shard.name}\0{known}\0".encode())
         return digest.hexdigest()

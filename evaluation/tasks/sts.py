@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy import stats
+import scipy  # whose parts load when they are used
 
 from data.text_files import read_lines, read_rows
 from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
@@ -144,12 +144,12 @@ class PairTask:
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:
     """Rank correlation of x, y (N,) in points; NaN where it is undefined (fewer than 2 values, or all equal)."""
-    return 100 * float(stats.spearmanr(x, y).statistic) if _vary(x, y) else math.nan
+    return 100 * float(scipy.stats.spearmanr(x, y).statistic) if _vary(x, y) else math.nan
 
 
 def pearson(x: np.ndarray, y: np.ndarray) -> float:
     """Linear correlation of x, y (N,) in points; NaN where it is undefined."""
-    return 100 * float(stats.pearsonr(x, y).statistic) if _vary(x, y) else math.nan
+    return 100 * float(scipy.stats.pearsonr(x, y).statistic) if _vary(x, y) else math.nan
 
 
 def _vary(x: np.ndarray, y: np.ndarray) -> bool:

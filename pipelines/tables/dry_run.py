@@ -1,12 +1,14 @@
-"""What can be said of a row before its weights and its data are there: settings, shapes, steps, memory."""
+"""What can be said of a row before its weights and its data are there, and before it is run: shapes, steps, memory."""
 
 from __future__ import annotations
 
 from functools import cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from transformers import (
+    AutoConfig,
     AutoModel,
     BertConfig,
     CLIPTextConfig,
@@ -17,6 +19,8 @@ from transformers import (
     XLMRobertaConfig,
 )
 
+from data.errors import DataError
+from data.streams.base import StreamConfig
 from data.streams.text import TextStream
 from models.config import EncoderConfig, WordEncoderConfig
 from models.tower import TowerConfig
@@ -77,10 +81,10 @@ class DryRun(NamedTuple):
 
 
 def dry_run(recipe: Recipe) -> DryRun:
-    """Check everything of a recipe that reads no file.
+    """Check everything of a recipe that needs neither weights nor data; where these are there, sizes are theirs.
 
     Raises RecipeError, which names the setting, for settings that contradict each other or the encoder's shape, and for an
-    encoder whose shape is unknown here.
+    encoder that is neither listed here nor a folder.
     """
     check_settings(recipe)
     encoder = recipe.encoder
@@ -88,11 +92,7 @@ def dry_run(recipe: Recipe) -> DryRun:
         recipe.method.check(recipe, encoder)
         return DryRun(None, steps(recipe), None)
     assert isinstance(encoder, EncoderConfig)
-    if encoder.path not in SHAPES:
-        raise RecipeError(
-            f"encoder.path={encoder.path!r} has no shape in pipelines/tables/dry_run.py; add its configuration"
-        )
-    config = SHAPES[encoder.path]()
+    config = shape(encoder.path)
     tower: Any = getattr(recipe.method, "tower", None)
     if tower is not None:  # whose folder need not be there, nor the text encoder's with its projection
         recipe = recipe.replace("encoder.scratch", True)
@@ -112,10 +112,21 @@ def dry_run(recipe: Recipe) -> DryRun:
 
 
 @cache
+def shape(path: str) -> PretrainedConfig:
+    """Of a published encoder, or of the one in a folder. Raises RecipeError where it is neither."""
+    if path in SHAPES:
+        return SHAPES[path]()
+    if not Path(path).is_dir():
+        raise RecipeError(f"encoder.path={path!r} has no shape in pipelines/tables/dry_run.py; add its configuration")
+    config: PretrainedConfig = AutoConfig.from_pretrained(path)
+    return config
+
+
+@cache
 def count(path: str) -> int:
-    """Parameters of a published encoder."""
+    """Parameters of an encoder."""
     with torch.device("meta"):  # nothing but shapes
-        return sum(parameter.numel() for parameter in AutoModel.from_config(SHAPES[path]()).parameters())
+        return sum(parameter.numel() for parameter in AutoModel.from_config(shape(path)).parameters())
 
 
 @cache
@@ -126,10 +137,17 @@ def count_tower(tower: TowerConfig, embed_dim: int) -> int:
 
 
 def steps(recipe: Recipe) -> int | None:
-    """Steps of the run, where the recipe or the paper says how many samples there are."""
-    lead = recipe.streams[recipe.lead]
-    samples = lead.first or SAMPLES.get(lead.shards.rpartition("/")[2])
-    return recipe.run.max_steps if samples is None else recipe.steps(samples)
+    """Steps of the run, where the shards, the recipe or the paper say how many samples there are."""
+    known = samples(recipe.streams[recipe.lead])
+    return recipe.run.max_steps if known is None else recipe.steps(known)
+
+
+def samples(stream: StreamConfig) -> int | None:
+    """Samples that a stream has."""
+    try:
+        return stream.open().samples
+    except DataError:
+        return stream.first or SAMPLES.get(stream.shards.rpartition("/")[2])
 
 
 def activations(recipe: Recipe, config: PretrainedConfig) -> float:

@@ -7,6 +7,7 @@ import gzip
 import json
 import time
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -336,6 +337,7 @@ def mini_model(spec: str, offline: Offline) -> str:
     return parts.SMALL_ENCODER + how.replace("@wk", "@wk0") + fit
 
 
+@cache
 def _sentences(shards: str, offline: Offline) -> str:
     """What stands in for the paper's shards: of translations, STS-B's sentences with words swapped and left out."""
     if shards == NLI:

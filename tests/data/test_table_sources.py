@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,7 @@ from data.stream import Reader
 from data.streams.image import ImageStream
 from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
+from evaluation.tasks.paired_items import Samples
 from pipelines import describe
 from tests.data.packing import png, run, samples
 
@@ -145,6 +147,8 @@ def test_pictures_as_bytes_and_as_paths(tmp_path: Path) -> None:
     labelled = ImageStream(shards=f"{tmp_path}/x.parquet", label="kind", batch_size=6, size=4, shuffle=False)
     labelled.check(labelled.open())
     assert next(reader(labelled))["label"].tolist() == [0, 1, 0, 1, 0, 1]
+    whole = hashlib.sha256((tmp_path / "x.csv").read_bytes()).hexdigest()  # options are no part of a file's name
+    assert Samples("x", f"{tmp_path}/x.csv#captions=title").hash == hashlib.sha256(f"x.csv\0{whole}\0".encode()).hexdigest()
     last = ShardSet.open(f"{tmp_path}/x.csv").sample(6)
     assert isinstance(last, BadSample) and "'../p/0.png'" in last.reason
     assert run("images", tmp_path / "x.parquet", "--captions", "captions", "--label", "kind", "--out", tmp_path / "out") == 0

@@ -13,10 +13,11 @@ from PIL import Image
 from data.shards import ShardSet
 from data.streams.text import TextStream
 from evaluation.registry import make_tasks
-from pipelines import audiocse, cli, mine, simcse, visualcse
+from pipelines import audiocse, cli, cyclip, gclsr, mine, pretrain, simcse, visualcse
+from pipelines.pack import main as pack
 from tests.small import WORDS
 from trainers.engine.launch import fit
-from trainers.recipe import Recipe
+from trainers.recipe import Recipe, RecipeError
 
 
 @pytest.fixture
@@ -38,6 +39,15 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def chosen(pipeline: Any, *given: str) -> Recipe:
     return cli.parse(pipeline.RECIPES, "", mine.arguments(pipeline.RECIPES, list(given)))
+
+
+@pytest.mark.parametrize("pipeline", [pretrain, gclsr, cyclip])
+def test_who_takes_no_files_says_so(pipeline: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RecipeError, match="has no 'mine'"):
+        chosen(pipeline, "--text", "sentences.txt")
+    with pytest.raises(SystemExit):
+        cli.parse(pipeline.RECIPES, "", ["--help"])
+    assert "mine --help" not in capsys.readouterr().out
 
 
 def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,6 +87,11 @@ def _texts(recipe: Recipe) -> list[str]:
 def test_pictures_without_folders_have_no_classes(files: Path) -> None:
     settings = chosen(visualcse, "--text", "sentences.txt", "--images", "flat").flat()
     assert (settings["method.image.loss"], settings["streams.image.label"]) == ("simclr", None)
+
+
+def test_a_folder_of_packed_shards_is_read_as_it_is(files: Path) -> None:
+    assert pack(["text", "sentences.txt", "--out", "shards"]) == 0
+    assert Path(chosen(simcse, "--text", "shards").streams["text"].shards) == files / "shards"
 
 
 def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path) -> None:

@@ -25,7 +25,7 @@ def test_mined_triples_are_those_of_a_loop_over_all_cosines(
     texts = list(dict.fromkeys(" ".join(rng.choice(WORDS, 6)) for _ in range(40)))
     pairs = list(zip(texts[:20], texts[20:], strict=True))
     drafts = [Draft({"json": json.dumps(dict(zip(COLUMNS, pair, strict=False))).encode()}) for pair in pairs]
-    pack(drafts, Output(tmp_path / "pairs", "pairs", licence="CC0-1.0"))
+    pack(drafts, Output(tmp_path / "pairs", "pairs", licence="CC0-1.0", language="sw"))
     EncoderConfig(path=str(place / "encoder")).load(()).save(str(tmp_path / "model"))
     arguments = ["--model", str(tmp_path / "model"), "--pairs", str(tmp_path / "pairs"), "--margin", "0.001"]
     assert main([*arguments, "--out", str(tmp_path / "mined")]) == 0
@@ -43,5 +43,9 @@ def test_mined_triples_are_those_of_a_loop_over_all_cosines(
     stream.check(shards)
     samples = [sample for shard in shards.shards for sample in read(shard, range(shard.samples))]
     assert {tuple(stream.sentences(sample)) for sample in samples if isinstance(sample, RawSample)} == want
-    assert len(want) > 5 and shards.licence == "CC0-1.0" and f"{len(want)} triples" in capsys.readouterr().out
+    assert (
+        len(want) > 5
+        and (shards.licence, shards.languages) == ("CC0-1.0", ("sw",))
+        and f"{len(want)} triples" in capsys.readouterr().out
+    )
     assert main([*arguments, "--out", str(tmp_path / "mined")]) == 2  # what is there stays

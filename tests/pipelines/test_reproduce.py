@@ -20,19 +20,23 @@ from evaluation.tasks.lee import lee
 from pipelines import multicse, reproduce, sgbert, visualcse
 from pipelines.downloads import maker
 from pipelines.parts import SMALL_ENCODER
-from pipelines.tables import clip_mini, evidence, gclsr_mini, runs
+from pipelines.tables import evidence, runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
 from pipelines.tables.render import render, verdicts
 from pipelines.tables.table import Claim, Row, Table, Values
 from trainers.engine import launch
-from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
+
+
+def distinct_rows(paper: str) -> list[Row]:
+    """Several tables share a row."""
+    rows = [row for table in reproduce.tables_of(paper).values() for row in table.rows]
+    return list({(row.recipe, json.dumps(dict(row.changes), default=str), row.model): row for row in rows}.values())
 
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
 def test_every_row_of_every_table(paper: str) -> None:
-    recipes = {}  # several tables share a row
     for key, table in reproduce.tables_of(paper).items():
         labels = [row.label for row in table.rows]
         assert len(set(labels)) == len(labels), key
@@ -41,10 +45,9 @@ def test_every_row_of_every_table(paper: str) -> None:
         for row in table.rows:
             assert sum(kind is not None for kind in (row.recipe, row.model, row.lacks)) == 1, (key, row.label)
             assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
-            if row.recipe is not None:
-                recipes[row.recipe, json.dumps(dict(row.changes), default=str)] = row
-    for row in recipes.values():
-        dry_run(runs.recipe_of(row))
+    for row in distinct_rows(paper):
+        if row.recipe is not None:
+            dry_run(runs.recipe_of(row))
 
 
 def test_coverage_is_up_to_date() -> None:
@@ -100,6 +103,11 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert values["SimCSE"]["lee"][1] == pytest.approx(100 * stats.spearmanr((a * b).sum(1), pairs.gold)[0], abs=1e-3)
 
 
+def test_the_small_scale_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce.main(["sgbert", "T5", "--scale", "mini", "--dry-run", "--data", str(tmp_path / "none")]) == 2
+    assert "--data" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("scale", ["paper", "mini"])
 def test_a_list_of_settings_shows_the_paper_s(scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["clip", "T9", "--scale", scale, "--out", str(tmp_path / "out"), "--data", str(tmp_path)]
@@ -146,22 +154,28 @@ def test_verdicts_of_claims() -> None:
     assert f"+1.00  {known.low - 51:+.2f} to {known.high - 51:+.2f}" in lines[3]
 
 
-class Names(Offline):
-    """Data at hand that is not packed."""
+@pytest.fixture(scope="module")
+def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> runs.Scale:
+    """The small scale, its data packed once."""
+    return runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
 
-    def pack(self, kind: str, source: Path, name: str, *options: str) -> str:
-        return name
+
+@pytest.mark.parametrize("paper", reproduce.PAPERS)
+def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
+    """Nothing that a row needs is missing, its settings fit the small encoder, and it has few steps."""
+    tables, module, rows = reproduce.tables_of(paper), reproduce.module_of(paper), distinct_rows(paper)
+    assert runs.missing(next(iter(tables.values())), module, mini, rows, maker) == []
+    for row in rows:
+        if row.recipe is not None:
+            assert 0 < (dry_run(runs.scaled(row, module, mini)).steps or 0) <= 1000, row.label
 
 
 @pytest.mark.parametrize("key", evidence.TABLES)
-def test_evidence_at_the_small_scale(key: str, datasets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Settings fit together, rows differ, and none has more compute than the plain contrast."""
-    monkeypatch.setattr(clip_mini, "pack_all", lambda offline: None)
-    monkeypatch.setattr(gclsr_mini, "word_vectors", lambda offline: "vectors")
-    offline, table = Names(datasets, tmp_path / "shards"), evidence.TABLES[key]
-    small = {row.label: evidence.mini(runs.recipe_of(row), offline) for row in table.rows if row.recipe}
+def test_evidence_at_the_small_scale(key: str, mini: runs.Scale) -> None:
+    """Rows differ, and none has more compute than the plain contrast."""
+    table = evidence.TABLES[key]
+    small = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
     for recipe in small.values():
-        check_settings(recipe)
         assert recipe.evaluation.select
         if recipe.paper not in ("gclsr", "cyclip", "mocoutrl"):
             assert recipe.run.max_steps == pytest.approx(evidence.STEPS * evidence.share_of_contrast(recipe), abs=1)

@@ -111,23 +111,26 @@ class Engine:
                 self._load(folder)
                 if self.log:
                     self.log.resume(folder)
-        if self.step == 0:
-            start = encode_once(self.final, self.encoder)
-            self.before = evaluate(self.final, start)
-            self._log_scores("untrained", self.before)
-            self.baseline = whitened(self.recipe, self.final, start, self._samples())
-            self._log_scores("untrained_whitened", self.baseline)
-            self._evaluate()
-            if not self.recipe.evaluation.choose_untrained:
-                self.best_score, self.best = -math.inf, None
-        readers = self._readers()
+        readers = self._readers()  # which start while the start is evaluated
         try:
+            if self.step == 0:
+                self._evaluate_untrained()
             with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
                 self._loop(readers, watchdog)
         finally:  # a trial that a sweep stops leaves its process to the next one
             for reader in readers.values():
                 reader.close()
         return self._finish()
+
+    def _evaluate_untrained(self) -> None:
+        start = encode_once(self.final, self.encoder)
+        self.before = evaluate(self.final, start)
+        self._log_scores("untrained", self.before)
+        self.baseline = whitened(self.recipe, self.final, start, self._samples())
+        self._log_scores("untrained_whitened", self.baseline)
+        self._evaluate()
+        if not self.recipe.evaluation.choose_untrained:
+            self.best_score, self.best = -math.inf, None
 
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         began = time.perf_counter() - self.seconds

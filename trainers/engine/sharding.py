@@ -13,9 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, share_comm_ctx
-from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils._pytree import tree_map
 
 from models.clip_layers import whole_layers
@@ -24,6 +21,9 @@ from trainers.gather import world_size
 
 def shard(module: nn.Module, device: torch.device) -> None:
     """Share out the layers of all transformers in a module, whose weights are the same on every worker; a collective."""
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard, share_comm_ctx  # a second that few runs need to wait
+
     mesh = init_device_mesh(device.type, (world_size(),))
     layers = [fully_shard(layer, mesh=mesh, reshard_after_forward=True) for layer in whole_layers(module)]
     share_comm_ctx(layers)
@@ -35,7 +35,7 @@ def shard(module: nn.Module, device: torch.device) -> None:
 @contextlib.contextmanager
 def gathered(module: nn.Module) -> Iterator[None]:
     """The layers stay whole inside, so that workers may call them as often as each likes; a collective."""
-    layers = [part for part in module.modules() if isinstance(part, FSDPModule)]
+    layers: list[Any] = [part for part in module.modules() if hasattr(part, "set_reshard_after_forward")]
     for layer in layers:
         layer.set_reshard_after_forward(False)
         layer.unshard()
@@ -47,21 +47,29 @@ def gathered(module: nn.Module) -> Iterator[None]:
             layer.reshard()
 
 
+def is_shared(value: Any) -> bool:
+    """Whether this worker has a part of it alone, as a DTensor."""
+    return hasattr(value, "full_tensor")
+
+
 def whole(values: Any) -> Any:
     """The same tree with whole tensors; a collective where there are shared ones."""
-    return tree_map(lambda value: value.full_tensor() if isinstance(value, DTensor) else value, values)
+    return tree_map(lambda value: value.full_tensor() if is_shared(value) else value, values)
 
 
 def part_of(tensor: Tensor, like: Tensor) -> Tensor:
     """This worker's part of a whole tensor, where `like` is a part of one of its shape; no communication."""
-    if not isinstance(like, DTensor) or tensor.shape != like.shape:
+    if not is_shared(like) or tensor.shape != like.shape:
         return tensor
-    return distribute_tensor(tensor.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
+    from torch.distributed.tensor import distribute_tensor
+
+    parts: Any = like
+    return distribute_tensor(tensor.to(like.device), parts.device_mesh, parts.placements, src_data_rank=None)
 
 
 def apart(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The whole and the shared ones: torch's fused operations take one kind at a time."""
-    whole, shared = ([tensor for tensor in tensors if isinstance(tensor, DTensor) == kind] for kind in (False, True))
+    whole, shared = ([tensor for tensor in tensors if is_shared(tensor) == kind] for kind in (False, True))
     return whole, shared
 
 

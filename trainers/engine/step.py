@@ -5,12 +5,11 @@ from __future__ import annotations
 import contextlib
 import math
 from collections import deque
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from transformers import PreTrainedModel
 
 from data.batch import Batch
 from data.order import seed_of
@@ -23,6 +22,9 @@ from trainers.engine.window import Window
 from trainers.gather import average
 from trainers.method import Method, StepOutput
 from trainers.recipe import Recipe
+
+if TYPE_CHECKING:  # seconds, which a driver need not wait before it starts Ray
+    from transformers import PreTrainedModel
 
 PRECISIONS = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -160,6 +162,8 @@ def _raise(seen: Seen, values: dict[str, float]) -> None:
 
 def _transformers(method: nn.Module) -> list[PreTrainedModel]:
     """The outermost Hugging Face models that are trained."""
+    from transformers import PreTrainedModel
+
     trained = [
         module
         for module in method.modules()

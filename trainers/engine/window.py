@@ -31,13 +31,14 @@ class Window:
     def state(self) -> dict[str, Any]:
         """What was measured so far, for a run that goes on; waits for the device."""
         sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
-        return {"steps": self.steps, "sums": sums, "rates": dict(self.rates)}
+        return {"steps": self.steps, "sums": sums, "rates": dict(self.rates), "seconds": self.elapsed()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on with what another window measured."""
         if state is not None:
             self.steps, self.sums = state["steps"], dict(state["sums"])
             self.rates.update(state["rates"])
+            self.began -= state["seconds"]
 
     def elapsed(self) -> float:
         return max(1e-9, time.perf_counter() - self.began)

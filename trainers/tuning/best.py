@@ -128,7 +128,7 @@ def deliver_best(
             shutil.copy(folder / "journal.jsonl", output)
         after = held_out(recipe, folders)
         tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
-        samples = trial.steps * recipe.streams[recipe.lead].batch_size
+        samples = trial.steps * recipe.streams[recipe.lead].batch_size * recipe.run.accumulation
         outcome = {
             "before": evaluate(tasks, start),
             "baseline": whitened(recipe, tasks, start, samples),

@@ -149,7 +149,7 @@ class Watch(tune.Callback):
 
     def conclude(self, records: Sequence[Trial]) -> None:
         """End what is still RUNNING in MLflow: runs of trials whose end the server did not hear of, those of interrupted
-        trials (KILLED, they go on after `--resume`), and those of trials that nobody knows of, because the driver was
+        trials (KILLED, they go on with the same command), and those of trials that nobody knows of, because the driver was
         killed before they were written down (KILLED). Raises nothing.
         """
         known = {record.trial_id: record for record in records}

@@ -239,17 +239,20 @@ def report(summary: dict[str, Any]) -> str:
         lines.append(f"{task:<{wide}}{metric:<{narrow}}{cells}{values['after'] - values['before']:>+9.2f}")
     if "baseline" in columns:
         lines.append("baseline: the encoder of before, whitened on training text; no training")
-    # What a job leaves in Ray's copy of its folder goes with it; the tracker has it as well.
-    model = f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"
+    # What a job leaves in Ray's copy of its folder, or in a pod, goes with it; the tracker has it as well.
+    models = [f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"]
+    copy = f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)"
     if passing(Path(summary["export"])):
-        model = f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)"
+        models = [copy]
+    elif summary["tracking_uri"].startswith("http"):
+        models.append(copy)
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
     unimproved = ["", f"warning: {UNIMPROVED}"] if chosen and not summary["best_step"] else []
     lines += [
         *unimproved,
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
-        f"model   {model}",
+        *(f"model   {model}" for model in models),
         f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
     ]
     if "hub" in summary:

@@ -101,9 +101,7 @@ class Postgres:
 
     def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
         command = [str(self.programs / program), *arguments]
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=600, **_as_user(self.folder)
-        )
+        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **_as_user(self.folder))
 
     def _wait(self) -> None:
         import psycopg
@@ -136,7 +134,7 @@ def find_programs() -> Path:
             continue
         try:
             command = [str(folder / "postgres"), "--version"]
-            subprocess.run(command, check=True, capture_output=True, timeout=120, **_as_user(Path("/")))
+            subprocess.run(command, check=True, capture_output=True, **_as_user(Path("/")))
             return folder
         except (OSError, subprocess.SubprocessError) as error:
             reasons.append(f"{folder} cannot be run as user {NOBODY if os.geteuid() == 0 else os.geteuid()}: {error}")

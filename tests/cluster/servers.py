@@ -199,7 +199,7 @@ class RayHead:
         command += ["--disable-usage-stats", f"--temp-dir={self.folder}", *self.arguments]
         # A file, not a pipe: the head's processes inherit it, and a pipe is read until all of them have ended.
         with open(self.folder / "start.log", "wb") as out:
-            done = subprocess.run(command, env=self.env, stdout=out, stderr=subprocess.STDOUT, timeout=600)
+            done = subprocess.run(command, env=self.env, stdout=out, stderr=subprocess.STDOUT)
         if done.returncode:
             text = (self.folder / "start.log").read_text()[-3000:]
             self.kill()

@@ -175,5 +175,5 @@ def restore(database: postgres.Postgres, source: str, target: str, file: Path) -
         ["pg_restore", *to, "--dbname", target, "--no-owner", str(file)],
     ):
         command[0] = str(database.programs / command[0])
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr

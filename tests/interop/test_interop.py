@@ -62,7 +62,6 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, Any],
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | {"HF_HUB_OFFLINE": "1"},
         capture_output=True,
         text=True,
-        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return {Path(folder).name: found for folder, found in json.loads(done.stdout).items()}, want, done.stderr

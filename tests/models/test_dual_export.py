@@ -149,7 +149,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
         jobs.append((str(folder), TEXTS, form_of(dual)))
     environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | {"HF_MODULES_CACHE": str(place / "cache")}
     command = [sys.executable, "-P", "-c", LOADER, json.dumps(jobs)]
-    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
     return {name: (dual, place / name / "model") for name, dual in duals.items()}
 

@@ -185,7 +185,7 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
     env |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_hidden", "HF_HUB_DISABLE_XET": "1"}
     command = [sys.executable, str(verb.__file__), str(checkpoint), str(out), "--overwrite", "--push_to_hub", "me/mine"]
     with serving() as hub:
-        done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True, timeout=300)
+        done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"{hub.url}/me/mine" in done.stdout
     assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]

@@ -274,7 +274,9 @@ def run(sweep: Sweep, plan: Plan, at_once: int, watch: Watch, resume: bool) -> t
             tune.with_parameters(trial, plan=plan), lambda config: resources(sweep.recipes[config["trial"]["pipeline"]])
         ),
         storage_path=storage,
-        checkpoint_config=tune.CheckpointConfig(num_to_keep=4),  # what is stored may name one of a moment ago
+        # What is stored may name one of a moment ago. PBT's copies begin from one while the trial that wrote it goes on, and
+        # Tune counts twice what PBT asks for.
+        checkpoint_config=tune.CheckpointConfig(num_to_keep=16 if sweep.scheduler == "pbt" else 4),
         max_failures=sweep.retries,
     )
     before = tune.ExperimentAnalysis(_place(sweep, folder)) if resume else None

@@ -158,10 +158,13 @@ class Reader:
                 source.close()  # type: ignore[attr-defined]  # a generator: ends Ray's execution
 
         def items() -> Iterator[Any]:
-            while (kind := (item := waiting.get())[0]) != "end":
+            while True:
+                kind, value = waiting.get()
                 if kind == "error":
-                    raise _cause(item[1])
-                yield item[1]
+                    raise _cause(value)
+                if kind == "end":
+                    return
+                yield value
 
         threading.Thread(target=work, name=f"stream-{self.name}", daemon=True).start()
         return items()

@@ -157,8 +157,10 @@ class Target:
         median = statistics.median(self.measured)
         return median <= self.limit if self.at_least is None else median >= self.limit
 
-    def report(self) -> None:
-        """Print the row, and keep it for `make bench`."""
+    def report(self, ours: Call | None = None) -> None:
+        """Print the row, and keep it for `make bench`. Where the target is not reached, `ours` is called for its profile."""
+        if ours and not self.reached:
+            self.why = profile(ours)
         print(f"\n{HEAD}\n{self.row()}", flush=True)
         _keep(asdict(self))
 
@@ -171,6 +173,16 @@ class Target:
         peaks = ", ".join(f"{side} {megabytes:,.0f}" for side, megabytes in self.peak_mb.items())
         why = "" if self.reached else self.why
         return f"| {self.area} | {self.what} | {self.wanted} | {measured} | {said} | {peaks} | {why} |"
+
+
+def profile(block: Call) -> str:
+    """What it spends its time in, in a sentence."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        block()
+    events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
+    whole = sum(event.self_cpu_time_total for event in events)
+    named = [f"{event.key.removeprefix('aten::')} {100 * event.self_cpu_time_total / whole:.0f} %" for event in events]
+    return f"of the time of ours: {', '.join(named[:9])}"
 
 
 def note(area: str, text: str) -> None:

@@ -70,7 +70,10 @@ def mine(arguments: Arguments) -> int:
     samples = [sample for shard in shards.shards for sample in read(shard, range(shard.samples))]
     rows = [stream.sentences(sample) for sample in samples if not isinstance(sample, BadSample)]
     if bad := [sample for sample in samples if isinstance(sample, BadSample)]:
-        log.warning("%d of %d pairs are left out; the first is %s: %s", len(bad), len(samples), bad[0].key, bad[0].reason)
+        first = f"the first is {bad[0].key}: {bad[0].reason}"
+        if not rows:
+            raise ValueError(f"{arguments.pairs}: none of its {len(bad)} pairs can be read; {first}")
+        log.warning("%d of %d pairs are left out; %s", len(bad), len(samples), first)
     mined: Any = mine_hard_negatives(
         Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
         SentenceTransformer(arguments.model),

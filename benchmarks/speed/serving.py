@@ -1,6 +1,6 @@
 """Sentences per second of an export's ONNX files, as sentence-transformers loads them, against its encoder in torch.
 
-    python -m benchmarks.speed.serving [--model DIR] [--pairs 300] [--rounds 3]
+    python -m benchmarks.speed.serving [--model DIR] [--one-in 5] [--rounds 3]
 
 All sides are `SentenceTransformer.encode` on the same folder, one thread each, in the environment of `make test-interop`:
 sentence-transformers' `backend="onnx"` needs optimum. The sentences are those of STS-B dev.
@@ -31,8 +31,8 @@ ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("MULTICSE_INTEROP", ROOT / ".venv-interop")) / "bin" / "python"
 
 
-def main(model: Path | None = None, pairs: int = 300, rounds: int = 3) -> None:
-    """Print a table; `pairs` are taken at even distances."""
+def main(model: Path | None = None, one_in: int = 5, rounds: int = 3) -> None:
+    """Print a table; of the pairs those of one first sentence in `one_in`."""
     from benchmarks.speed.sts import cut, minilm
     from evaluation.registry import make_tasks
     from models.onnx_files import write_onnx
@@ -42,7 +42,7 @@ def main(model: Path | None = None, pairs: int = 300, rounds: int = 3) -> None:
     if not PYTHON.exists():
         skip(f"{PYTHON.parents[1].name} is not there (make test-interop)", [FASTER, LOST])
     task: Any = make_tasks(("stsb-dev",), data)[0]
-    chosen = cut(task, pairs).pairs
+    chosen = cut(task, one_in).pairs
     given = {"first": chosen.first, "second": chosen.second, "gold": chosen.gold, "rounds": rounds}
     with tempfile.TemporaryDirectory() as folder:
         TextEncoder.from_pretrained(str(model or minilm())).save(folder)

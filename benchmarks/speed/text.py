@@ -155,23 +155,6 @@ def product(size: int = 1536, repeats: int = 4) -> tuple[Call, float]:
     return block, 2 * size**3 * repeats
 
 
-def profile(block: Call) -> str:
-    """What it spends its time in, in a sentence."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
-        block()
-    events = sorted(seen.key_averages(), key=lambda event: -event.self_cpu_time_total)
-    whole = sum(event.self_cpu_time_total for event in events)
-    named = [f"{event.key.removeprefix('aten::')} {100 * event.self_cpu_time_total / whole:.0f} %" for event in events]
-    return f"of the time of ours: {', '.join(named[:9])}"
-
-
-def report(target: Target, block: Call) -> None:
-    """A row, with the profile of `block` where the target is not reached."""
-    if not target.reached:
-        target.why = profile(block)
-    target.report()
-
-
 def measure(name: str, folder: str, batch: int, steps: int, rounds: int, demos: Mapping[str, Callable[[], Recipe]]) -> None:
     """Race the sides on one model, and `demos` for the share of their own limit; report the targets."""
     recipe = plain_simcse(folder, batch, steps)
@@ -195,21 +178,21 @@ def measure(name: str, folder: str, batch: int, steps: int, rounds: int, demos: 
     both = f"{name}, {batch} sentences: ours / sentence-transformers' trainer, sentences per second"
     faster = ratios(took[THEIRS], took[OURS])
     memory = used[OURS] | used[THEIRS]
-    report(Target(area="text", what=f"{both}, fp32", at_least=1.3, measured=faster, peak_mb=memory), own[OURS])
+    Target(area="text", what=f"{both}, fp32", at_least=1.3, measured=faster, peak_mb=memory).report(own[OURS])
     half = Target(area="text", what=f"{both}, bf16 / fp32", at_least=2.0)
     if fast:
         half.measured, half.peak_mb = ratios(took[THEIRS], took[BF16]), used[BF16] | used[THEIRS]
-        report(half, sides[BF16])
+        half.report(sides[BF16])
     else:
         half.why = "this processor has no products of bf16, which torch then computes a hundred times slower"
         half.report()
     shares = {side: [needed[side] / large_operations * share for share in ratios(took[PRODUCT], took[side])] for side in own}
     what = f"{name}: arithmetic of real tokens / matrix-product rate, fp32"
-    report(Target(area="limit", what=what, at_least=0.7, measured=shares[OURS], peak_mb=used[OURS]), own[OURS])
+    Target(area="limit", what=what, at_least=0.7, measured=shares[OURS], peak_mb=used[OURS]).report(own[OURS])
     for side in demos:
         found = ratios(shares[side], shares[OURS])
         what = f"{name}: {side}'s share of its own limit / SimCSE's"
-        report(Target(area="text", what=what, at_least=1.0, measured=found, peak_mb=used[side]), own[side])
+        Target(area="text", what=what, at_least=1.0, measured=found, peak_mb=used[side]).report(own[side])
 
 
 def main(steps: int = 2, rounds: int = 3, threads: int = 2) -> None:

@@ -223,6 +223,8 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
                 struck = strike(victim, driver, place)
         # Who finds the driver dead repeats the command at once, whatever still runs.
         code, left, took = ended(driver, place, victim if struck else "", earlier)
+        if struck and victim == "everything" and case.remote:
+            shutil.rmtree(output)  # a new head has an empty disk
         if left or code is None:
             case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
         if struck and victim.startswith("SIG"):
@@ -281,7 +283,7 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
         *output.glob("checkpoint/*.part"),
         *output.glob("checkpoint/rank-*"),
         *output.glob(".export-*"),
-        *output.glob("ray"),
+        *output.glob(".ray-train"),
         *(file for file in place.temporary.iterdir() if file.name not in known and not file.name.startswith(LIBRARIES)),
     ]
     if left:

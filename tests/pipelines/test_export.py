@@ -33,6 +33,15 @@ def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     return folder
 
 
+def test_a_run_without_a_whole_checkpoint_is_told(
+    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "recipe.json").write_text(recipe.to_json())
+    assert verb.main([str(tmp_path / "run"), str(tmp_path / "out")]) == 2
+    assert "holds no whole checkpoint" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("pooling", ["cls", "avg_top2"])
 def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path: Path, pooling: str) -> None:
     from sentence_transformers import SentenceTransformer

@@ -50,8 +50,10 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     folder = whole_folder(Path(checkpoint))
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
+    if (weights := next((folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()), None)) is None:
+        raise ValueError(f"{folder} holds no whole checkpoint; those of a run with run.storage are there")
     method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
-    load_weights(method, next(folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()))
+    load_weights(method, weights)
     return method.eval()
 
 

@@ -267,12 +267,12 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
 
 
 def _worker_error(error: Exception) -> Exception:
-    """A worker's own ValueError or non-finite loss, in place of Ray's report about it; another own error as Ray tells it."""
+    """A worker's own ValueError, OSError or non-finite loss, in place of Ray's report; another own error as Ray tells it."""
     failures = [*(getattr(error, "worker_failures", None) or {}).values()]
     for failure in failures:
         inner = getattr(failure, "_base_exc", failure)
         inner = getattr(inner, "cause", inner)
-        if isinstance(inner, (ValueError, ArithmeticError)):
+        if isinstance(inner, (ValueError, ArithmeticError, OSError)):
             return inner
     lost = [failure for failure in failures if not hasattr(failure, "_base_exc")]  # what others say follows from it
     if failures and not lost:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import logging
 import os
+import signal
 import socket
 import threading
 import time
@@ -17,6 +19,8 @@ import psutil
 
 from trainers.engine.store import Store
 from trainers.recipe import RecipeError
+
+log = logging.getLogger(__name__)
 
 RENEWED = 10.0
 """Seconds after which a lease behind a URL is written again; one that is not for four times as long is nobody's."""
@@ -70,14 +74,26 @@ def leased(store: Store) -> Iterator[None]:
             raise _in_use("run.storage", store.place, f"process {holder['process']} on {holder['host']}")
     done, count = threading.Event(), 0
     store.write(HOLDER, json.dumps({**ours, "count": count}).encode())
+    time.sleep(RENEWED / 4)  # for who found nobody at the same time
+
+    def others() -> RecipeError | None:
+        holder = json.loads(store.read(HOLDER) or b"{}")
+        lost = holder.get("run", ours["run"]) != ours["run"]
+        return _in_use("run.storage", store.place, f"process {holder['process']} on {holder['host']}") if lost else None
 
     def renew() -> None:
         nonlocal count
         while not done.wait(RENEWED):
             count += 1
-            with contextlib.suppress(OSError):  # a store that is away for a while
+            with contextlib.suppress(OSError, ValueError):  # a store that is away for a while
+                if error := others():  # it took this process, which did not come to write for long, for dead
+                    log.error("%s. This run ends.", error)
+                    os.kill(os.getpid(), signal.SIGTERM)
+                    return
                 store.write(HOLDER, json.dumps({**ours, "count": count}).encode())
 
+    if error := others():
+        raise error
     thread = threading.Thread(target=renew, daemon=True, name="lease")
     thread.start()
     try:
@@ -85,8 +101,9 @@ def leased(store: Store) -> Iterator[None]:
     finally:
         done.set()
         thread.join()
-        with contextlib.suppress(OSError):
-            store.delete(HOLDER)
+        with contextlib.suppress(OSError, ValueError):
+            if not others():
+                store.delete(HOLDER)
 
 
 def _dead(holder: bytes) -> bool:

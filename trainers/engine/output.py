@@ -12,6 +12,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+from data.errors import DataError
 from trainers.engine.journal import Journal
 from trainers.engine.preflight import describe_shards_of
 from trainers.engine.store import CheckpointError, Store
@@ -23,7 +24,7 @@ log = logging.getLogger(__name__)
 
 RECIPE, SUMMARY, NOTE, JOURNAL, SKIPPED = "recipe.json", "summary.json", "run.json", "journal.jsonl", "skipped.json"
 """Files of a run's folder: what it does, what came of it, its run in MLflow, what is logged, which samples were left out."""
-CHECKPOINT, EXPORT, RAY = "checkpoint", "export", "ray"
+CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
 """Folders of it: checkpoints, the model, what Ray Train writes down while it trains."""
 
 
@@ -37,7 +38,7 @@ class Output:
     def finished(self) -> dict[str, Any] | None:
         """The summary of this recipe's run, when that was carried out already, which is said; none: there is work to do.
 
-        Raises RecipeError for a folder that holds another recipe's run.
+        Raises RecipeError for a folder that holds another recipe's run, or one of other samples.
         """
         if self.recipe.run.overwrite:
             return None
@@ -45,6 +46,7 @@ class Output:
             raise RecipeError(f"run.output={str(self.folder)!r} is a file; give a folder")
         summary = _read(self.folder / SUMMARY)
         self._refuse_another(summary)
+        self._refuse_other_data(summary)
         if summary is not None:
             print(f"finished already: {self.folder} (--run.overwrite trains it again)")
         return summary
@@ -60,10 +62,11 @@ class Output:
         try:
             other = Recipe.from_json((self.folder / RECIPE).read_text())
         except ValueError as error:
-            if summary is None:
+            if summary is None and not (self.folder / NOTE).exists() and not Store(str(self.folder / CHECKPOINT)).steps():
                 return
             raise RecipeError(
-                f"{self.folder} holds a finished run of another version ({error}); give another run.output"
+                f"{self.folder} holds a run of another version, or its recipe.json is damaged ({error}); give another "
+                "run.output, or --run.overwrite to replace it"
             ) from None
         if other.identity() == self.recipe.identity():
             return
@@ -74,6 +77,20 @@ class Output:
                 f"{self.folder} holds {state} run of other settings: {'; '.join(apart)}. "
                 "Give another run.output, or --run.overwrite to replace it"
             )
+
+    def _refuse_other_data(self, summary: dict[str, Any] | None) -> None:
+        before = (_read(self.folder / NOTE) or {}).get("data")
+        if before is None or (summary is None and self.recipe.run.resume == "never"):
+            return
+        with contextlib.suppress(
+            OSError, DataError
+        ):  # a finished run needs them no more; of another one they are told later
+            now = _digests(describe_shards_of(self.recipe))
+            if other := [name for name, digest in now.items() if digest != before.get(name)]:
+                raise RecipeError(
+                    f"streams.{other[0]}.shards holds other samples than when the run in {self.folder} began; bring those "
+                    "back, give another run.output, or --run.overwrite to train again"
+                )
 
     def claim(self) -> RunHandle:
         """Make the folder this run's: what goes on stays, what does not is removed. Its run in MLflow, new or the same.
@@ -99,23 +116,25 @@ class Output:
             store.clear()
         cut_off = (self.folder / RECIPE).exists() and not note  # while its run was made
         (self.folder / RECIPE).write_text(self.recipe.replace("run.overwrite", False).to_json())
-        handle = self._open(note.get("run_id") if goes_on else None, look=cut_off or goes_on)
-        _write(self.folder / NOTE, {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity()})
+        data = describe_shards_of(self.recipe)
+        handle = self._open(note.get("run_id") if goes_on else None, data, look=cut_off or goes_on)
+        note = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "data": _digests(data)}
+        _write(self.folder / NOTE, note)
         if goes_on and (steps := store.steps()):
             print(f"goes on after step {steps[0]} in {self.folder} (--run.resume never begins anew)")
         return handle
 
-    def _open(self, run_id: str | None, look: bool) -> RunHandle:
+    def _open(self, run_id: str | None, data: list[dict[str, Any]], look: bool) -> RunHandle:
         """The run in MLflow: `run_id`, else, where to look is worth it, the one that was begun for this output."""
         recipe, key = self.recipe, key_of(self.recipe)
         uri, experiment = recipe.run.tracking_uri or "", experiment_of(recipe)
         name = f"{recipe.name}-{recipe.identity()[:6]}-s{recipe.run.seed}"
-        tags, data = {"identity": recipe.identity(), "key": key}, describe_shards_of(recipe)
+        tags = {"identity": recipe.identity(), "key": key}
         if run_id is None and look:
             run_id = next((found.run_id for found in find_runs(uri, experiment, {"key": key})), None)
         if run_id is not None:
             try:
-                return open_run(uri, experiment, name, {}, run_id=run_id, journal=self.journal, data=data)
+                return open_run(uri, experiment, name, recipe.flat(), run_id=run_id, journal=self.journal, data=data)
             except TrackingError as error:
                 log.warning("%s; a new run is begun there, from the checkpoint", error)
         return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
@@ -167,6 +186,11 @@ def _end_dead(uri: str, run_id: str) -> None:
         client = import_mlflow().MlflowClient(uri)
         if client.get_run(run_id).info.status == "RUNNING":
             client.set_terminated(run_id, "KILLED")
+
+
+def _digests(data: list[dict[str, Any]]) -> dict[str, str]:
+    """Of each stream's samples."""
+    return {row["stream"]: row["digest"] for row in data}
 
 
 def _begun(recipe: Recipe) -> bool:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlparse
 
 from data.errors import DataError
@@ -264,7 +265,7 @@ def _check_reachable(recipe: Recipe) -> None:
         )
 
 
-def describe_shards_of(recipe: Recipe) -> list[dict[str, object]]:
+def describe_shards_of(recipe: Recipe) -> list[dict[str, Any]]:
     """Of what each stream of a recipe reads: name, place, size, digest, licence, source and languages.
 
     For model cards and for the tracker.

@@ -25,7 +25,7 @@ MANIFEST = "manifest.json"
 PART = ".part"
 """How the folder of a checkpoint ends that is being written or fetched."""
 OTHER = "rank-"
-"""How a folder begins into which another rank than the first fetches a checkpoint."""
+"""How a folder begins into which another rank than the first fetches a checkpoint; its number follows."""
 ATTEMPTS, PAUSE = 4, 1.0
 """Tries to reach a store that errs, and seconds before the second one, twice as many before each further one."""
 
@@ -80,13 +80,18 @@ class Store:
     def newest(self) -> Path | None:
         """The folder of the newest whole checkpoint, fetched when it is behind a URL; none where there is none.
 
-        One whose files are not those of its manifest is named in the log, and the one before it is taken.
+        One whose files are not those of its manifest is named in the log, and the one before it is taken. Raises
+        CheckpointError for a store that does not answer: what it holds may be whole.
         """
-        for step in _patiently(self.steps):
-            try:
-                return self.get(step)
-            except (OSError, CheckpointError) as error:
-                log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
+        try:
+            for step in _patiently(self.steps):
+                try:
+                    return self.get(step)
+                except (FileNotFoundError, ValueError) as error:
+                    log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
+        except OSError as error:
+            text = f"{self.place} does not answer ({error}); the same command goes on when it does"
+            raise CheckpointError(text) from None
         return None
 
     def get(self, step: int) -> Path:
@@ -164,8 +169,7 @@ class Store:
 
     def _fetch(self, step: int, folder: Path) -> None:
         there = f"{self._root}/{name_of(step)}"
-        with self._files.open_input_stream(f"{there}/{MANIFEST}") as file:
-            names = json.loads(file.read())
+        names = json.loads(_patiently(lambda: self._content(f"{there}/{MANIFEST}")))
         part = folder.with_name(f"{folder.name}{PART}")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
@@ -182,10 +186,13 @@ class Store:
     def read(self, name: str) -> bytes | None:
         """The content of a small file beside the checkpoints; none where there is none."""
         try:
-            with self._files.open_input_stream(f"{self._root}/{name}") as file:
-                return bytes(file.read())
+            return self._content(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
+
+    def _content(self, place: str) -> bytes:
+        with self._files.open_input_stream(place) as file:
+            return bytes(file.read())
 
     def write(self, name: str, content: bytes) -> None:
         """Replace a small file beside the checkpoints."""
@@ -199,8 +206,10 @@ class Store:
 
     def tidy(self) -> None:
         """Remove what a killed process left of a checkpoint on its way."""
-        for part in [*self.local.glob(f"step-*{PART}"), *self.local.glob(f"{OTHER}*")]:
-            shutil.rmtree(part, ignore_errors=True)
+        ours = rf"step-\d+{re.escape(PART)}|{OTHER}\d+"
+        for part in self.local.glob("*-*"):
+            if re.fullmatch(ours, part.name):
+                shutil.rmtree(part, ignore_errors=True)
 
     def clear(self) -> None:
         """Remove every checkpoint, and of a place in a folder nothing else."""

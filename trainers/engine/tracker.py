@@ -13,8 +13,9 @@ import shutil
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from io import FileIO
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from trainers.engine.journal import Journal, line_of
 from trainers.engine.mirrors import Mirrors
@@ -49,7 +50,9 @@ class Tracker:
         self._journal = Journal(self.path)
         self._mirrors = Mirrors(self._journal, also)
         self._guard = threading.Lock()
-        self._file: IO[bytes] | None = None
+        self._file: FileIO | None = None
+        self._late, self._full = b"", False
+        """Lines that a full disk did not take, and whether that was said."""
         self._began = 0.0
         self._closing, self._ending = threading.Event(), threading.Event()
         self._sampling = threading.Thread(target=self._sample, daemon=True, name="tracker-sample")
@@ -70,9 +73,24 @@ class Tracker:
         with self._guard:
             if self._ending.is_set():
                 raise ValueError(f"the tracker of {self.path} is closed")
+            self._late += line_of({**when, "time": int(time.time() * 1000), "metrics": values})
+            told = self._write()
+        if told:
+            log.error(
+                "%s cannot be written (%s). Metrics wait in memory and training goes on; make room there", self.path, told
+            )
+
+    def _write(self) -> OSError | None:
+        """Write what waits; the error where that fails for the first time."""
+        try:
             file = self._file or self._open()
-            file.write(line_of({**when, "time": int(time.time() * 1000), "metrics": values}))
-            file.flush()
+            while self._late:
+                self._late = self._late[file.write(self._late) :]
+            self._full = False
+        except OSError as error:
+            self._full, before = True, self._full
+            return None if before else error
+        return None
 
     def resume(self, checkpoint: Path) -> None:
         """Go on from the journal in a checkpoint's folder, where this machine has none of the run."""
@@ -92,6 +110,11 @@ class Tracker:
             event.set()
             if thread.is_alive():
                 thread.join(seconds)
+        with self._guard:
+            if self._late:
+                self._write()
+        if self._late:
+            log.error("%s cannot be written: the last %d bytes of metrics are lost", self.path, len(self._late))
         if self._file:
             self._file.close()
 
@@ -101,11 +124,11 @@ class Tracker:
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(3.0 if kind else 30.0)  # who stops a run does not wait for a server
 
-    def _open(self) -> IO[bytes]:
+    def _open(self) -> FileIO:
         """The journal; the threads start with it."""
         self._journal.create(self.run_id, self.uri)
         self._began = (self._journal.header() or {})["began"]
-        self._file = open(self.path, "ab")  # noqa: SIM115  # closed by `close`
+        self._file = FileIO(self.path, "ab")  # closed by `close`
         self._sending.start()
         if self.system_every > 0:
             self._sampling.start()

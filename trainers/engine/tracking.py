@@ -57,15 +57,18 @@ def open_run(
     """
     uri = resolve_uri(uri)
     with named(uri):
+        from mlflow.entities import Param
+
         client, experiment_id = open_database(uri, experiment)
         if run_id is None:
-            from mlflow.entities import Param
-
             run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **public(tags or {})})
-            kept = [Param(metric_name(key), value) for key, value in public(params).items()]
-            client.log_batch(run.info.run_id, params=kept)
         else:
             run = _go_on(client, uri, run_id)
+        # Those that a driver did not come to; others may be, as the number of workers, of the run's first beginning.
+        kept = [
+            Param(name, value) for key, value in public(params).items() if (name := metric_name(key)) not in run.data.params
+        ]
+        client.log_batch(run.info.run_id, params=kept)
         if data:  # MLflow keeps the same data set of a run once
             client.log_inputs(run.info.run_id, [data_set(row) for row in data])
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)

@@ -20,7 +20,7 @@ from evaluation import statistics
 from evaluation.registry import make_tasks
 from evaluation.task import Encoded, Task, encode_once, evaluate
 from trainers.engine.baseline import whitened
-from trainers.engine.checkpoint import build_method, load_method, module_encoder
+from trainers.engine.checkpoint import AVERAGE, BEST, METHOD, build_method, load_method, module_encoder
 from trainers.engine.launch import deliver
 from trainers.engine.store import Store
 from trainers.engine.tracking import RunHandle
@@ -113,15 +113,16 @@ def deliver_best(
 
     ended: the trial as Tune has it. why: it is the best, see `reason`.
     """
-    shutil.rmtree(output, ignore_errors=True)
+    for name in (METHOD, BEST, AVERAGE):  # of a best trial before; nothing else of the folder is ours to remove
+        (output / "checkpoint" / name).unlink(missing_ok=True)
     with checkpoints(ended) as folders:
         seed, folder = next(iter(folders.items()))
-        shutil.copytree(folder, output / "checkpoint")
+        shutil.copytree(folder, output / "checkpoint", dirs_exist_ok=True)
         trained = run_folder(plan, trial.trial_id, seed)
         recipe = plan.recipe(ended.config).replace("run.seed", seed).replace("run.output", str(output))
         recipe = recipe.replace("run.register_as", model)
         if (trained / "vectors").exists():  # word vectors that the sweep trained
-            shutil.copytree(trained / "vectors", output / "vectors")
+            shutil.copytree(trained / "vectors", output / "vectors", dirs_exist_ok=True)
         for place in (output, output / "checkpoint"):
             (place / "recipe.json").write_text(recipe.to_json())
         if (folder / "journal.jsonl").exists():

@@ -238,7 +238,8 @@ class Budget:
     """
 
     def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int, judged: bool) -> None:
-        self.kept, self.seeds, self.steps, self.judged = scratch / SEEDS, seeds, steps, judged
+        self.scratch, self.seeds, self.steps, self.judged = scratch, seeds, steps, judged
+        self.kept = scratch / SEEDS
         self.done: dict[int, float] = {}
         """Seed -> its best score."""
         self.last: dict[str, Any] = {}
@@ -286,16 +287,26 @@ class Budget:
         save_file(dict(weights), place / METHOD)
         (place / "recipe.json").write_text(recipe.to_json())
 
+    @contextlib.contextmanager
+    def staged(self) -> Iterator[Path]:
+        """A fresh folder for a checkpoint on its way; what a killed process left of one is removed."""
+        place = self.scratch / "staged"
+        shutil.rmtree(place, ignore_errors=True)
+        place.mkdir(parents=True)
+        try:
+            yield place
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
     def report_end(self, seed: int, checkpoint: Path, run_id: str) -> float:
         """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the seed's best score."""
         state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
         best, _, _, last = state["best"]
         report = self.report(seed, {"step": state["step"], "score": last, "best": best}, run_id)
-        with tempfile.TemporaryDirectory() as place:
-            folder = Path(place) / "checkpoint"
-            shutil.copytree(checkpoint, folder)
-            self.write(folder, seed)
-            tune.report(report, checkpoint=tune.Checkpoint.from_directory(folder))
+        with self.staged() as place:
+            shutil.copytree(checkpoint, place, dirs_exist_ok=True)
+            self.write(place, seed)
+            tune.report(report, checkpoint=tune.Checkpoint.from_directory(place))
         return float(best)
 
 
@@ -330,9 +341,9 @@ class TrialHost:
         if self.keeps_last and "score" in metrics:  # what is delivered is what counts
             metrics = {**metrics, "best": metrics["score"]}
         report = self.budget.report(self.seed, metrics, self.run_id)
-        with tempfile.TemporaryDirectory() as place:
-            fill(Path(place))
-            self.budget.write(Path(place), self.seed)
+        with self.budget.staged() as place:
+            fill(place)
+            self.budget.write(place, self.seed)
             tune.report(report, checkpoint=tune.Checkpoint.from_directory(place))
 
     def stopping(self) -> bool:

@@ -11,12 +11,26 @@ import pytest
 
 from data.errors import DataError
 from tests.small import add, journal, text_only, write_text
-from trainers.engine.launch import fit
+from trainers.engine.launch import LostWorker, _worker_error, fit
 from trainers.recipe import Recipe
 
 
 def steps_of(run: Path, metric: str) -> list[int]:
     return [int(line["step"]) for line in journal(run) if metric in line.get("metrics", {})]  # type: ignore[call-overload, operator]
+
+
+def test_what_a_worker_raised_or_that_it_was_lost_is_told() -> None:
+    class Report(Exception):
+        def __init__(self, **failures: Exception) -> None:
+            self.worker_failures = failures
+
+    class Raised(Exception):
+        _base_exc = OSError("No space left on device")
+
+    lost = RuntimeError("Task was killed due to the node running low on memory.")
+    assert _worker_error(Report(first=Raised())) is Raised._base_exc
+    told = _worker_error(Report(first=lost))
+    assert isinstance(told, LostWorker) and "low on memory" in str(told) and "The same command goes on" in str(told)
 
 
 @pytest.mark.usefixtures("local_ray")

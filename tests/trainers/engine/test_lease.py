@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,30 @@ def test_a_holder_that_lives_is_named(store: Store) -> None:
     with leased(store), pytest.raises(RecipeError, match=r"run\.storage=.*in use by process \d+ on "), leased(store):
         pass
     assert store.read(HOLDER) is None
+
+
+def test_of_two_at_once_one_gets_in(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both found nobody there."""
+    read, first = Store.read, threading.Barrier(2)
+
+    def together(store: Store, name: str) -> bytes | None:
+        found = read(store, name)
+        with contextlib.suppress(threading.BrokenBarrierError):
+            first.wait(30)
+        first.abort()
+        return found
+
+    def enter(_: int) -> bool:
+        try:
+            with leased(store):
+                time.sleep(1)
+                return True
+        except RecipeError:
+            return False
+
+    monkeypatch.setattr(Store, "read", together)
+    with ThreadPoolExecutor(2) as pool:
+        assert sorted(pool.map(enter, range(2))) == [False, True]
 
 
 def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
@@ -64,5 +90,5 @@ def test_a_dead_holder_is_in_nobodys_way(store: Store, host: str, monkeypatch: p
 
     monkeypatch.setattr(time, "sleep", pause)
     with leased(store):
-        assert bool(pauses) == (host == "elsewhere")
+        assert (len(pauses) > 1) == (host == "elsewhere")  # one is for who came at the same time
         assert b'"run": "x"' not in (store.read(HOLDER) or b"")

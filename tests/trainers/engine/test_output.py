@@ -118,6 +118,15 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
     (dead,) = runs(recipe)
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
         fit(recipe.replace("run.seed", 7))
+    with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards holds other samples"):
+        patch.setattr("trainers.engine.output._digests", lambda _: {"text": "another"})
+        fit(recipe)
+    file = Path(recipe.run.output) / "recipe.json"
+    content = file.read_text()
+    file.write_text("{}")
+    with pytest.raises(RecipeError, match=r"another version.*run\.overwrite"):
+        fit(recipe)
+    file.write_text(content)
     summary = fit(recipe.replace("run.resume", "never"))
     assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
     assert [step for step, _ in history(recipe, summary["mlflow_run_id"])] == [1, 2, 3, 4, 5, 6]

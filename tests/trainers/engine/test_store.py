@@ -31,7 +31,8 @@ def full(folder: Path) -> None:
 
 def test_the_last_ones_are_kept_beside_a_users_files(tmp_path: Path) -> None:
     store = Store(str(tmp_path))
-    (tmp_path / "thesis.txt").write_text("mine")
+    (tmp_path / "rank-notes").mkdir()
+    (tmp_path / "rank-notes" / "thesis.txt").write_text("mine")
     for step in (3, 6):
         store.save(step, fill(f"step {step}"), wait=True)
     (tmp_path / name_of(3) / "notes.txt").write_text("mine")
@@ -137,3 +138,10 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
     assert not list((tmp_path / "local").iterdir())
     found = Store(f"file://{tmp_path}/store", tmp_path / "other").newest()
     assert found == tmp_path / "other" / name_of(3) and (found / "weights").read_text() == "step 3"
+
+    def away(*_: object) -> bytes:
+        raise OSError("503")
+
+    monkeypatch.setattr(Store, "_content", away)  # which does not say that there is nothing to go on with
+    with pytest.raises(CheckpointError, match=r"does not answer \(503\); the same command goes on"):
+        store.newest()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -11,6 +12,7 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from io import FileIO
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -140,9 +142,9 @@ def test_a_run_is_continued_by_its_id(uri: str) -> None:
     run = open_run(uri, "gone", "a-run", {"lr": 1e-3})
     run.finish("FAILED")
     assert content(run).info.status == "FAILED"
-    again = open_run(uri, "gone", "ignored", {"lr": 5}, run_id=run.run_id)
+    again = open_run(uri, "gone", "ignored", {"lr": 5, "a driver died before": 1}, run_id=run.run_id)
     assert (again.run_id, again.artifact_uri) == (run.run_id, run.artifact_uri)
-    assert content(run).info.status == "RUNNING" and content(run).data.params == {"lr": "0.001"}
+    assert content(run).info.status == "RUNNING" and content(run).data.params == {"lr": "0.001", "a driver died before": "1"}
     with pytest.raises(TrackingError, match="nothere"):
         open_run(uri, "gone", "x", {}, run_id="nothere")
     MlflowClient(uri).delete_experiment(run.experiment_id)
@@ -160,6 +162,29 @@ def test_metrics_reach_the_run(run: RunHandle, tmp_path: Path) -> None:
     assert dict(history(run, "train/text"))[2] > 1e300  # MLflow's infinity
     assert content(run).data.metrics["odd name: _a_b_"] == 3 and len(metric_name("x" * 300)) == 250
     assert Journal(path).waiting() == 0
+
+
+def test_a_full_disk_costs_no_metric(
+    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Full(FileIO):
+        room = 5
+
+        def write(self, content: Any) -> int:
+            if not Full.room:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            taken = super().write(content[: Full.room])
+            Full.room -= taken
+            return taken
+
+    monkeypatch.setattr("trainers.engine.tracker.FileIO", Full)
+    with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id, system_every=0) as tracker:
+        for step in range(3):
+            tracker.log(step, {"train/text": step})
+        Full.room = 10_000
+        tracker.log(3, {"train/text": 3})
+    assert [step for step, _ in history(run, "train/text")] == [0, 1, 2, 3]
+    assert caplog.text.count("journal.jsonl cannot be written") == 1
 
 
 def test_more_metrics_than_a_request_may_hold(run: RunHandle, tmp_path: Path) -> None:

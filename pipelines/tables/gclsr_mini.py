@@ -38,7 +38,6 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         "evaluation.every": SHORTER * math.ceil(FEWER / batch) // 4,
         "run.epochs": SHORTER,
         "run.gpus_per_worker": 0,
-        "run.threads": 1,
     }
     rates = {"optim.text.lr": optim.lr, "optim.text.groups.predictor.lr": optim.groups["predictor"].lr}
     changes |= {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr}

@@ -212,7 +212,6 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         "run.epochs": 1000,
         "run.max_steps": 100,
         "run.precision": "fp32",
-        "run.threads": 1,
         "run.gpus_per_worker": 0,
         "run.checkpoint_every": None,
     }

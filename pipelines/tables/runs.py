@@ -88,6 +88,8 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
+    if scale.mini:
+        shared["run.threads"] = 1  # two of them side by side are faster than one with two threads
     workers = 0 if scale.mini else scale.workers
     if workers is not None:
         shared |= {"run.workers": workers}

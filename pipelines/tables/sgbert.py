@@ -324,7 +324,6 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
             "evaluation.data": str(offline.data / "senteval" / "downstream"),
             "run.max_steps": 100,
             "run.gpus_per_worker": 0,
-            "run.threads": 1,
             "run.checkpoint_every": None,
         },
     )

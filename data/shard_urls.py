@@ -14,6 +14,7 @@ from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
 
 from data.errors import DataError
+from data.remote import Denied, Remote, answered
 
 TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
@@ -151,11 +152,16 @@ def _pieces(urls: Sequence[str]) -> Iterator[str]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL and the path in it, without its options.
+    """The file system of a URL, a `Remote` unless it is this machine's, and the path in it, without its options.
 
-    Raises DataError for a protocol that is unknown or whose package is missing.
+    Raises DataError for a protocol that is unknown or whose package is missing, and for a store that does not answer.
     """
     url = parted(url)[0]
+    fs, path = answered(url, lambda: _connected(url))
+    return fs if isinstance(fs, LocalFileSystem) else Remote(fs, url), path
+
+
+def _connected(url: str) -> tuple[Any, str]:
     try:
         return fsspec.core.url_to_fs(url)
     except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
@@ -193,11 +199,15 @@ def _data_in(names: list[str]) -> list[str]:
 
 
 def _names(folder: str) -> list[str]:
-    """What is in a folder; nothing where it does not exist or cannot be listed (HTTP)."""
+    """What is in a folder; nothing where it does not exist or may not be listed, as over HTTP."""
     fs, path = filesystem(folder)
     try:
         entries = fs.ls(path, detail=False)
     except (FileNotFoundError, NotADirectoryError):
+        return []
+    except Denied:
+        if "http" not in folder.partition("://")[0]:
+            raise
         return []
     except OSError as error:
         raise DataError(f"shards: {folder} cannot be listed ({error})") from None  # whose text may be the URL
@@ -211,5 +221,5 @@ def _missing(url: str, folder: str, names: list[str]) -> DataError:
     elif names:
         there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"
     else:
-        there = f"there is no folder {folder}, or it is empty"
+        there = f"there is no folder {folder}, it is empty, or it may not be listed"
     return DataError(f"shards {url!r}: no such shard or folder of shards; {there}. Shards are made by pipelines/pack.py")

@@ -20,6 +20,7 @@ from typing import IO, Any
 
 from data import limits, tables, tar_headers
 from data.errors import DataError
+from data.remote import Denied
 from data.shard_hashes import MANIFEST, Shard, difference
 from data.shard_urls import expand, filesystem, parent, table_kind
 
@@ -163,7 +164,7 @@ def read_manifest(folder: str) -> Manifest | None:
         if (size := fs.size(path)) and size > limits.MANIFEST:
             raise DataError(f"{where} has {limits.over('MANIFEST', size, limits.MANIFEST)} bytes")
         text = fs.cat_file(path)
-    except (FileNotFoundError, PermissionError):  # a bucket that may not be listed denies what does not exist
+    except (FileNotFoundError, PermissionError, Denied):  # a bucket that may not be listed denies what does not exist
         return None
     try:
         record = json.loads(text)

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from data.errors import DataError
 from data.order import Window, seed_of
+from data.remote import StoreError
 from data.shards import BadSample, RawSample, ShardSet, read
 from data.streams.base import Row, StreamConfig
 
@@ -142,6 +143,8 @@ class WindowReader(NamedTuple):
                     raise DataError(sample.reason)
                 rng = np.random.default_rng(seed_of(self.seed, self.name, window.pass_, sample.shard, sample.key))
                 row = self._row(sample, rng) | {"_key": label, "_next": ordinal + 1}
+            except StoreError:
+                raise
             except DataError as error:
                 if self.config.on_bad_sample == "raise":
                     raise DataError(

@@ -196,8 +196,11 @@ def _digests(data: list[dict[str, Any]]) -> dict[str, str]:
 def _begun(recipe: Recipe) -> bool:
     try:
         return bool(store_of(recipe).steps())
-    except (OSError, CheckpointError):  # a store that is no more
-        return False
+    except CheckpointError as error:
+        raise RecipeError(
+            f"{recipe.run.output} is of a run of other settings, which may have checkpoints: {error}. Give another "
+            "run.output, or --run.overwrite to replace it"
+        ) from None
 
 
 def _read(file: Path) -> dict[str, Any] | None:

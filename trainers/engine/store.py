@@ -8,13 +8,12 @@ import logging
 import re
 import shutil
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from data.redact import redacted
+from data.remote import patiently
 
 log = logging.getLogger(__name__)
 
@@ -26,8 +25,6 @@ PART = ".part"
 """How the folder of a checkpoint ends that is being written or fetched."""
 OTHER = "rank-"
 """How a folder begins into which another rank than the first fetches a checkpoint; its number follows."""
-ATTEMPTS, PAUSE = 4, 1.0
-"""Tries to reach a store that errs, and seconds before the second one, twice as many before each further one."""
 
 Fill = Callable[[Path], None]
 """Writes the files of a checkpoint into a folder that is there."""
@@ -67,11 +64,17 @@ class Store:
         self._fetched: Path | None = None
 
     def steps(self) -> list[int]:
-        """Steps of the checkpoints that are there, the newest first, whole or not."""
+        """Steps of the checkpoints that are there, the newest first, whole or not.
+
+        Raises CheckpointError for a store that does not answer: it may hold some.
+        """
         if self.remote:
             from pyarrow.fs import FileSelector, FileType
 
-            listed = self._files.get_file_info(FileSelector(self._root, allow_not_found=True))
+            try:
+                listed = patiently(lambda: self._files.get_file_info(FileSelector(self._root, allow_not_found=True)))
+            except OSError as error:
+                raise self._away(error) from None
             names = [info.base_name for info in listed if info.type == FileType.Directory]
         else:
             names = [folder.name for folder in self.local.glob("step-*") if folder.is_dir()]
@@ -84,15 +87,17 @@ class Store:
         CheckpointError for a store that does not answer: what it holds may be whole.
         """
         try:
-            for step in _patiently(self.steps):
+            for step in self.steps():
                 try:
                     return self.get(step)
                 except (FileNotFoundError, ValueError) as error:
                     log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
         except OSError as error:
-            text = f"{self.place} does not answer ({error}); the same command goes on when it does"
-            raise CheckpointError(text) from None
+            raise self._away(error) from None
         return None
+
+    def _away(self, error: OSError) -> CheckpointError:
+        return CheckpointError(f"{self.place} does not answer ({error}); the same command goes on when it does")
 
     def get(self, step: int) -> Path:
         """The folder of a checkpoint, fetched when it is behind a URL. Raises CheckpointError for one that is not whole."""
@@ -148,7 +153,7 @@ class Store:
             fill(part)
             (part / MANIFEST).write_text(json.dumps({file.name: _hash(file) for file in sorted(part.iterdir())}))
             if self.remote:
-                _patiently(lambda: self._send(part, step))
+                patiently(lambda: self._send(part, step))
             else:
                 remove(self.local / name_of(step))  # one that was not whole
                 part.rename(self.local / name_of(step))
@@ -169,12 +174,12 @@ class Store:
 
     def _fetch(self, step: int, folder: Path) -> None:
         there = f"{self._root}/{name_of(step)}"
-        names = json.loads(_patiently(lambda: self._content(f"{there}/{MANIFEST}")))
+        names = json.loads(patiently(lambda: self._content(f"{there}/{MANIFEST}")))
         part = folder.with_name(f"{folder.name}{PART}")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for name in map(_plain, [*names, MANIFEST]):
-            _patiently(partial(self._copy, f"{there}/{name}", part / name))
+            patiently(partial(self._copy, f"{there}/{name}", part / name))
         remove(folder)
         part.rename(folder)
 
@@ -273,16 +278,3 @@ def _plain(name: str) -> str:
 def _hash(file: Path) -> str:
     with open(file, "rb") as content:
         return hashlib.file_digest(content, "sha256").hexdigest()
-
-
-def _patiently(act: Callable[[], Any]) -> Any:
-    """The outcome of something that a store may refuse for a while. Raises the last OSError."""
-    for attempt in range(ATTEMPTS - 1):
-        try:
-            return act()
-        except FileNotFoundError:
-            raise
-        except OSError as error:
-            log.info("the store does not answer (%s); trying again", error)
-            time.sleep(PAUSE * 2**attempt)
-    return act()

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from data import remote
 from trainers.engine import store as module
 from trainers.engine.checkpoint import read_state
+from trainers.engine.output import Output
 from trainers.engine.store import KEPT, CheckpointError, Store, name_of, whole
-from trainers.recipe import Recipe
+from trainers.recipe import Recipe, RecipeError
 
 
 def fill(text: str) -> module.Fill:
@@ -75,7 +77,7 @@ from pathlib import Path
 import torch
 from trainers.engine.checkpoint import BEST, METHOD, write
 from trainers.engine.store import Store
-from trainers.recipe import Recipe
+from trainers.recipe import Recipe, RecipeError
 folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
 weights = {"w": torch.arange(1000.0)}
 now = {METHOD: weights}
@@ -132,7 +134,7 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
         copy(*arguments)
 
     monkeypatch.setattr(pyarrow.fs, "copy_files", erring)
-    monkeypatch.setattr(module, "PAUSE", 0.01)
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
     store = Store(f"file://{tmp_path}/store", tmp_path / "local")
     store.save(3, fill("step 3"), wait=True)
     assert not list((tmp_path / "local").iterdir())
@@ -145,3 +147,22 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
     monkeypatch.setattr(Store, "_content", away)  # which does not say that there is nothing to go on with
     with pytest.raises(CheckpointError, match=r"does not answer \(503\); the same command goes on"):
         store.newest()
+
+
+def test_a_store_that_does_not_answer_is_not_taken_for_empty(
+    recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import pyarrow.fs
+
+    def away(*_: object, **__: object) -> None:
+        raise OSError("503")
+
+    there = recipe.replace("run.storage", f"file://{tmp_path}/store")
+    Path(recipe.run.output).mkdir()
+    (Path(recipe.run.output) / "recipe.json").write_text(there.to_json())
+    other = there.replace("run.seed", 7)
+    assert Output(other).finished() is None
+    monkeypatch.setattr(pyarrow.fs, "FileSelector", away)
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
+    with pytest.raises(RecipeError, match=r"of other settings.*does not answer \(503\).*--run\.overwrite"):
+        Output(other).finished()

@@ -1,0 +1,142 @@
+"""Stores that err: streams go on over what passes, and all else is told of the store, not of its samples."""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import torch
+
+from data import remote
+from data.errors import DataError
+from data.remote import StoreError
+from data.shards import ShardSet, read
+from data.stream import Reader
+from data.streams.audio import AudioStream
+from data.streams.text import TextStream
+from tests.small import WORDS, write_sounds, write_text
+
+
+class Erring(SimpleHTTPRequestHandler):
+    """The files of a folder. What is asked for is refused some times before it is given, every part of a file anew."""
+
+    status, times = 503, 2
+    seen: Counter[tuple[str, str, str | None]]
+
+    def log_message(self, *_: object) -> None:
+        """Not on the terminal."""
+
+    def send_head(self) -> Any:
+        asked = (self.command, self.path.rstrip("/"), wanted := self.headers.get("Range"))
+        self.seen[asked] += 1
+        if self.seen[asked] <= self.times:
+            return self.send_error(self.status)
+        file = Path(self.translate_path(self.path))
+        if wanted is None or not file.is_file():
+            return super().send_head()
+        content, (first, last) = file.read_bytes(), map(int, wanted.removeprefix("bytes=").split("-"))
+        self.send_response(206)
+        self.send_header("Content-Range", f"bytes {first}-{min(last, len(content) - 1)}/{len(content)}")
+        self.send_header("Content-Length", str(len(part := content[first : last + 1])))
+        self.end_headers()
+        self.wfile.write(part)
+        return None
+
+
+@pytest.fixture
+def served(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """The URL of what is in `tmp_path`."""
+    monkeypatch.setattr(remote, "PAUSE", 0.01)
+    monkeypatch.setattr(Erring, "seen", Counter(), raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Erring, directory=str(tmp_path))) as server:
+        Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def hashes(texts: list[str]) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.tensor([[zlib.crc32(text.encode())] for text in texts])}
+
+
+def stream(shards: str, count: int = 10) -> list[int]:
+    config = TextStream(shards=shards, columns=("sentence",) if ".parquet" in shards else ("txt",), batch_size=8, window=16)
+    found = Reader(config, "x", config.open(), 5, 0, 1, hashes, 0, count, inline=True)
+    return [number for _ in range(count) for number in next(found)["input_ids"].flatten().tolist()]
+
+
+def test_a_stream_goes_on_over_a_store_that_errs(served: str, tmp_path: Path) -> None:
+    write_text(tmp_path / "text")
+    names = ["text-train-000000.tar", "text-train-000001.tar"]
+    shards = [{"url": name, "nsamples": count} for name, count in zip(names, (50, 30), strict=True)]
+    (tmp_path / "text" / "dataset.json").write_text(json.dumps({"name": "wiki", "shardlist": shards}))
+    pq.write_table(pa.table({"sentence": [f"{WORDS[i % 15]} {i}" for i in range(80)]}), tmp_path / "x.parquet")
+    for place in ("text/text-train-{000000..000001}.tar", "x.parquet"):
+        assert stream(f"{served}/{place}") == stream(f"{tmp_path}/{place}")
+    Erring.seen.clear()
+    assert ShardSet.open(f"{served}/text").name == "wiki", "a manifest that comes late is not none"
+    assert max(Erring.seen.values()) > Erring.times
+
+
+def test_what_stays_names_the_shard_and_the_fix(served: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(url: str, fix: str) -> None:
+        with pytest.raises(StoreError, match=rf"{re.escape(url)} cannot be read: .*{fix}"):
+            ShardSet.open(url)
+
+    write_text(tmp_path)
+    url = f"{served}/text-train-000000.tar"
+    shard = ShardSet.open(url).shards[0]
+    Erring.seen.clear()
+    monkeypatch.setattr(Erring, "times", 9)
+    check(url, "check its address and the network")
+    with pytest.raises(StoreError, match=url):
+        list(read(shard, [0]))
+    monkeypatch.setattr(Erring, "status", 403)
+    Erring.seen.clear()
+    check(url, "give this machine its credentials")
+    assert max(Erring.seen.values()) == 1, "that does not pass"
+    for gone in ("http://127.0.0.1:9/x.tar", "ftp://127.0.0.1:9/x.tar"):
+        check(gone, "check its address and the network")
+
+
+@pytest.mark.parametrize("name", ["x.tar", "x-{00..09}.tar", "x-*.tar", ""])
+def test_s3_without_credentials(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed (pip install -e '.[s3]')")
+    for setting in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_ENDPOINT_URL"):
+        monkeypatch.delenv(setting, raising=False)
+    for setting in ("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE", "BOTO_CONFIG"):
+        monkeypatch.setenv(setting, str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    s3fs.S3FileSystem.clear_instance_cache()
+    with pytest.raises(DataError, match=r"s3://bucket.* cannot be read: .*credentials; .*AWS_ACCESS_KEY_ID"):
+        ShardSet.open(f"s3://bucket/{name}")
+
+
+def test_a_store_that_does_not_answer_is_no_bad_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partner that cannot be read now is not skipped, as a damaged one is."""
+
+    def away(*_: object) -> None:
+        raise StoreError("503")
+
+    config = AudioStream(
+        shards=write_sounds(tmp_path),
+        batch_size=4,
+        frames=32,
+        mixup_probability=1,
+        on_bad_sample="skip",
+        max_skipped_share=0.9,
+    )
+    monkeypatch.setattr(ShardSet, "sample", away)
+    found = Reader(config, "x", config.open(), 5, 0, 1, None, 0, 1, inline=True)
+    with pytest.raises(StoreError, match="503"):
+        next(found)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
+import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Literal
+from typing import Any, Literal
 
 import tyro
 
@@ -68,6 +70,9 @@ class Arguments:
     """Check only what needs neither weights nor data: settings, shapes, steps, memory. With mini: also pack its data."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
+    results: Path | None = None
+    """Render the tables of this Markdown page anew, between its lines <!-- FILE.json --> and <!-- end -->, from what
+    a command wrote to PAPER-TABLE.json in its output. Nothing is trained."""
 
 
 @told
@@ -78,6 +83,9 @@ def main(argv: list[str] | None = None) -> int:
     quiet()
     if arguments.coverage is not None:
         arguments.coverage.write_text(coverage(), encoding="utf-8")
+        return 0
+    if arguments.results is not None:
+        arguments.results.write_text(rendered(arguments.results), encoding="utf-8")
         return 0
     if arguments.paper is None or arguments.table is None:
         checked = scale_of(arguments) if arguments.dry_run else None
@@ -128,21 +136,60 @@ def reproduce(arguments: Arguments) -> int:
         return 1
     published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
     seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
-    values = runs.run(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
-    columns = runs.columns_of(table, scale)
-    text = f"{head(paper, arguments.table, table, scale, seeds)}\n\n{render(table, columns, rows, values, arguments.style)}"
-    if table.claims:
-        text += f"\n\n{verdicts(table, columns, rows, values, arguments.style)}"
+    found = runs.results(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+    kept = kept_of(paper, arguments.table, table, scale, seeds, found)
+    text = table_text(kept, arguments.style)
     print(text)
     scale.out.mkdir(parents=True, exist_ok=True)
     name = scale.out / f"{paper}-{arguments.table}"  # a table may be called C.1
+    Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
+    values = runs.values_of(rows, runs.columns_of(table, scale), found)
     if table.draw is not None:
         from evaluation.figures.basic import save
 
         save(table.draw(table, values), scale.out, name.name)
         print(f"drawn as {name}.png", file=sys.stderr)
     return 0
+
+
+KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
+"""What a result is kept with, beside its scores."""
+MARKED = re.compile(r"<!-- (\S+\.json) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def kept_of(
+    paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...], results: Sequence[Mapping[str, Any]]
+) -> dict[str, Any]:
+    """All that the table is rendered from: every score with its run, commit and data. No path of this machine is in it."""
+    columns = runs.columns_of(table, scale)
+    names = table.mini if scale.mini and table.mini is not None else columns
+    scores = [{name: result["scores"][column] for name, column in zip(names, columns, strict=True)} for result in results]
+    entries = [
+        {field: result[field] for field in KEPT if field in result} | {"scores": of}
+        for result, of in zip(results, scores, strict=True)
+    ]
+    return {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
+
+
+def table_text(kept: Mapping[str, Any], style: str) -> str:
+    """The table of what was kept, and what follows for its claims."""
+    table, columns = tables_of(kept["paper"])[kept["table"]], kept["columns"]
+    labels = {result["label"] for result in kept["results"]}
+    rows = [row for row in table.rows if row.label in labels or row.lacks]
+    values = runs.values_of(rows, columns, kept["results"])
+    text = f"{head(table, kept)}\n\n{render(table, columns, rows, values, style)}"
+    return f"{text}\n\n{verdicts(table, columns, rows, values, style)}" if table.claims else text
+
+
+def rendered(page: Path) -> str:
+    """A Markdown page with its tables rendered anew, from files named relative to it."""
+
+    def block(match: re.Match[str]) -> str:
+        kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
+        return f"<!-- {match[1]} -->\n{table_text(kept, 'markdown')}\n<!-- end -->"
+
+    return MARKED.sub(block, page.read_text(encoding="utf-8"))
 
 
 def scale_of(arguments: Arguments) -> runs.Scale:
@@ -164,18 +211,18 @@ def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     return [row for row in table.rows if not labels or row.label in labels]
 
 
-def head(paper: str, key: str, table: Table, scale: runs.Scale, seeds: tuple[int, ...]) -> str:
+def head(table: Table, kept: Mapping[str, Any]) -> str:
     """What the table is, and at what scale."""
-    lines = [f"{paper} {key}: {table.title}"]
-    if scale.mini:
+    lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
+    if kept["mini"]:
         lines.append(
             "Small scale: the encoder, the data and the number of steps are not the paper's (python pipelines/reproduce.py "
             "without --scale runs the paper's); the paper's numbers stand beside ours for orientation only."
         )
-        if left_out := [name for name in table.columns if table.mini is None and name not in runs.columns_of(table, scale)]:
+        if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
             lines.append(f"Left out, for want of data: {', '.join(left_out)}.")
     trained = any(row.recipe for row in table.rows)
-    lines.append(f"Seeds {', '.join(map(str, seeds))}; mean ± sample sd." if trained else "Nothing is trained.")
+    lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample sd." if trained else "Nothing is trained.")
     if table.open:
         lines.append(f"Open in the paper: {table.open}")
     return "\n".join(lines)

@@ -37,6 +37,7 @@ from trainers.engine.tracking_server import environment_tags
 from trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
+_RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
 def datasets() -> Path:
@@ -159,13 +160,27 @@ def run(
 ) -> Values:
     """Train and measure what is not in the store yet; the values of every row."""
     columns = columns_of(table, scale)
+    return values_of(rows, columns, results(table, paper, scale, rows, seeds, say))
+
+
+def results(
+    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What the store has of every row and seed once all is done: label, scores, and what they are of."""
     work = [(row, seed) for row in rows for seed in _seeds(row, seeds)]
-    values: Values = {row.label: {column: [] for column in columns} for row in rows}
+    found = []
     for place, (row, seed) in enumerate(work, start=1):
         say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
-        scores = _row(row, seed, table, columns, paper, scale)
-        for column, score in scores.items():
-            values[row.label].setdefault(column, []).append(score)
+        found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
+    return found
+
+
+def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
+    """The scores of results by row and column, one a seed."""
+    values: Values = {row.label: {column: [] for column in columns} for row in rows}
+    for result in results:
+        for column, score in result["scores"].items():
+            values[result["label"]].setdefault(column, []).append(score)
     return values
 
 
@@ -176,8 +191,9 @@ def _seeds(row: Row, seeds: Sequence[int]) -> Iterator[int]:
         yield 0
 
 
-def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, float]:
+def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, Any]:
     trained: dict[str, Any] = {}
+    run = {}
     if row.recipe is not None:
         recipe = scaled(row, paper, scale)
         identity = resolve(recipe.replace("run.seed", 0)).identity()
@@ -193,6 +209,8 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}
         trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
+        rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
+        run = {"run": summary["mlflow_run_id"], "rates": rates}
         spec = summary["export"] + row.suffix
     else:
         assert row.model is not None
@@ -205,8 +223,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     file = scale.out / "results" / f"{key}.json"
     if file.is_file():
-        scores: dict[str, float] = json.loads(file.read_text(encoding="utf-8"))["scores"]
-        return scores
+        return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
     scores, source = _measured(spec, table, columns, scale)
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -214,11 +231,11 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         name = re.sub(r"\W+", "-", row.label) + (f"-seed-{seed}" if row.recipe else "")
         png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
         source["picture"] = str(png)
-    content = {"label": row.label, **asked, "scores": scores, "commit": commit, "provenance": source}
+    content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     os.replace(half, file)
-    return scores
+    return content
 
 
 def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> Recipe:
@@ -226,7 +243,7 @@ def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> R
     each with the seed 0."""
     (task,) = make_tasks([recipe.evaluation.select or ""], recipe.evaluation.data)
     sign = -1 if lower_is_better(task) else 1
-    rates = {path: rate for path, rate in recipe.flat().items() if re.fullmatch(r"optim\.[^.]+\.lr", path)}
+    rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
     tried = {}
     for factor in factors:
         candidate = changed(recipe, {path: factor * rate for path, rate in rates.items()})

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tarfile
 from pathlib import Path
 
@@ -13,6 +16,8 @@ from data.errors import DataError
 from tests.small import add, journal, text_only, write_text
 from trainers.engine.launch import LostWorker, _worker_error, fit
 from trainers.recipe import Recipe
+
+ROOT = Path(__file__).resolve().parents[3]
 
 
 def steps_of(run: Path, metric: str) -> list[int]:
@@ -31,6 +36,17 @@ def test_what_a_worker_raised_or_that_it_was_lost_is_told() -> None:
     assert _worker_error(Report(first=Raised())) is Raised._base_exc
     told = _worker_error(Report(first=lost))
     assert isinstance(told, LostWorker) and "low on memory" in str(told) and "The same command goes on" in str(told)
+
+
+@pytest.mark.parametrize("first", ["pipelines.visualcse", "trainers.engine.launch"])
+def test_torch_s_threads_do_not_spin_while_they_wait(first: str) -> None:
+    """Said before torch's OpenMP is there, which tells what it found, by the driver and by a worker of Ray's."""
+    environment = {"PATH": os.environ["PATH"], "OMP_DISPLAY_ENV": "verbose"}
+    command = [sys.executable, "-c", f"import {first}, torch"]
+    told = subprocess.run(command, env=environment, cwd=ROOT, capture_output=True, text=True, check=True).stderr
+    if "GOMP_SPINCOUNT" not in told:
+        pytest.skip("this torch has no OpenMP of GNU's")
+    assert "GOMP_SPINCOUNT = '0'" in told
 
 
 @pytest.mark.usefixtures("local_ray")

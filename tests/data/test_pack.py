@@ -215,14 +215,8 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ("text nowhere.txt", "nowhere.txt"),
-        ("text latin.txt", "latin.txt, line 2"),
-        ("table a.csv --columns s0 s2", "'s2'"),
-        ("table ragged.csv --columns s0", "ragged.csv, line 3"),
-        ("table a.csv --columns s0 --where s1", "--where 's1'"),
         ("table bad.jsonl --columns s0", "bad.jsonl, line 2"),
         ("images odd", "odd/cat/x.bmp"),
-        ("images mixed", "b.png"),
         ("images files.csv", "files.csv, row 3: the file 'gone.png'"),
         ("images twice.csv --label k --group", "twice.csv, rows 2 and 3"),
     ],
@@ -237,14 +231,8 @@ def test_bad_input(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     for name, content in {
-        "a.txt": b"one\ntwo\n",
-        "latin.txt": "one\ncaf\u00e9\n".encode("latin-1"),
-        "a.csv": b"s0,s1\nx,y\n",
-        "ragged.csv": b"s0,s1\nx,y\nx,y,z\n",
         "bad.jsonl": b'{"s0": "x"}\n{"s0": \n',
         "odd/cat/x.bmp": b"",
-        "mixed/cat/a.png": png(),
-        "mixed/b.png": png(),
         "here.png": png(),
         "files.csv": b"file,label\nhere.png,a\ngone.png,b\n",
         "twice.csv": b"file,k\nhere.png,cat\nhere.png,dog\n",

@@ -79,8 +79,6 @@ def test_default_is_everything_found_but_training_splits(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--model", "{model}", "--data", "{data}", "--tasks", "stsbtest"], "Did you mean 'stsb-test'?"),
-        ([], "give one model (--model MODEL), or several"),
         (["--model", "{model}", "--data", "{data}", "--tasks", "transfer"], "holds none of the tasks 'transfer'"),
         (["--model", "{model}", "--tasks", "pairs:"], "names no place"),
         (["--compare", "a={model}", "b={tmp}/absent.json"], "absent.json is no report of a single model"),

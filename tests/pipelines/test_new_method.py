@@ -20,7 +20,6 @@ from pipelines.run import main
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
 from trainers.engine.tracking import RunHandle
-from trainers.recipe import RecipeError
 from trainers.tuning.sweep import plan_of
 
 FILE = ROOT / "docs" / "new_method.py"
@@ -123,17 +122,6 @@ def test_run_in_this_process(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("local_ray")
 def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_export(run(["--run.workers", "2"], place, tmp_path, monkeypatch))
-
-
-@pytest.mark.parametrize(("name", "content"), [("simsce", None), ("nowhere.py", None), ("empty.py", "")])
-def test_what_is_no_pipeline_is_named(
-    name: str, content: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    if content is not None:
-        Path(name).write_text(content)
-    with pytest.raises(RecipeError, match=name):
-        load(name)
 
 
 def test_a_sweep_takes_the_file(tmp_path: Path) -> None:

@@ -121,7 +121,6 @@ def test_what_is_read_as_it_is_has_its_place(
 @pytest.mark.parametrize(
     ("name", "files", "named"),
     [
-        ("cloto", {}, "'clotho'"),
         ("wos", {"Meta-data/Data.xlsx": b"no zip"}, "Data.xlsx is no .xlsx file"),
         ("prompts", {"notebooks/Prompt_Engineering_for_ImageNet.ipynb": '{"cells": []}'}, "Prompt_Engineering_for_ImageNet"),
         ("coco", {"dataset_coco.json": "[]", "val2014/x": b""}, "dataset_coco.json"),

@@ -58,19 +58,6 @@ def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.C
     assert "seed-3 holds a finished run of other settings" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--seeds", "1", "1"], r"each once, got [1, 1]"),
-        (["--run.seed", "9"], "give --seeds and --output"),
-        (["--against", "nowhere.json"], "not a repeat.json"),
-    ],
-)
-def test_bad_command(command: list[str], more: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main([*command, *more]) == 2
-    assert message in capsys.readouterr().err
-
-
 def report(name: str, lee: list[float], **tasks: dict[str, list[float]]) -> dict[str, Any]:
     after = {"lee": {"spearman": lee, "pearson": [1.0] * len(lee)}, **tasks}
     return {"recipe": name, "seeds": list(range(len(lee))), "values": {"before": after, "after": after}}

@@ -355,8 +355,6 @@ def test_two_methods_at_once_from_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["visualcs"], "'visualcse'"),
-        (["visualcse", "--space", "wiede"], "'wide'"),
         (["visualcse", "--resume"], "--resume"),
         (["visualcse", "--evaluation.select", "None"], "evaluation.select"),
         (["visualcse", "--evaluation.select", "stsb-test"], "stsb-test"),

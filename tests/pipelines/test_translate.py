@@ -131,7 +131,6 @@ def test_an_ended_run_goes_on_and_gives_the_same_bytes(
         ("--there nowhere --back back", "--there: 'nowhere'"),
         ("--there there --back pickled", "AutoModelForSeq2SeqLM.from_pretrained(path, use_safetensors=False)"),
         ("--there there --back back --languages en de", "--languages: the tokenizer"),
-        ("--paraphrase t5 --text gone.txt", "gone.txt"),
     ],
 )
 def test_what_is_wrong_is_told(

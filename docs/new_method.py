@@ -24,12 +24,15 @@ class ESimCSEConfig(MethodConfig):
     """Settings of ESimCSE; the defaults are the paper's for BERT-base."""
 
     name: Literal["esimcse"] = "esimcse"
+    """Name of the method; fixed, since the other settings belong to it."""
     temperature: float = Field(0.05, gt=0)
+    """Temperature that cosines are divided by."""
     repetition: float = Field(0.32, ge=0, le=1)
     """Largest share of a sentence's words that are repeated."""
     queue: int = Field(160, gt=0)
     """Vectors of earlier sentences that serve as negatives: 2.5 batches of 64."""
     momentum: float = Field(0.995, ge=0, le=1)
+    """Share of the slow encoder that a step leaves as it was."""
 
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("text",),)
@@ -47,12 +50,10 @@ def repeat_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tenso
     most = (share * words).long().clamp(min=2).minimum(words)
     count = (torch.rand(len(ids), device=ids.device) * (most + 1)).long()
     place = torch.arange(ids.shape[1], device=ids.device)
-    inside = (place > 0) & (place <= words[:, None])
-    order = torch.rand(ids.shape, device=ids.device).masked_fill(~inside, 2.0).argsort(1).argsort(1)
-    times = mask + (order < count[:, None]).long()
+    order = torch.rand(ids.shape, device=ids.device).masked_fill((place == 0) | (place > words[:, None]), 2.0)
+    times = mask + (order.argsort(1).argsort(1) < count[:, None]).long()
     rows = [row.repeat_interleave(n) for row, n in zip(ids, times, strict=True)]
-    ones = [torch.ones_like(row) for row in rows]
-    return pad_sequence(rows, batch_first=True), pad_sequence(ones, batch_first=True)
+    return pad_sequence(rows, batch_first=True), pad_sequence([torch.ones_like(row) for row in rows], batch_first=True)
 
 
 class ESimCSE(Method):
@@ -72,8 +73,7 @@ class ESimCSE(Method):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``views`` (B, 2, d): the sentence and the one with repeated words; ``slow`` (B, d): of the momentum encoder."""
         ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
-        encoder = self.sentence_encoder
-        texts = ((ids, mask), repeat_words(ids, mask, self.config.repetition))
+        encoder, texts = self.sentence_encoder, ((ids, mask), repeat_words(ids, mask, self.config.repetition))
         views = [encoder.project(encoder.outputs(*text).pooled) for text in texts]
         with torch.no_grad():
             slow = self.slow.project(self.slow.outputs(ids, mask).pooled)

@@ -50,7 +50,7 @@ def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
     tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
     sizes = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens", max=positions_of(model))}
     torch.onnx.export(
-        _States(model),
+        _States(model).eval(),
         tuple(tokens[name] for name in INPUTS),
         str(folder / FLOAT),
         input_names=INPUTS,

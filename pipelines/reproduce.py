@@ -19,11 +19,14 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import did_you_mean, told
+from evaluation.figures.basic import save
+from evaluation.tables import Marks, comparison
+from evaluation.tables import Row as Models
 from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
-from pipelines.tables.render import render, verdicts
-from pipelines.tables.table import Row, Table
+from pipelines.tables.render import Verdict, effects, render, tested, verdicts
+from pipelines.tables.table import Row, Table, Values
 from trainers.engine.cluster import quiet
 from trainers.recipe import RecipeError
 
@@ -71,8 +74,8 @@ class Arguments:
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
-    """Render the tables of this Markdown page anew, between its lines <!-- FILE.json --> and <!-- end -->, from what
-    a command wrote to PAPER-TABLE.json in its output. Nothing is trained."""
+    """Render the tables of this Markdown page anew, between its lines <!-- FILE.json --> and <!-- end -->, from what this
+    command wrote to PAPER-TABLE.json in its output, or `evaluate.py --compare` to its --json. Nothing is trained."""
 
 
 @told
@@ -86,6 +89,7 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.results is not None:
         arguments.results.write_text(rendered(arguments.results), encoding="utf-8")
+        save(effects(claims_of(arguments.results)), arguments.results.parent / "figures", "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
         checked = scale_of(arguments) if arguments.dry_run else None
@@ -146,8 +150,6 @@ def reproduce(arguments: Arguments) -> int:
     Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
     values = runs.values_of(rows, runs.columns_of(table, scale), found)
     if table.draw is not None:
-        from evaluation.figures.basic import save
-
         save(table.draw(table, values), scale.out, name.name)
         print(f"drawn as {name}.png", file=sys.stderr)
     return 0
@@ -172,14 +174,18 @@ def kept_of(
     return {"paper": paper, "table": key, "mini": scale.mini, "seeds": seeds, "columns": names, "results": entries}
 
 
+def read(kept: Mapping[str, Any]) -> tuple[Table, list[Row], Values]:
+    """The table of what was kept, the rows that are in it, and their values."""
+    table, labels = tables_of(kept["paper"])[kept["table"]], {result["label"] for result in kept["results"]}
+    rows = [row for row in table.rows if row.label in labels or row.lacks]
+    return table, rows, runs.values_of(rows, kept["columns"], kept["results"])
+
+
 def table_text(kept: Mapping[str, Any], style: str) -> str:
     """The table of what was kept, and what follows for its claims."""
-    table, columns = tables_of(kept["paper"])[kept["table"]], kept["columns"]
-    labels = {result["label"] for result in kept["results"]}
-    rows = [row for row in table.rows if row.label in labels or row.lacks]
-    values = runs.values_of(rows, columns, kept["results"])
-    text = f"{head(table, kept)}\n\n{render(table, columns, rows, values, style)}"
-    return f"{text}\n\n{verdicts(table, columns, rows, values, style)}" if table.claims else text
+    table, rows, values = read(kept)
+    text = f"{head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
+    return f"{text}\n\n{verdicts(tested(table, kept['columns'], values), style)}" if table.claims else text
 
 
 def rendered(page: Path) -> str:
@@ -187,9 +193,29 @@ def rendered(page: Path) -> str:
 
     def block(match: re.Match[str]) -> str:
         kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
-        return f"<!-- {match[1]} -->\n{table_text(kept, 'markdown')}\n<!-- end -->"
+        table = compared(kept) if "models" in kept else table_text(kept, "markdown")
+        return f"<!-- {match[1]} -->\n{table}\n<!-- end -->"
 
     return MARKED.sub(block, page.read_text(encoding="utf-8"))
+
+
+def claims_of(page: Path) -> dict[str, list[Verdict]]:
+    """The verdicts of all tables of a page that have claims, by the tables' names."""
+    found = {}
+    for name in MARKED.findall(page.read_text(encoding="utf-8")):
+        kept = json.loads((page.parent / name).read_text(encoding="utf-8"))
+        if "models" not in kept:
+            table, _, values = read(kept)
+            found[kept["table"]] = tested(table, kept["columns"], values)
+    return found
+
+
+def compared(report: Mapping[str, Any]) -> str:
+    """The table of a report of several models."""
+    found = report["significance"]
+    p = {(one["model"], one["column"]): one["p"] for one in found["p"]}
+    rows = [Models(label, [run["results"] for run in several]) for label, several in report["models"].items()]
+    return comparison(rows, marks=Marks(p, found["reference"], found["test"]), style="markdown")
 
 
 def scale_of(arguments: Arguments) -> runs.Scale:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import json
 import logging
 import signal
@@ -19,7 +18,7 @@ from rich.console import Console
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
+from data.errors import did_you_mean, told
 from evaluation.tables import before_after, layout
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
@@ -192,9 +191,7 @@ def _spaces(name: str) -> Mapping[str, SearchSpace]:
 
 def _check_known(problem: str, name: str, known: Iterable[str]) -> None:
     if name not in (names := list(known)):
-        near = difflib.get_close_matches(name, names, n=1)
-        hint = f"did you mean {near[0]!r}? " if near else ""
-        raise RecipeError(f"{problem}; {hint}There are: {', '.join(names)}")
+        raise RecipeError(f"{problem}.{did_you_mean(name, names)} There are: {', '.join(names)}")
 
 
 def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from matplotlib.figure import Figure
 
 from evaluation import statistics, tables
+from evaluation.figures.basic import COLOURS, legend, new_figure
 from evaluation.task import EvaluationError
 from pipelines.tables.table import Row, Table, Values
 
@@ -54,31 +57,69 @@ def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Va
     return "\n\n".join([body, *notes]) if style == "markdown" else "\n".join([body, *notes])
 
 
-def verdicts(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
-    """A line a claim: the difference of the rows' means over the columns, its 95 % interval, p by Student's t over seeds,
-    corrected for the number of claims (Holm), and what follows: it holds, does not hold (it is the other way round), or the
-    two cannot be told apart.
+@dataclass(frozen=True)
+class Verdict:
+    """What five seeds say of a claim."""
+
+    says: str
+    test: statistics.TTest | None
+    """None: a single run, or runs that do not vary."""
+    p: float
+    """Corrected for the number of claims of its table (Holm)."""
+
+    @property
+    def word(self) -> str:
+        """It holds, does not hold (it is the other way round), or the two cannot be told apart."""
+        if self.test is None or self.p >= LEVEL:
+            return "not told apart"
+        return "holds" if self.test.difference > 0 else "does not hold"
+
+
+def tested(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
+    """The claims of a table whose rows are there, by Student's t over seeds of the rows' means over the columns.
 
     A row that no seed changes is a number that the other's runs are tested against.
     """
     means = _with_average(values, columns, len(columns) > 1)
     score = AVERAGE if len(columns) > 1 else columns[0]
-    runs = {row.label: means[row.label][score] for row in rows if row.label in means}
-    tested = [claim for claim in table.claims if runs.get(claim.row) and runs.get(claim.against)]
-    found = [_test(runs[claim.against], runs[claim.row]) for claim in tested]
-    p_values = statistics.holm([one.p for one in found if one is not None])
-    known = iter(p_values)
+    runs = {label: by_column[score] for label, by_column in means.items()}
+    claims = [claim for claim in table.claims if runs.get(claim.row) and runs.get(claim.against)]
+    found = [_test(runs[claim.against], runs[claim.row]) for claim in claims]
+    known = iter(statistics.holm([one.p for one in found if one is not None]))
+    return [Verdict(claim.says, one, 1.0 if one is None else next(known)) for claim, one in zip(claims, found, strict=True)]
+
+
+def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
+    """A line a claim: the difference of means, its 95 % interval, p, and what follows."""
     lines = [["claim", "effect", "95 % interval", "p", "verdict"]]
-    for claim, one in zip(tested, found, strict=True):
-        if one is None:
-            lines.append([claim.says, "-", "-", "-", "not told apart"])
-            continue
-        p = next(known)
-        verdict = "not told apart" if p >= LEVEL else "holds" if one.difference > 0 else "does not hold"
-        lines.append([claim.says, f"{one.difference:+.2f}", f"{one.low:+.2f} to {one.high:+.2f}", f"{p:.2g}", verdict])
-    test = f"two-sided Student t over seeds, Holm over {len(p_values)} claims, level {LEVEL}"
+    for one in found:
+        numbers = ["-"] * 3
+        if one.test is not None:
+            numbers = [f"{one.test.difference:+.2f}", f"{one.test.low:+.2f} to {one.test.high:+.2f}", f"{one.p:.2g}"]
+        lines.append([one.says, *numbers, one.word])
+    count = sum(one.test is not None for one in found)
+    test = f"two-sided Student t over seeds, Holm over {count} claims, level {LEVEL}"
     note = f"effect: on the mean over columns; p: {test}"
     return f"{_grid(lines, style)}\n\n{note}"
+
+
+def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
+    """The claims of several tables: each one's difference of means with its 95 % interval, one below the other."""
+    rows = [(table, one) for table, claims in found.items() for one in claims if one.test is not None]
+    figure = new_figure(8, 0.8 + 0.28 * len(rows))
+    axes = figure.add_subplot()
+    colours = dict(zip(("holds", "not told apart", "does not hold"), (COLOURS[0], "0.6", COLOURS[3]), strict=True))
+    for place, (_, one) in enumerate(rows):
+        assert one.test is not None
+        axes.plot([one.test.low, one.test.high], [place, place], color=colours[one.word])
+        axes.plot(one.test.difference, place, "o", color=colours[one.word])
+    for word, colour in colours.items():
+        axes.plot([], [], "o-", color=colour, label=word)
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set(yticks=range(len(rows)), yticklabels=[f"{table}: {one.says}" for table, one in rows], xlabel="points")
+    axes.invert_yaxis()
+    legend(axes)
+    return figure
 
 
 def _test(against: Sequence[float], values: Sequence[float]) -> statistics.TTest | None:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -20,6 +22,8 @@ from pipelines.run import main
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
 from trainers.engine.tracking import RunHandle
+from trainers.recipe import Recipe
+from trainers.registry import method_config
 from trainers.tuning.sweep import plan_of
 
 FILE = ROOT / "docs" / "new_method.py"
@@ -122,6 +126,49 @@ def test_run_in_this_process(place: Path, tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("local_ray")
 def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_export(run(["--run.workers", "2"], place, tmp_path, monkeypatch))
+
+
+def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) -> None:
+    """In a copy: the tests that run over all recipes, settings and spaces find it, and nothing else had to change."""
+    for entry in ROOT.iterdir():
+        if entry.name in ("trainers", "pipelines", "tune_spaces", "tests"):
+            shutil.copytree(entry, tmp_path / entry.name, ignore=shutil.ignore_patterns("__pycache__"))
+        elif not entry.name.startswith(".") and entry.name != "runs":
+            (tmp_path / entry.name).symlink_to(entry)
+    source = FILE.read_text().replace("from multicse.", "from ")
+    method, recipes = re.split(r"(?=^def bert_base)", source, flags=re.M)
+    imports = [line for line in method.splitlines() if line.endswith(("import parts", "import OptimConfig, Recipe"))]
+    method = method.replace(f"{imports[0]}\n", "").replace("OptimConfig, Recipe", "Recipe")
+    imports += ["from pipelines.cli import main", "from trainers.esimcse import ESimCSEConfig"]
+    end = 'if __name__ == "__main__":\n    main(RECIPES, __doc__)\n'
+    space = "from ray import tune\n\nSPACES = {'esimcse': {'wide': {'optim.text.lr': tune.loguniform(1e-5, 1e-3)}}}\n"
+    (tmp_path / "trainers" / "esimcse.py").write_text(method)
+    (tmp_path / "pipelines" / "esimcse.py").write_text("\n".join(['"""ESimCSE."""', *imports, recipes, end]))
+    (tmp_path / "tune_spaces" / "esimcse.py").write_text(space)
+    registry = tmp_path / "trainers" / "registry.py"
+    line = '    "mlm": ".pretrain:MaskedLMConfig",\n'
+    assert line in registry.read_text()
+    registry.write_text(registry.read_text().replace(line, f'{line}    "esimcse": ".esimcse:ESimCSEConfig",\n'))
+    places = ("tests/pipelines/test_help.py", "tests/pipelines/test_cli.py", "tests/tune_spaces")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", "esimcse", *places]
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:]
+    smoke = [sys.executable, "pipelines/run.py", "esimcse", "smoke", "--run.workers", "0", "--run.tracking_uri", "none"]
+    done = subprocess.run(smoke, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_an_installed_package_offers_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_package.py").write_text(FILE.read_text().replace('"esimcse"', '"packaged"'))
+    information = tmp_path / "my_package-1.0.dist-info"
+    information.mkdir()
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: my-package\nVersion: 1.0\n")
+    points = "[multicse.methods]\npackaged = my_package:ESimCSEConfig\n[multicse.pipelines]\npackaged = my_package\n"
+    (information / "entry_points.txt").write_text(points)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert method_config("packaged") is load("packaged").ESimCSEConfig
+    assert Recipe.from_json(load("packaged").RECIPES["demo"]().to_json()).method.name == "packaged"
 
 
 def test_a_sweep_takes_the_file(tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from pipelines.parts import SMALL_ENCODER
 from pipelines.tables import evidence, runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
-from pipelines.tables.render import render, verdicts
+from pipelines.tables.render import render, tested, verdicts
 from pipelines.tables.table import Claim, Row, Table, Values
 from trainers.engine import launch
 from trainers.recipe import Recipe
@@ -53,6 +53,18 @@ def test_every_row_of_every_table(paper: str) -> None:
 def test_coverage_is_up_to_date() -> None:
     written = Path(__file__).parents[2] / "docs" / "papers" / "coverage.md"
     assert written.read_text(encoding="utf-8") == reproduce.coverage()
+
+
+def test_the_results_are_those_of_the_store() -> None:
+    """Every table of docs/results.md anew from its file, each number of which names its run, commit and data."""
+    page = Path(__file__).parents[2] / "docs" / "results.md"
+    assert reproduce.rendered(page) == page.read_text(encoding="utf-8")
+    stored = sorted((page.parent / "results").glob("*.json"))
+    assert {f"results/{file.name}" for file in stored} == set(reproduce.MARKED.findall(page.read_text(encoding="utf-8")))
+    for file in stored:
+        for result in json.loads(file.read_text(encoding="utf-8")).get("results", ()):
+            assert {"scores", "commit"} < set(result)
+            assert "seed" not in result or {"run", "identity", "data", "rates"} < set(result)
 
 
 def smallest(recipe: Recipe, offline: Offline) -> Recipe:
@@ -143,7 +155,7 @@ def test_verdicts_of_claims() -> None:
     table = Table("t", ("mr", "cr"), rows, claims=said)
     measured = {"a": a, "b": b, "c": c, "d": d, "w": [51.0], "e": []}
     values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
-    lines = verdicts(table, ("mr", "cr"), rows, values).splitlines()[2:6]
+    lines = verdicts(tested(table, ("mr", "cr"), values)).splitlines()[2:6]
     p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
     corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
     for line, value, verdict in zip(lines, corrected, ("holds", "does not hold", "not told apart", "holds"), strict=True):

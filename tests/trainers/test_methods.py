@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -250,3 +251,10 @@ def test_patches_that_do_not_fit_name_the_setting(tmp_path: Path) -> None:
     ):
         with pytest.raises(ValueError, match=named):
             config.check(hidden, "released")
+
+
+def test_engine_and_search_name_no_method() -> None:
+    names = re.compile("simcse|visualcse|audiocse|nonling|sg-?bert|clip(ped|ping)?\\b|clap|gclsr|mocoutrl", re.IGNORECASE)
+    for room in ("engine", "tuning"):
+        for file in (Path(__file__).parents[2] / "trainers" / room).glob("*.py"):
+            assert {found[0] for found in names.finditer(file.read_text())} <= {"clip", "clipped", "clipping"}, file

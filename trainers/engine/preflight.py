@@ -104,8 +104,8 @@ def check_settings(recipe: Recipe) -> None:
     if recipe.run.matryoshka and not recipe.method.vectors():
         raise RecipeError(
             f"run.matryoshka={recipe.run.matryoshka}: the losses of method {recipe.method.name!r} do not see the vectors "
-            "that the model will give (a head that only trains stands between); take it away (SimCSE: method.head none), or "
-            "leave run.matryoshka out"
+            "that the model will give (a head that only trains stands between); take it away (method.head none, where there "
+            "is that setting), or leave run.matryoshka out"
         )
     with _named():
         for name in recipe.run.callbacks:

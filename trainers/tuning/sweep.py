@@ -64,7 +64,7 @@ class Sweep:
 
     @property
     def name(self) -> str:
-        """``sweep-visualcse-demo-1a2b3c``: what is varied, and a hash of all that decides the sweep."""
+        """``sweep-PIPELINE-RECIPE-1a2b3c``: what is varied, and a hash of all that decides the sweep."""
         names = "-".join(recipe.name.replace("/", "-") for recipe in self.recipes.values())
         return f"sweep-{names}-{self.identity()[:6]}"
 

@@ -57,7 +57,7 @@ SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
 """In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
 
 Config = Mapping[str, Any]
-"""What Tune gives a trial: ``{"trial": {"pipeline": "visualcse", "changes": {"visualcse": {"optim.text.lr": 1e-5}}}}``."""
+"""What Tune gives a trial: ``{"trial": {"pipeline": NAME, "changes": {NAME: {"optim.text.lr": 1e-5}}}}``."""
 
 
 @dataclass(frozen=True, kw_only=True)

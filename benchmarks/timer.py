@@ -47,6 +47,20 @@ def skip(why: str, rows: Sequence[Target] = ()) -> None:
     sys.exit(0)
 
 
+def random_bert(shape: str, folder: str) -> str:
+    """Write a BERT of random weights, `shape` layers x width, with the small encoder's tokenizer."""
+    from transformers import AutoTokenizer, BertConfig, BertModel
+
+    from pipelines.parts import SMALL_ENCODER
+
+    layers, width = (int(number) for number in shape.split("x"))
+    sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 4 * width}
+    torch.manual_seed(0)
+    BertModel(BertConfig(num_attention_heads=max(1, width // 64), **sizes)).save_pretrained(folder)
+    AutoTokenizer.from_pretrained(SMALL_ENCODER).save_pretrained(folder)
+    return folder
+
+
 def device() -> torch.device:
     """The GPU if there is one; torch gets one thread, so that ratios do not depend on who else is there."""
     torch.set_num_threads(1)
@@ -118,7 +132,7 @@ class Target:
     """What a benchmark is to show: a ratio measured in one run, and what it should be. `report` prints it as a row."""
 
     area: str
-    """The section of docs/performance.md: text, limit, streams, engine, start, scale, serving, sweeps, papers."""
+    """The section of docs/performance.md: text, limit, streams, engine, start, scale, serving, sweeps, reliability."""
     what: str
     """The two sides, short: ``MiniLM-L6 in fp32: ours / sentence-transformers, sentences per second``."""
     at_least: float | None = None

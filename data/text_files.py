@@ -28,6 +28,19 @@ def read_lines(path: Path, *, blank: bool = False, latin: bool = False) -> Itera
             yield number, line.rstrip("\r\n")
 
 
+def read_cells(path: Path, count: int, *, more: bool = False) -> Iterator[tuple[int, list[str]]]:
+    """The cells of a table of tabs whose first line names no columns, with their line numbers.
+
+    Raises DataError, as `read_lines`, and for a line that has not `count` cells; with `more` it may have more.
+    """
+    for number, line in read_lines(path):
+        cells = line.split("\t")
+        if len(cells) < count or (len(cells) > count and not more):
+            wanted = f"at least {count}" if more else count
+            raise DataError(f"{path}, line {number}: {len(cells)} tab-separated cells; {wanted} are needed")
+        yield number, cells
+
+
 def read_rows(
     path: Path, columns: Sequence[str], either: Sequence[str] = (), *, delimiter: str = "\t", quoted: bool = False
 ) -> Iterator[tuple[int, dict[str, str]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -245,6 +245,27 @@ def _value(results: Results, task: str, metric: str) -> float | None:
 
 
 # ------------------------------------------------------------------------------------------------------------------ cells
+
+
+def before_after(
+    sides: Mapping[str, Results], shown: Callable[[str], bool], change: tuple[str, str] | None = None
+) -> list[list[str]]:
+    """A head, and a row for each metric of each task that is shown: numbers or `Summary`s of every side, "-" for none, and
+    the change from the one of two sides to the other. The last side's tasks come first."""
+    numbers: dict[tuple[str, str], dict[str, Summary]] = {}
+    for name, results in reversed(list(sides.items())):
+        for task, scores in results.items():
+            for metric, value in scores.items():
+                if shown(metric) and value is not None:
+                    summary = value if isinstance(value, Summary) else Summary(value, None, 1)
+                    numbers.setdefault((task, metric), {})[name] = summary
+    rows = [["task", "metric", *sides, *(["change"] if change else [])]]
+    for of, found in numbers.items():
+        rows.append([*of, *(mean_sd(found.get(name)) for name in sides)])
+        if change:
+            first, second = (found.get(name) for name in change)
+            rows[-1].append(f"{second.mean - first.mean:+.2f}" if first and second else "-")
+    return rows
 
 
 def layout(rows: Sequence[Sequence[str]]) -> str:

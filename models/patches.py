@@ -7,7 +7,7 @@ import transformers
 from torch import Tensor, nn
 
 # Weights the VisualCSE authors use, by hidden size. Their RobertaForCL loads ViT-large whatever the encoder
-# ([DISAGREE 2.1]), which cannot run for roberta-base; picking by size is the repair.
+# ([errata 2.1]), which cannot run for roberta-base; picking by size is the repair.
 VIT_OF_SIZE = {768: "google/vit-base-patch16-224-in21k", 1024: "google/vit-large-patch16-224-in21k"}
 
 
@@ -47,7 +47,7 @@ class AudioPatches(nn.Module):
     spectrograms (B, frames, bins) -> (B, 1 + patches, hidden_size), the CLS first.
 
     SSAST: 16 x 16 patches, learned positions, spectrograms normalised as (x - mean) / (2 std). The paper's 211 tokens are
-    the released code's ([DISAGREE 2.2]): 24 x 24 patches, ``positions=False``, ``statistics=None``, random weights. `path`
+    the released code's ([errata 2.2]): 24 x 24 patches, ``positions=False``, ``statistics=None``, random weights. `path`
     is an AST folder of Hugging Face, whose CLS, patch projection and positions are taken (not its distillation token).
     """
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from data.word_vectors import open_vectors
 from models.carried_code import CARRIED, WORDS, save_with_code
 from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
-from models.word_module import WordModel, WordModule, split, word_hash
+from models.word_module import WordModel, WordModule, importance, split, word_hash
 
 if TYPE_CHECKING:
     from models.config import WordEncoderConfig
@@ -53,7 +53,7 @@ class WordEncoder(WordModel, SentenceEncoder):
         if not words:
             return None
         tokens = self.tokenize([text])
-        return words, self.importance(self.look_up(tokens["input_ids"]), tokens["attention_mask"])[0].numpy()
+        return words, importance(self.look_up(tokens["input_ids"]), tokens["attention_mask"], self.max_words)[0].numpy()
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads, with its vectors and code."""

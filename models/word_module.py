@@ -180,6 +180,18 @@ class _LargestWindow(torch.autograd.Function):
 # ---- the model -------------------------------------------------------------------------------------------------------
 
 
+def importance(words: Tensor, mask: Tensor, places: int) -> Tensor:
+    """a_i = sum over j of x_i · x_j / sqrt(d), (B, L), of words (B, L, d); 1e-9 for every pair with padding (mask 0).
+
+    Algorithm 1, without softmax and parameters. Summed over j first, it costs O(L d). The sentence has so many
+    `places`, padding included.
+    """
+    words = words * mask[..., None]
+    scores = torch.einsum("bld,bd->bl", words, words.sum(1)) / math.sqrt(words.shape[-1])
+    count = mask.sum(1, keepdim=True)
+    return torch.where(mask > 0, scores + EPSILON * (places - count), EPSILON * places)
+
+
 class WordModel(nn.Module):
     """Sentences to vectors (B, d_out): frozen word vectors, GCLSR's `attention` if asked for (`softmax`: BERT's), `TextCNN`.
 
@@ -259,22 +271,11 @@ class WordModel(nn.Module):
         vectors[missing] = hashed_vectors(hashes, self.dim).to(vectors)
         return vectors.to(self.cnn.biases[0].dtype)
 
-    def importance(self, words: Tensor, mask: Tensor) -> Tensor:
-        """a_i = sum over j of x_i · x_j / sqrt(d), (B, L), of words (B, L, d); 1e-9 for every pair with padding (mask 0).
-
-        Algorithm 1, without softmax and parameters. Summed over j first, it costs O(L d). The sentence has `max_words`
-        places, padding included.
-        """
-        words = words * mask[..., None]
-        scores = torch.einsum("bld,bd->bl", words, words.sum(1)) / math.sqrt(words.shape[-1])
-        count = mask.sum(1, keepdim=True)
-        return torch.where(mask > 0, scores + EPSILON * (self.max_words - count), EPSILON * self.max_words)
-
     def attended(self, words: Tensor, mask: Tensor) -> Tensor:
         """Words (B, L, d) times their importance; with `softmax`, as BERT but without parameters, the means of all words
         by the softmax of their scores."""
         if not self.softmax:
-            return words * self.importance(words, mask)[..., None]
+            return words * importance(words, mask, self.max_words)[..., None]
         scores = words @ words.transpose(1, 2) / math.sqrt(words.shape[-1])
         return scores.masked_fill(mask[:, None] == 0, -1e9).softmax(2) @ words
 

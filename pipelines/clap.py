@@ -34,7 +34,7 @@ AUDIO = HTSATTower(path="models/htsat-audioset")
 """HTSAT-tiny with the weights of its AudioSet checkpoint, converted once; docs/papers/clip.md has the line."""
 
 WARMUP = 9_600
-"""Steps (Table 10), of runs of 4,320 on Clotho and 3,240 on MusicCaps, which thus never leave it [DISAGREE 4.5]."""
+"""Steps (Table 10), of runs of 4,320 on Clotho and 3,240 on MusicCaps, which thus never leave it [errata 4.5]."""
 REPAIRED_WARMUP = 0.17
 """The share that 9,600 steps are of a run on AudioCaps (56,070 steps), the set where they end before the run does."""
 
@@ -101,8 +101,8 @@ GROUPS: tuple[tuple[str, DataSet, dict[str, Any], str], ...] = (
     ("music-", MUSICCAPS, {}, "Table 15: the same on MusicCaps, likewise"),
     ("scratch-", CLOTHO, SCRATCH, "Table 13: Clotho, both towers from scratch"),
     ("scratch-audiocaps-", AUDIOCAPS, SCRATCH, "Table 13: AudioCaps, both towers from scratch"),
-    ("paper-", CLOTHO, {"method.variant": "paper"}, "as printed, on Clotho: losses are sums over the batch [DISAGREE 4.1]"),
-    ("warm-", CLOTHO, {"optim.pairs.warmup": REPAIRED_WARMUP}, "on Clotho with a warm-up that ends [DISAGREE 4.5]"),
+    ("paper-", CLOTHO, {"method.variant": "paper"}, "as printed, on Clotho: losses are sums over the batch [errata 4.1]"),
+    ("warm-", CLOTHO, {"optim.pairs.warmup": REPAIRED_WARMUP}, "on Clotho with a warm-up that ends [errata 4.5]"),
 )
 
 
@@ -123,7 +123,7 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         CLOTHO,
         "released",
         RELEASED,
-        "LAION's script for Clotho: batch 96 at 1e-4, 45 epochs, a warm-up of 3,200 steps that never ends [DISAGREE 4.5].",
+        "LAION's script for Clotho: batch 96 at 1e-4, 45 epochs, a warm-up of 3,200 steps that never ends [errata 4.5].",
     ),
 }
 

@@ -221,7 +221,7 @@ def _told(*kinds: type[Exception]) -> Iterator[None]:
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
-    from evaluation.tables import averages
+    from evaluation.tables import averages, before_after, layout
     from models.carried_code import carries_code
     from trainers.engine.places import passing
 
@@ -229,14 +229,8 @@ def report(summary: dict[str, Any]) -> str:
     columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]
     columns = [when for when in columns if summary[when] or when in ("before", "after")]
     scores = {when: summary[when] | averages(summary[when]) for when in columns}
-    rows = [(task, name) for task, metrics in scores["after"].items() for name in metrics if is_shown(name)]
-    wide, narrow = (max([least, *(len(row[i]) + 2 for row in rows)]) for i, least in enumerate((14, 12)))
-    heads = "".join(f"{name:>9}" for name in (*columns, "change"))
-    lines = ["", f"{'task':<{wide}}{'metric':<{narrow}}{heads}"] if rows else []
-    for task, metric in rows:
-        values = {when: scores[when].get(task, {}).get(metric) for when in columns}
-        cells = "".join(f"{'-':>9}" if value is None else f"{value:>9.2f}" for value in values.values())
-        lines.append(f"{task:<{wide}}{metric:<{narrow}}{cells}{values['after'] - values['before']:>+9.2f}")
+    rows = before_after(scores, is_shown, ("before", "after"))
+    lines = ["", layout(rows)] if len(rows) > 1 else []
     if "baseline" in columns:
         lines.append("baseline: the encoder of before, whitened on training text; no training")
     # What a job leaves in Ray's copy of its folder, or in a pod, goes with it; the tracker has it as well.

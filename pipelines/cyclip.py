@@ -130,13 +130,13 @@ RECIPES: dict[str, Callable[[], Recipe]] = {
         "cyclip-s",
         "paper",
         {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
-        "CyCLIPs as printed: losses are sums over the batch and both directions, Adam without decay [DISAGREE 4.1 to 4.3].",
+        "CyCLIPs as printed: losses are sums over the batch and both directions, Adam without decay [errata 4.1 to 4.3].",
     ),
     "released": _row(
         "cyclip",
         "released",
         RELEASED,
-        "CyCLIP as its code runs: no text dropout, no warm-up, long captions lose their end [DISAGREE 4.4].",
+        "CyCLIP as its code runs: no text dropout, no warm-up, long captions lose their end [errata 4.4].",
     ),
     "cyclip-s-vit": _row(
         "cyclip-s",

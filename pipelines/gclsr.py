@@ -20,7 +20,7 @@ from trainers.recipe import EvaluationConfig, GroupOverride, Recipe, RunConfig, 
 VECTORS = "vectors/GoogleNews-vectors-negative300.bin.gz"
 SHARDS = "shards/wiki10k"
 BASE_RATE = 0.03
-"""Of a batch of 128 (section 4.1 and the released code; section 5.1 prints 0.3 [DISAGREE 5.6])."""
+"""Of a batch of 128 (section 4.1 and the released code; section 5.1 prints 0.3 [errata 5.6])."""
 
 # The two views are texts of the stream, and no word vector is changed.
 EDA: dict[str, Any] = {
@@ -53,7 +53,7 @@ RELEASED = {
     "encoder.unknown": "redrawn",
 }
 HEADLINE = (1, 1, 1, 1, 1, 1)
-"""Region sizes with which Table 2's last row was made, as Table 9 shows [DISAGREE 5.8]."""
+"""Region sizes with which Table 2's last row was made, as Table 9 shows [errata 5.8]."""
 
 
 def full() -> Recipe:

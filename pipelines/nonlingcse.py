@@ -31,7 +31,7 @@ class Row(NamedTuple):
     audio: tuple[float, float]
     supervised: bool = False
     released_image_rate: float | None = None
-    """Of the released scripts and log, where it is not the paper's [DISAGREE 2.7]."""
+    """Of the released scripts and log, where it is not the paper's [errata 2.7]."""
 
 
 CLS = parts.BERT_BASE.model_copy(update={"pooling": "cls"})
@@ -62,7 +62,7 @@ def whole(recipe: Recipe, variant: Variant) -> dict[str, Any]:
         changes |= {f"method.{kind}.temperature": 0.07 for kind in recipe.streams if kind != "text"}
     if variant == "released":
         changes["evaluation.choose_untrained"] = False
-        if "audio" in recipe.streams:  # [DISAGREE 2.9]
+        if "audio" in recipe.streams:  # [errata 2.9]
             changes |= {f"streams.audio.{setting}": value for setting, value in RELEASED_AUDIO.items()}
     return changes
 

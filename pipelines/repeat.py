@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import tyro
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
@@ -114,19 +113,19 @@ def read(file: Path) -> dict[str, Any]:
 
 def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
     """Before and after of every task and metric; `other` after, this minus that, and p ("-": too few runs or no spread)."""
-    tests = (statistics.student_t, statistics.welch_t)
     columns = [name for name in ("before", "baseline", "after") if name in report["values"]]
-    lines = [["task", "metric", *columns, *(["other", "change", "Student p", "Welch p"] if other else [])]]
-    for task, metrics in report["values"]["after"].items():
-        for metric, after in metrics.items():
-            sides = [report["values"][name].get(task, {}).get(metric) for name in columns]
-            if other:
-                sides.append(other["values"]["after"].get(task, {}).get(metric))
-            cells = [statistics.summary(values) if values else None for values in sides]
-            line = [task, metric, *map(tables.mean_sd, cells)]
-            if other and sides[-1]:
-                line += [f"{np.mean(after) - np.mean(sides[-1]):+.2f}", *(_p(test, sides[-1], after) for test in tests)]
-            lines.append(line + ["-"] * (len(lines[0]) - len(line)))
+    given = {name: report["values"][name] for name in columns} | ({"other": other["values"]["after"]} if other else {})
+    sides = {
+        name: {task: {of: statistics.summary(each) for of, each in found.items()} for task, found in values.items()}
+        for name, values in given.items()
+    }
+    lines = tables.before_after(sides, lambda metric: True, ("other", "after") if other else None)
+    if other:
+        lines[0] += ["Student p", "Welch p"]
+        for line in lines[1:]:
+            task, metric, *_ = line
+            pair = [given[side].get(task, {}).get(metric) for side in ("other", "after")]
+            line += [_p(test, *pair) if all(pair) else "-" for test in (statistics.student_t, statistics.welch_t)]
     untrained = sum(step == 0 for step in report.get("best_steps", ()))
     chosen = f"\nthe untrained model was chosen for {untrained} of {len(report['seeds'])} seeds" if untrained else ""
     note = f"\nother: {other['recipe']}, {len(other['seeds'])} seeds; p of two-sided t tests over seeds" if other else ""

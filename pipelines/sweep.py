@@ -19,7 +19,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import did_you_mean, told
-from evaluation.tables import layout, mean_sd
+from evaluation.tables import before_after, layout
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
 from trainers.engine.tracking import RunHandle, find_runs, open_run
@@ -352,18 +352,9 @@ def _keep_best(
 
 def _last_words(summary: Mapping[str, Any]) -> str:
     """Held-out scores and where everything is."""
-    sides = ("as it stands", "best")
-    held = [summary["held_out"].get(side, {}) for side in sides]
     columns = ["before", *(["baseline"] if summary["baseline"] else [])]
-    rows = [["held out", "metric", *columns, *sides]]
-    for task, metrics in held[1].items():
-        for metric in metrics:
-            if not is_shown(metric):
-                continue
-            cells = [side.get(task, {}).get(metric) for side in held]
-            values = [summary[name].get(task, {}).get(metric) for name in columns]
-            given = ("-" if value is None else f"{value:.2f}" for value in values)
-            rows.append([task, metric, *given, *(mean_sd(cell) for cell in cells)])
+    held = {side: summary["held_out"].get(side, {}) for side in ("as it stands", "best")}
+    rows = before_after({name: summary[name] for name in columns} | held, is_shown)
     best, counts = summary["best"], summary["trials"]
     return "\n".join(
         [

@@ -185,7 +185,7 @@ class CLIP(Method):
         for name in ("nli", "nli_sentences"):
             if name in weights:
                 out[name] = self._sentences(features[name]["texts"])
-        if self.config.variant == "paper":  # [DISAGREE 4.1, 4.2] sums over the batch, and the two directions added
+        if self.config.variant == "paper":  # [errata 4.1, 4.2] sums over the batch, and the two directions added
             out = {name: loss * world_size() * len(features[_stream(name)]["texts"]) for name, loss in out.items()}
             out |= {"contrastive": 2 * out["contrastive"]} if "contrastive" in out else {}
         return StepOutput(out, {"logit_scale": self.sentence_encoder.scale.detach()})

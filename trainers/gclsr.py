@@ -42,7 +42,7 @@ class GroupsConfig(BaseModel):
     group_size: int | None = Field(16, gt=0)
     """Dimensions of a group, whose cosine is one term of the loss; none: one cosine over all."""
     stop_gradient: bool = True
-    """Whether targets are constants. Without, the vectors collapse [DISAGREE 5.4]."""
+    """Whether targets are constants. Without, the vectors collapse [errata 5.4]."""
 
     def check_settings(self) -> None:
         """Raise ValueError, which names the setting, for settings that contradict each other."""
@@ -79,7 +79,7 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
     dropout: float = Field(0.1, ge=0, lt=1)
     """Share of components that `paper` sets to zero, which does not say it either."""
     attention: Literal["none", "training", "always"] | None = None
-    """Parameter-free attention before the filters. None: in training only, in `paper` always [DISAGREE 5.1]."""
+    """Parameter-free attention before the filters. None: in training only, in `paper` always [errata 5.1]."""
     weighting: Literal["importance", "softmax"] = "importance"
     """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
     the softmax of their scores, with which section 3.2 compares it."""
@@ -154,7 +154,7 @@ class GCLSR(Method):
         self.sentence_encoder, self.config = encoder, config
         self.attention = config.attention or ("always" if config.variant == "paper" else "training")
         encoder.attention, encoder.softmax = self.attention == "always", config.weighting == "softmax"
-        # [DISAGREE 5.3] Whether there is a BatchNorm behind the last layer.
+        # [errata 5.3] Whether there is a BatchNorm behind the last layer.
         self.groups = Groups(encoder.hidden_size, config, norm_at_end=config.variant != "paper")
         self.spread: Tensor | None = None
         self.warned = False

@@ -164,7 +164,7 @@ def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 
     """SG-BERT, L_base: NT-Xent over X = {c_1..c_b, h_1..h_b}, the mean over its 2b members, positives in the denominator.
 
     Students' vectors c (N, d) and their positives h (N, d), local; c_all and h_all (M, d) of all workers. The released
-    code has b labels for its 2b rows and cannot run [DISAGREE 3.3].
+    code has b labels for its 2b rows and cannot run [errata 3.3].
     """
     return nt_xent(torch.stack([c, h], 1), torch.stack([c_all, h_all], 1), temperature, offset)
 
@@ -192,7 +192,7 @@ def sg_opt2(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0
 
 @full_precision
 def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
-    """What the released SG-BERT computes as L_opt2. DEFECTIVE, kept only to reproduce [DISAGREE 3.4].
+    """What the released SG-BERT computes as L_opt2. DEFECTIVE, kept only to reproduce [errata 3.4].
 
     Its list of negatives is cut one too late, so every anchor lacks the first: h_0, and anchor 0 lacks h_1.
     """
@@ -233,7 +233,7 @@ def contrastive(
 def c_cyclic(items: Tensor, texts: Tensor, items_all: Tensor, texts_all: Tensor) -> Tensor:
     """CyCLIP's cross-modal consistency: (1/M) sum_jk ( <I_j, T_k> - <I_k, T_j> )^2, without the logit scale.
 
-    Unit rows, shapes as in `contrastive`. Zhao et al. 2023 prints the sum without 1/M [DISAGREE 4.2].
+    Unit rows, shapes as in `contrastive`. Zhao et al. 2023 prints the sum without 1/M [errata 4.2].
     """
     return (items @ texts_all.T - texts @ items_all.T).square().sum(1).mean()
 
@@ -259,7 +259,7 @@ def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
     """GCLSR's loss: minus the cosine of predictions and targets, of each group of `size` dimensions; the mean of all.
 
     p, z (..., d). Without `size` one group of d, which is SimSiam's. (The paper prints neither the minus sign nor the
-    second view [DISAGREE 5.4].) Raises ValueError when `size` does not divide d.
+    second view [errata 5.4].) Raises ValueError when `size` does not divide d.
     """
     size = size or p.shape[-1]
     if p.shape[-1] % size:
@@ -283,7 +283,7 @@ def long_span(
     """MoCoUTRL eq. 6: -log( e^s(z_i, z_i+) / sum_j e^s(z_i, z_j-) ), s = cos / temperature, mean over i.
 
     z, positives (N, d) local; negatives (M, d) of all workers, of which `kept` (M,) bool count (all, if not given). The
-    positive is not in the denominator, so the loss can be negative [DISAGREE 6.2]. Where no negative counts, the first term
+    positive is not in the denominator, so the loss can be negative [errata 6.2]. Where no negative counts, the first term
     alone is left.
     """
     logits = cosine_similarity(z, negatives) / temperature
@@ -335,7 +335,7 @@ def token_triplet(target: Tensor, synonym: Tensor, antonym: Tensor, margin: floa
 
 
 def token_rows(states: Tensor, ids: Tensor, dictionary: Tensor) -> Tensor | None:
-    """What the released MoCoUTRL computes as its token loss. DEFECTIVE, kept only to reproduce it [DISAGREE 6.3].
+    """What the released MoCoUTRL computes as its token loss. DEFECTIVE, kept only to reproduce it [errata 6.3].
 
     The places at which original and antonym sentence differ are listed over the batch; they should be one a triplet, and
     all are read in the *first* triplet, whose states there are drawn to the dictionary's rows of the tokens there, that of
@@ -359,5 +359,5 @@ def gaussian_shell(target: Tensor, mean: float = 0.005, deviation: float = 0.005
 @torch.no_grad()
 def move(dictionary: Tensor, table: Tensor, momentum: float, printed: bool = False) -> None:
     """MoCoUTRL eq. 1, in place: xi <- m xi + (1 - m) phi, both (V, d). `printed` has the paper's sign, m - 1, with which the
-    dictionary goes to minus the table [DISAGREE 6.1]."""
+    dictionary goes to minus the table [errata 6.1]."""
     dictionary.mul_(momentum).add_(table, alpha=momentum - 1 if printed else 1 - momentum)

@@ -28,7 +28,7 @@ PADDED = 200
 
 
 class Choices(NamedTuple):
-    """What the variants differ in [DISAGREE 6.2, 6.3]."""
+    """What the variants differ in [errata 6.2, 6.3]."""
 
     dictionary_views: bool
     projectors: bool

@@ -32,7 +32,7 @@ class NonLingStreamConfig(BaseModel):
     temperature: float = Field(0.07, gt=0)
     """What cosines are divided by in the loss; a lower one weighs the nearest negatives more."""
     weight: float = Field(0.05, ge=0)
-    """Factor of the loss. Nearly inert when the turn has its own AdamW, which is scale-invariant [DISAGREE 2.5]."""
+    """Factor of the loss. Nearly inert when the turn has its own AdamW, which is scale-invariant [errata 2.5]."""
     SIZES: ClassVar[dict[str, str]]
     """Settings of the stream that must equal settings of the turn."""
 
@@ -83,7 +83,7 @@ class ImageConfig(NonLingStreamConfig):
 class AudioConfig(NonLingStreamConfig):
     """Spectrograms (B, 1 or 2, frames, bins).
 
-    [DISAGREE 2.2] `paper` and `released` have patches of 24, fresh, without positions and statistics (211 tokens); `fixed`
+    [errata 2.2] `paper` and `released` have patches of 24, fresh, without positions and statistics (211 tokens); `fixed`
     has SSAST's own: patches of 16, positions, statistics, and pretrained weights where a path is given.
     """
 
@@ -116,7 +116,7 @@ class AudioConfig(NonLingStreamConfig):
     def check(self, hidden_size: int, variant: Variant) -> None:
         if self.path is not None and variant != "fixed":
             raise ValueError(
-                f"method.audio.path={self.path!r}: variant={variant!r} has fresh patches [DISAGREE 2.2]; leave it out, "
+                f"method.audio.path={self.path!r}: variant={variant!r} has fresh patches [errata 2.2]; leave it out, "
                 "or use the variant 'fixed'"
             )
         check_audio_patches(hidden_size, self.frames, self.bins, self._patch_size(variant), self.path)
@@ -157,7 +157,7 @@ class NonLingSettings(MethodConfig):
         if self.summed:
             return ((*self.nonling, "text"),)
         nonling = tuple((name,) for name in self.nonling)
-        # [DISAGREE 2.6] Algorithm 1 begins with the text, the released code with the images.
+        # [errata 2.6] Algorithm 1 begins with the text, the released code with the images.
         return (("text",), *nonling) if self.variant == "paper" else (*nonling, ("text",))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
@@ -263,5 +263,5 @@ class NonLingCSE(SimCSE):
         labels = gather(batch["label"])
         if self.config.variant == "fixed":
             return losses.supcon(z, z_all, labels, config.temperature, first)
-        formula = losses.supcon_eq4 if self.config.variant == "paper" else losses.supcon_released  # [DISAGREE 2.3]
+        formula = losses.supcon_eq4 if self.config.variant == "paper" else losses.supcon_released  # [errata 2.3]
         return formula(z[:, 0], z_all[:, 1], labels, config.temperature, first)

@@ -46,7 +46,7 @@ class ScheduleConfig(Settings):
     """Steps in which the rate rises linearly from 0: below 1 a share of all steps, from 1 on a number of steps, which may
     be more than the run has."""
     ahead: int = Field(0, ge=0)
-    """Steps that the schedule counts before the first (the released CyCLIP: those of an epoch [DISAGREE 4.4])."""
+    """Steps that the schedule counts before the first (the released CyCLIP: those of an epoch [errata 4.4])."""
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the rate from each layer of the text transformer to the one below it; the embeddings come last. What is
     behind the transformer has the full rate."""

@@ -44,12 +44,12 @@ class SGBERTConfig(MethodConfig):
     alone. `both` (BT + SG-OPT): the second text through BERT_F."""
     pooling: Literal["max", "mean"] | None = None
     """How the tokens of a teacher's layer, [CLS] and [SEP] among them, become one vector. None: max, in `released` its
-    default mean [DISAGREE 3.1]."""
+    default mean [errata 3.1]."""
     first_layer: int = Field(0, ge=0)
     """First of the teacher's layers that are compared with, up to the last; 0, the embedding output: all. The paper's
     transfer runs leave out the first (appendix A.3)."""
     teacher_dropout: bool | None = None
-    """Whether BERT_F has dropout in training. None: no, in `released` yes [DISAGREE 3.2]."""
+    """Whether BERT_F has dropout in training. None: no, in `released` yes [errata 3.2]."""
     head_width: int = Field(4096, ge=0)
     """Width of the projection head f, Linear-GELU-Linear-GELU, which serves training only; 0: no head."""
     temperature: float = Field(0.01, gt=0)
@@ -76,7 +76,7 @@ class SGBERTConfig(MethodConfig):
         if self.variant == "released" and self.loss == "sg":
             raise ValueError(
                 "method.variant='released' cannot train with method.loss 'sg': the released code has 2b rows of logits and "
-                "b labels, and its cross-entropy raises [DISAGREE 3.3]. Use the variant 'fixed' (2b labels)."
+                "b labels, and its cross-entropy raises [errata 3.3]. Use the variant 'fixed' (2b labels)."
             )
         if self.variant == "released" and self.loss != "opt3" and self.first_layer > 0:
             raise ValueError(
@@ -119,7 +119,7 @@ class SelfGuidance(nn.Module):
         self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)
 
     def train(self, mode: bool = True) -> Self:
-        """[DISAGREE 3.2] The released fit loop's ``train()`` reaches BERT_F and wakes its dropout."""
+        """[errata 3.2] The released fit loop's ``train()`` reaches BERT_F and wakes its dropout."""
         super().train(mode)
         wakes = self.config.variant == "released" if self.config.teacher_dropout is None else self.config.teacher_dropout
         for part in self.teacher.children() if wakes else ():
@@ -143,7 +143,7 @@ class SelfGuidance(nn.Module):
                 return losses.sg(c, h[:, 0], gather(c), h_all[:, 0], t, first)
             case "opt1":
                 return losses.sg_opt1(c, gather(c), h_all[:, 0], t, first)
-            case "opt2":  # [DISAGREE 3.4]
+            case "opt2":  # [errata 3.4]
                 formula = losses.sg_opt2_released if self.config.variant == "released" else losses.sg_opt2
                 return formula(c, h_all[:, 0], t, first)
             case "opt3":

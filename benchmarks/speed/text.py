@@ -28,9 +28,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
 from benchmarks.speed.engine import batches, engine
-from benchmarks.speed.sgbert import random_bert
 from benchmarks.speed.sts import minilm
-from benchmarks.timer import Call, Target, peaks, race, ratios, show, skip
+from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
 from models.text_encoder import TextEncoder
 from pipelines import mocoutrl, nonlingcse, parts, sgbert, simcse
 from pipelines.cli import prepare

@@ -33,9 +33,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed.engine import NOT_TRAINED, batches, engine
-from benchmarks.speed.sgbert import random_bert
 from benchmarks.speed.streams import write
-from benchmarks.timer import Target, device, note
+from benchmarks.timer import Target, device, note, random_bert
 from data.offline.demo import write_demo_shards
 from pipelines import parts, registry
 from pipelines.cli import prepare as make_shards

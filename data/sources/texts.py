@@ -14,7 +14,7 @@ from data.order import permutation, seed_of
 from data.pack import table_rows, text_lines
 from data.shard_writer import Draft
 from data.sources.source import Content
-from data.text_files import read_lines, read_rows
+from data.text_files import read_cells, read_lines, read_rows
 
 
 def lines(*files: Path) -> Content:
@@ -51,16 +51,8 @@ def distinct_sentences(*files: Path) -> Content:
 def stsb_sentences(*files: Path) -> Content:
     """Both sentences of every pair of STS-B (``sts-train.csv``: tabs, no header, sentences in columns 6 and 7); a sentence
     of several pairs comes as often."""
-
-    def sentences() -> Iterator[str]:
-        for file in files:
-            for number, line in read_lines(file):
-                cells = line.split("\t")
-                if len(cells) < 7:
-                    raise DataError(f"{file}, line {number}: {len(cells)} tab-separated cells, at least 7 are needed")
-                yield from cells[5:7]
-
-    return Content(_drafts(sentences()), form="parquet")
+    found = (text for file in files for _, cells in read_cells(file, 7, more=True) for text in cells[5:7])
+    return Content(_drafts(found), form="parquet")
 
 
 def numbered_lines(file: Path) -> Content:
@@ -85,11 +77,7 @@ def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) ->
     if not header:
         yield from (row for _, row in read_rows(file, columns))
         return
-    for number, line in read_lines(file):
-        cells = line.split("\t")
-        if len(cells) != len(header):
-            raise DataError(f"{file}, line {number}: {len(cells)} tab-separated cells; {', '.join(header)} are needed")
-        yield dict(zip(header, cells, strict=True))
+    yield from (dict(zip(header, cells, strict=True)) for _, cells in read_cells(file, len(header)))
 
 
 def _drafts(sentences: Iterable[str]) -> Iterator[Draft]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import numpy as np
+import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -12,18 +13,16 @@ from matplotlib.figure import Figure
 from matplotlib.text import Text
 
 from evaluation.figures.basic import COLOURS, finite, legend, new_figure
+from models.word_module import importance
 
 WIDTH, LINE, MARGIN, SPACE = 8.0, 0.4, 0.15, 0.08  # inches
 SIZE, PAD = 11, 0.2  # of the font in points; around a word, in font sizes
 
 
 def attention_importance(vectors: np.ndarray) -> np.ndarray:
-    """a_i = sum_j x_i·x_j / sqrt(d) of word vectors (..., L, d).
-
-    GCLSR's Algorithm 1: no parameters and no softmax. The sum is taken over the words first, so it costs O(L d).
-    """
-    x = np.asarray(vectors, dtype=float)
-    return np.einsum("...ld,...d->...l", x, x.sum(axis=-2)) / np.sqrt(x.shape[-1])
+    """What GCLSR's attention gives each word of a sentence, of their vectors (L, d); there is no padding."""
+    words = torch.from_numpy(np.asarray(vectors, dtype=float))[None]
+    return importance(words, torch.ones(words.shape[:2]), words.shape[1])[0].numpy()
 
 
 def word_importance(sentences: Sequence[tuple[Sequence[str], Sequence[float] | np.ndarray]]) -> Figure:

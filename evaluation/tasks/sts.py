@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import scipy  # whose parts load when they are used
 
-from data.text_files import read_lines, read_rows
+from data.text_files import read_cells, read_lines, read_rows
 from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
 logger = logging.getLogger(__name__)
@@ -232,10 +232,7 @@ def _read_semeval(folder: Path, subsets: tuple[str, ...]) -> Pairs:
 
 def _stsb_rows(path: Path) -> Iterator[Rated]:
     """Rows of SentEval's ``sts-<split>.csv``: no header, columns genre, file, year, id, score, sentence, sentence."""
-    for number, line in read_lines(path):
-        fields = line.split("\t")
-        if len(fields) < 7:
-            raise EvaluationError(f"{path}, line {number}: {len(fields)} tab-separated fields, at least 7 are needed")
+    for number, fields in read_cells(path, 7, more=True):
         yield "all", rating(fields[4], f"{path}, line {number}"), _tokens(fields[5]), _tokens(fields[6])
 
 

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from benchmarks.speed import gclsr_naive as naive
 from models.pwva import Form, background_noise, fourier, gaussian_noise, pwva, random_zeros
+from tests.models import pwva_naive as naive
 
 KINDS = (0.5, 0.2, 0.2, 0.1)
 FORMS = get_args(Form)

@@ -65,7 +65,7 @@ def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path
 def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     text = (verb.export(checkpoint, tmp_path / "a") / "README.md").read_text()
-    assert "| lee | spearman | 10.00 |  |  |" in text and "step 3" in text and "text" in text
+    assert "| lee | spearman | 10.00 | - | - |" in text and "step 3" in text and "text" in text
     assert "16 dimensions, texts of at most 64 tokens" in text and "(1): Pooling(" in text
     assert str(tmp_path) not in text
     summary = {

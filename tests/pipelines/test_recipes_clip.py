@@ -35,7 +35,7 @@ IMAGES: dict[str, Any] = {
     **{"streams.pairs.max_length": 77, "streams.pairs.augment": "none", "streams.pairs.captions": "random"},
     **{"lead": "pairs", "evaluation.select": "contrastive:shards/cc3m-val?batch=80"},
 }
-OPTIM = {"lr": 5e-4, "warmup": 10_000, "ahead": 0, "weight_decay": 0.1, **ADAMW}  # [DISAGREE 4.3] Table 9 says Adam
+OPTIM = {"lr": 5e-4, "warmup": 10_000, "ahead": 0, "weight_decay": 0.1, **ADAMW}  # [errata 4.3] Table 9 says Adam
 SOUNDS: dict[str, Any] = {
     # Table 10
     **{"streams.pairs.batch_size": 80, "run.epochs": 90, "optim.pairs.lr": 9e-5, "method.contrastive": 1},
@@ -83,8 +83,8 @@ def test_numbers(name: str) -> None:
 @pytest.mark.parametrize(
     ("recipe", "base", "changes"),
     [
-        # [DISAGREE 4.1, 4.2] what the variant does: tests/trainers/test_clip.py
-        (  # [DISAGREE 4.3] Table 9's Adam
+        # [errata 4.1, 4.2] what the variant does: tests/trainers/test_clip.py
+        (  # [errata 4.3] Table 9's Adam
             cyclip.RECIPES["paper"](),
             cyclip.RECIPES["cyclip-s"](),
             {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
@@ -119,7 +119,7 @@ def rate(recipe: Recipe, steps: int, step: int) -> float:
 
 
 def test_disagree_4_4_released_cyclip_never_warms_up() -> None:
-    """[DISAGREE 4.4] Its step counter begins an epoch late: full rate at once, and past the end of the cosine."""
+    """[errata 4.4] Its step counter begins an epoch late: full rate at once, and past the end of the cosine."""
     recipes = [cyclip.RECIPES[row]() for row in ("cyclip", "released")]
     steps = recipes[0].steps(CC3M)
     assert steps == 35_084 * 64
@@ -129,7 +129,7 @@ def test_disagree_4_4_released_cyclip_never_warms_up() -> None:
 
 
 def test_disagree_4_5_printed_warm_ups_outlast_the_run_on_clotho() -> None:
-    """[DISAGREE 4.5] Neither the paper's run nor LAION's leaves the warm-up; in `warm-` it is a share of the run."""
+    """[errata 4.5] Neither the paper's run nor LAION's leaves the warm-up; in `warm-` it is a share of the run."""
     recipes = [clap.RECIPES[row]() for row in ("clap", "released", "warm-clap")]
     runs = [(recipe, recipe.steps(CLOTHO)) for recipe in recipes]
     paper, released, fixed = ([rate(recipe, steps, step) for step in range(steps)] for recipe, steps in runs)
@@ -141,7 +141,7 @@ def test_disagree_4_5_printed_warm_ups_outlast_the_run_on_clotho() -> None:
 
 
 def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
-    """[DISAGREE 4.6] LAION's script selects on what it calls Clotho-test; the paper reports where it selects."""
+    """[errata 4.6] LAION's script selects on what it calls Clotho-test; the paper reports where it selects."""
     for row in ("clap", "released"):
         evaluation = clap.RECIPES[row]().evaluation
         chosen = "retrieval:shards/clotho-val?primary=mean_map10"

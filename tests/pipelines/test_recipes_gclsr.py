@@ -23,7 +23,7 @@ from tests.pipelines.rows import difference, holds
 from trainers.engine.preflight import check_settings
 
 NUMBERS: dict[str, Any] = {
-    # Section 4.1: 0.03 x 512 / 128 ([DISAGREE 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
+    # Section 4.1: 0.03 x 512 / 128 ([errata 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
     **{"streams.text.batch_size": 512, "optim.text.lr": 0.12, "optim.text.weight_decay": 1e-3, "run.epochs": 20},
     **{"optim.text.schedule": "cosine", "optim.text.warmup": 5 / 20, "optim.text.clip": None},
     **{"optim.text.momentum": 0.9, "optim.text.momentum_after_warmup": 0.8},
@@ -36,9 +36,9 @@ NUMBERS: dict[str, Any] = {
 }
 DIFFERENCES: dict[str, dict[str, Any]] = {
     "base": {"method.augmentation": "none", "method.attention": "none", "method.group_size": None},  # Table 2
-    # [DISAGREE 5.8] the last row of Table 2 has the scores of Table 9's six banks of one word
+    # [errata 5.8] the last row of Table 2 has the scores of Table 9's six banks of one word
     "headline": {"encoder.regions": [1] * 6},
-    # [DISAGREE 5.2] six banks of 640 filters, and unknown words are drawn anew
+    # [errata 5.2] six banks of 640 filters, and unknown words are drawn anew
     "released": {
         **{"method.variant": "released", "encoder.regions": [1, 1, 1, 6, 10, 15]},
         **{"encoder.filters": 640, "encoder.unknown": "redrawn"},
@@ -64,7 +64,7 @@ def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: 
 
 
 def test_disagree_5_8_averages_that_are_misprinted() -> None:
-    """[DISAGREE 5.8] Of Table 3's PWVA, printed with 83.35, "PWVA alone is best" is concluded. Others differ by rounding."""
+    """[errata 5.8] Of Table 3's PWVA, printed with 83.35, "PWVA alone is best" is concluded. Others differ by rounding."""
     off: dict[tuple[str, str], float] = {}
     for name, table in tables.TABLES.items():
         for row in table.rows:

@@ -23,7 +23,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
     "roberta-base-token-plain": {  # Table 3
         **{"encoder.path": "FacebookAI/roberta-base", "method.balance": 0.0, "method.perturbation": False},
     },
-    # [DISAGREE 6.2, 6.3] the formulas as printed change the variant alone; the released code has settings of its own
+    # [errata 6.2, 6.3] the formulas as printed change the variant alone; the released code has settings of its own
     "printed": {"method.variant": "paper"},
     "released": {
         **{"method.variant": "released", "encoder.hidden_dropout": 0.0, "encoder.attention_dropout": 0.0},

@@ -34,7 +34,7 @@ RECIPES = {
 
 def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...]) -> dict[str, Any]:
     """Batch and rate of the text; rate and perhaps weight and temperature of images or sounds, 48 at a time."""
-    turns = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [DISAGREE 2.8] the paper is silent on schedules
+    turns = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper is silent on schedules
     found: dict[str, Any] = {"streams.text.batch_size": text[0], "optim.text.lr": text[1], "run.epochs": epochs}
     for turn, schedule in turns.items():
         adamw = {"schedule": schedule, "weight_decay": 0, "warmup": 0, "clip": 1, "betas": [0.9, 0.999], "eps": 1e-8}
@@ -63,7 +63,7 @@ NUMBERS: dict[str, Mapping[str, Any]] = {
     "simcse/supervised-bert-base": row((512, 5e-5), 3) | SUPERVISED | {"method.supervised": True},
     # Table C.1 of NonLing-CSE; the weights are those of the released scripts, the paper has none
     "visualcse/bert-base": row((64, 3e-5), image=(1e-6, 0.05, 0.07)) | NONLING | {"method.image.loss": "supcon"},
-    "visualcse/roberta-base": row((128, 2e-5), image=(5e-7, 0.2, 0.07)) | NONLING,  # [DISAGREE 2.7] released: 1e-7
+    "visualcse/roberta-base": row((128, 2e-5), image=(5e-7, 0.2, 0.07)) | NONLING,  # [errata 2.7] released: 1e-7
     "visualcse/roberta-large": row((256, 1e-5), image=(5e-7,)) | NONLING,
     "audiocse/bert-base": row((64, 3e-5), audio=(2e-7, 0.01, 0.07)) | NONLING | {"method.audio.loss": "supcon"},
     "audiocse/roberta-base": row((128, 2e-5), audio=(2e-7, 0.02, 0.07)) | NONLING,
@@ -81,7 +81,7 @@ IMAGE = {  # the released transform (the paper says "random crops and augmentati
 AUDIO = {"rate": 16000, "bins": 128, "frames": 1024, "mixup_probability": 0, "mask_bins": 0, "mask_frames": 0}
 
 RELEASED = {"method.variant": "released", "evaluation.choose_untrained": False}
-RELEASED_AUDIO = {  # [DISAGREE 2.9] the paper's sounds differ by dropout alone
+RELEASED_AUDIO = {  # [errata 2.9] the paper's sounds differ by dropout alone
     **RELEASED,
     **{f"streams.audio.{name}": value for name, value in (("mask_bins", 48), ("mask_frames", 192))},
     "streams.audio.mixup_probability": 0.5,
@@ -101,7 +101,7 @@ def variants(paper: str, kind: str, released: dict[str, Any]) -> dict[str, dict[
 DIFFERENCES: dict[str, dict[str, Any]] = {
     **variants("visualcse", "image", RELEASED),
     **variants("audiocse", "audio", RELEASED_AUDIO),
-    "visualcse/roberta-base-released": RELEASED | {"optim.image.lr": 1e-7},  # [DISAGREE 2.7]
+    "visualcse/roberta-base-released": RELEASED | {"optim.image.lr": 1e-7},  # [errata 2.7]
 }
 LANGUAGES = {  # appendix G
     "german": ("google-bert/bert-base-german-cased", "de"),

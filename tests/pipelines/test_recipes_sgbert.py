@@ -30,7 +30,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
         "evaluation.final": [*sgbert.TRACKS, sgbert.SPANISH],
     },
     "bt-sg-opt": {"method.positive": "both", **TRANSLATED},  # Table 7
-    # [DISAGREE 3.5, 3.6] weight decay that no table lists, a count of all decreases, the last weights
+    # [errata 3.5, 3.6] weight decay that no table lists, a count of all decreases, the last weights
     "released": {
         **{"method.variant": "released", "optim.text.weight_decay": 0.01},
         **{"evaluation.patience_counts": "decreases", "evaluation.keep": "last"},

@@ -126,7 +126,7 @@ def test_captions_go_through_dropout_twice_and_their_first_pass_serves_both_loss
 def test_each_loss_takes_the_views_that_it_should(variant: str) -> None:
     """Views that differ, as under dropout: the first is the contrastive losses', captions compare both.
 
-    [DISAGREE 4.1, 4.2] The paper sums over the batch, and over two directions instead of taking their mean.
+    [errata 4.1, 4.2] The paper sums over the batch, and over two directions instead of taking their mean.
     """
     weights = {"i_cyclic": 0.2, "c_cyclic": 0.2, "captions": 0.1, "nli": 0.1, "nli_sentences": 0.1}
     built = method(CLIPConfig(tower=VIT, embed_dim=6, variant=variant, **weights))

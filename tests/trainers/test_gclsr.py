@@ -81,7 +81,7 @@ def train(made: GCLSR, steps: int = 120) -> list[float]:
 
 
 def test_without_stop_gradient_the_vectors_collapse(caplog: pytest.LogCaptureFixture) -> None:
-    """[DISAGREE 5.4] The metric sees it and the log says so. The paper's last layer is taken: a BatchNorm there keeps the
+    """[errata 5.4] The metric sees it and the log says so. The paper's last layer is taken: a BatchNorm there keeps the
     variance of each dimension up, whatever the vectors do."""
     with caplog.at_level(logging.WARNING):
         good = train(method(variant="paper", group_size=None))

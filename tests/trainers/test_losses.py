@@ -60,7 +60,7 @@ def _image_batches(batches: int, size: int = 48, classes: int = 60, per_class: i
 
 
 def test_released_supcon_trains_towards_unrelated_images() -> None:
-    """[DISAGREE 2.3] At batch 48 of 60 classes the target is the anchor's own second view in 1 of 48 cases."""
+    """[errata 2.3] At batch 48 of 60 classes the target is the anchor's own second view in 1 of 48 cases."""
     batches = _image_batches(2000)
     targets = torch.stack([losses.released_targets(labels) for labels in batches])
     own_view = (targets == torch.arange(48)).double().mean().item()
@@ -72,7 +72,7 @@ def test_released_supcon_trains_towards_unrelated_images() -> None:
 
 
 def test_same_class_images_are_common_in_a_batch() -> None:
-    """[DISAGREE 2.4] 54.6 % of anchors have another image of their class, so a correct SupCon is not SimCLR."""
+    """[errata 2.4] 54.6 % of anchors have another image of their class, so a correct SupCon is not SimCLR."""
     batches = _image_batches(2000)
     partners = (batches[:, :, None] == batches[:, None, :]).sum(2) - 1
     assert (partners > 0).double().mean().item() == pytest.approx(0.546, abs=0.01)

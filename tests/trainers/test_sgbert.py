@@ -150,7 +150,7 @@ def test_layers_are_drawn_uniformly_per_sentence_from_those_chosen() -> None:
 
 
 def test_disagree_3_1_released_default_is_mean_pooling() -> None:
-    """[DISAGREE 3.1] Paper and fixed: max over tokens; the released code's default: mean."""
+    """[errata 3.1] Paper and fixed: max over tokens; the released code's default: mean."""
     batch = tiny_encoder.text_batch(5)
     views = {}
     for variant in ("paper", "released", "fixed"):
@@ -164,7 +164,7 @@ def test_disagree_3_1_released_default_is_mean_pooling() -> None:
 
 
 def test_disagree_3_4_released_opt2_loses_a_negative() -> None:
-    """[DISAGREE 3.4] A smaller denominator, so a smaller loss."""
+    """[errata 3.4] A smaller denominator, so a smaller loss."""
     batch = tiny_encoder.text_batch(4)
     found = {}
     for variant, formula in (("fixed", losses.sg_opt2), ("released", losses.sg_opt2_released)):
@@ -239,7 +239,7 @@ def test_teacher_never_changes_and_is_no_part_of_training() -> None:
     ],
 )
 def test_disagree_3_2_released_training_wakes_the_teacher_s_dropout(settings: dict[str, Any], wakes: bool) -> None:
-    """[DISAGREE 3.2] The views of a text are the same every time, but not in the released code."""
+    """[errata 3.2] The views of a text are the same every time, but not in the released code."""
     method = sgbert(dropout=0.1, head_width=0, **settings)
     batch = tiny_encoder.text_batch(5)
 
@@ -255,7 +255,7 @@ def test_disagree_3_2_released_training_wakes_the_teacher_s_dropout(settings: di
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
-        ({"variant": "released", "loss": "sg"}, "method.loss 'sg'"),  # [DISAGREE 3.3] as its cross-entropy raises
+        ({"variant": "released", "loss": "sg"}, "method.loss 'sg'"),  # [errata 3.3] as its cross-entropy raises
         ({"variant": "released", "loss": "opt1", "first_layer": 1}, "method.first_layer=1"),  # its sampler takes others
         ({"first_layer": 3}, "method.first_layer=3"),
         ({"positive": "translation"}, "method.loss='opt3'"),

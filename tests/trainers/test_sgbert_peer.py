@@ -1,16 +1,85 @@
-"""SG-OPT against the published algorithm written plainly on sentence-transformers (benchmarks/speed/sgbert.py)."""
+"""SG-OPT against the published algorithm written plainly on sentence-transformers."""
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
+import torch.nn.functional as F
+from sentence_transformers.sentence_transformer import modules as st
+from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
-from benchmarks.speed.sgbert import OPTIM, Plain, method_loss
+from data.batch import Batch
 from models.text_encoder import TextEncoder
 from tests.models import tiny_encoder
 from trainers.engine.optim import TurnOptimizer
+from trainers.method import Method
+from trainers.recipe import OptimConfig
 from trainers.sgbert import SGBERT, SGBERTConfig
+
+OPTIM = OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, schedule="constant")
+TEMPERATURE, REGULARISER = 0.01, 0.1
+
+Tokens = dict[str, Tensor]
+
+
+class Plain(nn.Module):
+    """SG-OPT with its regulariser (Kim et al., ACL 2021) on sentence-transformers: tokens (B, L) to the loss.
+
+    As in the released code the teacher's parameters take no gradient, so that nothing is recorded of it, and there is no
+    `no_grad` around it. It stays in evaluation mode, as in the paper. Projection 0 leaves the head out.
+    """
+
+    def __init__(self, folder: str, projection: int = 4096) -> None:
+        super().__init__()
+        self.student = st.Transformer(folder, max_seq_length=128, config_kwargs={"output_hidden_states": True})
+        self.teacher = copy.deepcopy(self.student).requires_grad_(False)
+        self.student.model.embeddings.requires_grad_(False)
+        width = self.student.get_embedding_dimension()
+        self.pooling = st.Pooling(width, "cls")
+        linears = [nn.Linear(width, projection), nn.Linear(projection, projection)] if projection else []
+        for linear in linears:
+            nn.init.normal_(linear.weight, std=0.02)
+            nn.init.zeros_(linear.bias)
+        self.head = nn.Sequential(*(part for linear in linears for part in (linear, nn.GELU())))
+
+    def train(self, mode: bool = True) -> Plain:
+        super().train(mode)
+        self.teacher.eval()
+        return self
+
+    def forward(self, tokens: Tokens) -> Tensor:
+        sentence = self.pooling(self.student(dict(tokens)))["sentence_embedding"]
+        states = torch.stack(self.teacher(dict(tokens))["all_layer_embeddings"], dim=1)
+        views = states.masked_fill(tokens["attention_mask"][:, None, :, None] == 0, -1e9).max(dim=2).values
+        return self.contrast(self.head(sentence), self.head(views)) + REGULARISER * self.distance()
+
+    def contrast(self, sentence: Tensor, views: Tensor) -> Tensor:
+        """L_opt3, layer after layer: sentence (B, p), views (B, l+1, p)."""
+        batch, layers = views.shape[:2]
+        others = ~torch.eye(batch, dtype=torch.bool, device=sentence.device)
+        positives, negatives = [], []
+        for k in range(layers):
+            similarities = cos_sim(sentence, views[:, k]) / TEMPERATURE
+            positives.append(similarities.diag())
+            negatives.append(similarities[others].view(batch, batch - 1))
+        shared = torch.cat(negatives, dim=1)
+        target = torch.zeros(batch, dtype=torch.long, device=sentence.device)
+        losses = [F.cross_entropy(torch.cat([positive[:, None], shared], dim=1), target) for positive in positives]
+        return torch.stack(losses).mean()
+
+    def distance(self) -> Tensor:
+        """The squared norm of the difference of student and teacher, over all pairs of parameters, the frozen too."""
+        pairs = zip(self.student.parameters(), self.teacher.parameters(), strict=True)
+        return torch.stack([torch.norm(old - new) ** 2 for new, old in pairs]).sum()
+
+
+def method_loss(method: Method, tokens: Tokens) -> Tensor:
+    """The sum of the weighted losses, as the engine forms it."""
+    output = method({"text": Batch({name: tensor[:, None] for name, tensor in tokens.items()})})
+    return torch.stack([method.loss_weights.get(name, 1.0) * value for name, value in output.losses.items()]).sum()
 
 
 @pytest.fixture(scope="module")

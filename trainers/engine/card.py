@@ -10,6 +10,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from evaluation.tables import before_after
 from models.sentence_encoder import CardText, hub_names
 from trainers.method import bibtex
 from trainers.registry import method_config
@@ -168,24 +169,15 @@ def _training_table(recipe: Mapping[str, Any]) -> str:
 
 
 def _number_table(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str, float]] | None) -> str:
-    before, baseline, after = (numbers.get(name) or {} for name in ("before", "baseline", "after"))
-    columns = ["before", *(["baseline"] if baseline else []), "after"]
-    rows = []
-    for task in [*after, *(task for task in before if task not in after)]:
-        for metric in SHOWN:
-            pair = [scores.get(task, {}).get(metric) for scores in (before, after)]
-            if pair == [None, None]:
-                continue
-            change = "" if None in pair else f"{pair[1] - pair[0]:+.2f}"
-            values = [pair[0], *([baseline.get(task, {}).get(metric)] if baseline else []), pair[1]]
-            cells = [*("" if value is None else f"{value:.2f}" for value in values), change]
-            if whitened is not None:
-                last = whitened.get(task, {}).get(metric)
-                cells.append("" if last is None else f"{last:.2f}")
-            rows.append([task, metric, *cells])
+    sides = {name: numbers.get(name) or {} for name in ("before", "baseline", "after")}
+    baseline = sides["baseline"]
+    if not baseline:
+        del sides["baseline"]
+    if whitened is not None:
+        sides["whitened"] = whitened
+    head, *rows = before_after(sides, SHOWN.__contains__, ("before", "after"))
     if not rows:
         return "None were measured."
-    head = ["task", "metric", *columns, "change", *(["whitened"] if whitened is not None else [])]
     table = _table(head, rows)
     shown = {row[1] for row in rows}
     notes = [

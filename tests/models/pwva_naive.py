@@ -6,8 +6,6 @@ import numpy as np
 
 from models.pwva import Form
 
-RELEASED_KINDS = (0.5, 0.2, 0.2, 0.1)
-
 
 def naive_noise(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.ndarray:
     """GWN of one word (d,)."""

@@ -120,7 +120,8 @@ def _compared(target: Target, before: Found, after: Found) -> tuple[str, str]:
     new = sorted(set(after.items) - set(before.items))
     if not gone and not changed and not new:
         return "same", ""
-    whole_form = target.checksum or (gone and target.name not in ("word vectors, txt", "checkpoint"))
+    open_ended = ("word vectors, txt", "table, jsonl", "table, csv", "checkpoint")  # nothing in them says how many there are
+    whole_form = target.checksum or (gone and target.name not in open_ended)
     return ("silent" if whole_form else "unknowable"), f"gone {gone[:2]}, changed {changed[:2]}, new {new[:2]}"
 
 

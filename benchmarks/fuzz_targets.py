@@ -14,6 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
 import soundfile
 from PIL import Image
 
@@ -126,6 +129,20 @@ def read_shards(folder: Path, kind: str) -> Found:
                 str(error).encode()
                 bad += 1
     return Found(items, bad)
+
+
+def make_table(folder: Path, form: str) -> None:
+    rng = np.random.default_rng(0)
+    table = pa.table({"txt": [_sentence(rng) for _ in range(24)], "number": list(range(24))})
+    if form == "parquet":
+        pq.write_table(table, folder / "t.parquet", row_group_size=9)
+    elif form == "arrow":
+        with pa.ipc.new_stream(str(folder / "t.arrow"), table.schema) as out:
+            out.write_table(table, max_chunksize=9)
+    elif form == "csv":
+        pa_csv.write_csv(table, folder / "t.csv")
+    else:
+        (folder / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
 
 
 # ---- word vectors
@@ -250,6 +267,8 @@ def _targets() -> Iterator[Target]:
                 (*files, *files, *files, ("dataset.json", ANY)) if manifest else files,
                 checksum=manifest,
             )
+    for form in ("parquet", "arrow", "jsonl", "csv"):
+        yield Target(f"table, {form}", partial(make_table, form=form), partial(read_shards, kind="text"), (("t.*", ANY),))
     for form in ("txt", "vec", "bin", "vec.gz", "folder"):
         yield Target(
             f"word vectors, {form}",

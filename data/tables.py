@@ -49,6 +49,7 @@ SEPARATORS = ",;\t|"
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
+_Columns = TypeVar("_Columns", pa.Table, pa.RecordBatch)
 
 
 class Table(NamedTuple):
@@ -67,7 +68,7 @@ def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
     """
     table, size = _open(url), _guarded(url, lambda: int(filesystem(url)[0].size(filesystem(url)[1]) or 0))
     names: set[str] = set()
-    first = next(_guarded(url, lambda: table.read([0]))) if table.rows else {}
+    first = _guarded(url, lambda: next(table.read([0]))) if table.rows else {}
     if isinstance(first, dict):
         row = flat(first, options_of(url))
         names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
@@ -91,7 +92,10 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
             continue
         row = _guarded(url, lambda: next(rows))
         if isinstance(row, dict) and KEY in row:
-            key = f"{row[KEY]:08d}" if isinstance(row[KEY], int) else str(row[KEY])
+            if row[KEY] in (None, ""):
+                row = DecodeError(f"its {KEY} is empty")
+            else:
+                key = f"{row[KEY]:08d}" if isinstance(row[KEY], int) else str(row[KEY])
         yield key, str(row) if isinstance(row, DecodeError) else _sample(url, key, row)
 
 
@@ -192,7 +196,7 @@ def _file(url: str, name: str) -> bytes:
 def _guarded(url: str, action: Callable[[], _T]) -> _T:
     try:
         return action()
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, UnicodeError, pa.ArrowException) as error:
         raise DataError(f"{url} cannot be read: {error}") from None  # whose text may be the URL with its password
 
 
@@ -219,7 +223,7 @@ def _parquet(url: str) -> Table:
     @lru_cache(maxsize=1)  # the next window of a rank goes on in it
     def group(number: int) -> pa.Table:
         with fs.open(path, "rb") as file:
-            return pq.ParquetFile(file).read_row_group(number)
+            return sound(pq.ParquetFile(file).read_row_group(number))
 
     return _columns([group_.num_rows for group_ in groups], group)
 
@@ -229,16 +233,25 @@ def _arrow(url: str) -> Table:
     fs, path = filesystem(url)
     if not isinstance(fs, LocalFileSystem) and (size := fs.size(path)) and size > limits.GROUP:
         raise DataError(f"{url} has {limits.over('GROUP', size, limits.GROUP)} bytes; copy it here, or make Parquet of it")
-    source = pa.memory_map(path) if isinstance(fs, LocalFileSystem) else pa.py_buffer(fs.cat_file(path))
+    source = pa.memory_map(path) if isinstance(fs, LocalFileSystem) else pa.BufferReader(fs.cat_file(path))
     try:
         table = pa.ipc.open_file(source).read_all()
     except pa.ArrowInvalid:
-        source = pa.memory_map(path) if isinstance(fs, LocalFileSystem) else source
+        source.seek(0)
         table = pa.ipc.open_stream(source).read_all()
-    return _columns([len(table)], lambda _: table)
+        if source.tell() < source.size():  # zeros are how a stream ends
+            raise DataError(f"{url} goes on behind the end of its stream at byte {source.tell()}: it is damaged") from None
+    batches = table.to_batches()
+    return _columns([len(batch) for batch in batches], lru_cache(lambda number: sound(batches[number])))
 
 
-def _columns(counts: list[int], group: Callable[[int], pa.Table]) -> Table:
+def sound(columns: _Columns) -> _Columns:
+    """The same, whose values lie inside it and whose texts are UTF-8: pyarrow takes that for granted. Else ArrowInvalid."""
+    columns.validate(full=True)
+    return columns
+
+
+def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch]) -> Table:
     ends = list(accumulate(counts))
 
     def rows(indexes: Sequence[int]) -> Iterator[Row]:

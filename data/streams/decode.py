@@ -25,7 +25,7 @@ SOUNDS = ("wav", "flac", "ogg", "mp3")
 
 _SOUND_BLOCK = 2**18  # values decoded at a time: many channels never lie in memory as a whole
 _EDGE = 0.05  # seconds behind what is wanted of a sound: the resampling filter sees no end in what is kept
-_SURROGATE = re.compile(r"[\ud800-\udfff]")  # what JSON may write and UTF-8 cannot
+_NO_TEXT = re.compile(r"[\ud800-\udfff\0]")  # what JSON may write and UTF-8 cannot; what a text that was damaged holds
 
 Image.MAX_IMAGE_PIXELS = limits.PIXELS  # Pillow itself refuses twice that many
 
@@ -192,8 +192,8 @@ def _sound_text(value: str, column: str, key: str) -> str:
     """The text with single white space; DecodeError for one that is too long or cannot be written as UTF-8."""
     if len(value) > limits.TEXT:
         raise DecodeError(f"sample {key!r}: {column!r} has {limits.over('TEXT', len(value), limits.TEXT)} characters")
-    if _SURROGATE.search(value):
-        raise DecodeError(f"sample {key!r}: {column!r} holds half a character (a lone surrogate), which is no text")
+    if _NO_TEXT.search(value):
+        raise DecodeError(f"sample {key!r}: {column!r} holds a lone surrogate or a zero byte, which is no text")
     return " ".join(value.split())
 
 

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from data.errors import DataError
+from data.errors import DataError, DecodeError
 from data.shards import BadSample, RawSample, ShardSet, read
 from data.stream import Reader
 from data.streams.image import ImageStream
@@ -115,6 +115,33 @@ def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
     (tmp_path / "y.csv").write_text("a,b\n1,2\n1,2,3\n")
     bad = list(read(ShardSet.open(str(tmp_path / "y.csv")).shards[0], [0, 1]))
     assert isinstance(bad[0], RawSample) and isinstance(bad[1], BadSample) and "3 cells" in bad[1].reason
+
+
+def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -> None:
+    rows = [{"__key__": "a", "txt": "one"}, {"__key__": None, "txt": "two"}, {"__key__": "c", "txt": "th\0ree"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
+    _, nameless, damaged = read(ShardSet.open(str(tmp_path / "x.parquet")).shards[0], [0, 1, 2])
+    assert isinstance(nameless, BadSample) and "__key__ is empty" in nameless.reason and isinstance(damaged, RawSample)
+    with pytest.raises(DecodeError, match=r"'c': 'txt' holds .* zero byte"):
+        TextStream(shards="").row(damaged, np.random.default_rng(0))
+
+
+@pytest.mark.parametrize("name", ["x.arrow", "x.parquet"])
+def test_damage_inside_a_table_is_told(tmp_path: Path, name: str) -> None:
+    """pyarrow takes offsets and UTF-8 for granted: it would read elsewhere, or raise where nobody expects it."""
+    texts = pa.array([f"sentence {i}" for i in range(300)])
+    offsets = np.frombuffer(texts.buffers()[1], np.int32).copy()
+    offsets[150] = 2**30
+    letters = texts.buffers()[2].to_pybytes().replace(b"sentence 200", b"\xff" * 12)
+    if name == "x.arrow":
+        texts = pa.StringArray.from_buffers(300, pa.py_buffer(offsets), texts.buffers()[2])
+        with pa.OSFile(str(tmp_path / name), "wb") as file, pa.ipc.new_file(file, pa.schema({"txt": pa.string()})) as out:
+            out.write_batch(pa.record_batch({"txt": texts}))
+    else:
+        texts = pa.StringArray.from_buffers(300, texts.buffers()[1], pa.py_buffer(letters))
+        pq.write_table(pa.table({"txt": texts}), tmp_path / name)
+    with pytest.raises(DataError, match=name):
+        list(read(ShardSet.open(str(tmp_path / name)).shards[0], range(300)))
 
 
 def test_a_setting_that_names_no_column(tmp_path: Path) -> None:

@@ -89,7 +89,8 @@ def main(argv: list[str] | None = None) -> int:
         return 0
     if arguments.results is not None:
         arguments.results.write_text(rendered(arguments.results), encoding="utf-8")
-        save(effects(claims_of(arguments.results)), arguments.results.parent / "figures", "evidence")
+        if claims := claims_of(arguments.results):
+            save(effects(claims), arguments.results.parent / "figures", "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
         checked = scale_of(arguments) if arguments.dry_run else None

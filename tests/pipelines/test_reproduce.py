@@ -56,12 +56,13 @@ def test_coverage_is_up_to_date() -> None:
 
 
 def test_the_results_are_those_of_the_store() -> None:
-    """Every table of docs/results.md anew from its file, each number of which names its run, commit and data."""
-    page = Path(__file__).parents[2] / "docs" / "results.md"
-    assert reproduce.rendered(page) == page.read_text(encoding="utf-8")
-    stored = sorted((page.parent / "results").glob("*.json"))
-    assert {f"results/{file.name}" for file in stored} == set(reproduce.MARKED.findall(page.read_text(encoding="utf-8")))
-    for file in stored:
+    """Tables of the pages anew from their files, each number of which names its run, commit and data."""
+    docs = Path(__file__).parents[2] / "docs"
+    pages = {page: page.read_text(encoding="utf-8") for page in (docs / "results.md", docs / "new-language.md")}
+    assert {page: reproduce.rendered(page) for page in pages} == pages
+    stored = {f"results/{file.name}": file for file in (docs / "results").glob("*.json")}
+    assert set(stored) == {name for text in pages.values() for name in reproduce.MARKED.findall(text)}
+    for file in stored.values():
         for result in json.loads(file.read_text(encoding="utf-8")).get("results", ()):
             assert {"scores", "commit"} < set(result)
             assert "seed" not in result or {"run", "identity", "data", "rates"} < set(result)

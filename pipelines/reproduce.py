@@ -25,7 +25,7 @@ from evaluation.tables import Row as Models
 from pipelines.downloads import maker
 from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
-from pipelines.tables.render import Verdict, effects, render, tested, verdicts
+from pipelines.tables.render import Verdict, effects, judged, render, verdicts
 from pipelines.tables.table import Row, Table, Values
 from trainers.engine.cluster import quiet
 from trainers.recipe import RecipeError
@@ -186,7 +186,7 @@ def table_text(kept: Mapping[str, Any], style: str) -> str:
     """The table of what was kept, and what follows for its claims."""
     table, rows, values = read(kept)
     text = f"{head(table, kept)}\n\n{render(table, kept['columns'], rows, values, style)}"
-    return f"{text}\n\n{verdicts(tested(table, kept['columns'], values), style)}" if table.claims else text
+    return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
 def rendered(page: Path) -> str:
@@ -207,7 +207,7 @@ def claims_of(page: Path) -> dict[str, list[Verdict]]:
         kept = json.loads((page.parent / name).read_text(encoding="utf-8"))
         if "models" not in kept:
             table, _, values = read(kept)
-            found[kept["table"]] = tested(table, kept["columns"], values)
+            found[kept["table"]] = judged(table, kept["columns"], values)
     return found
 
 

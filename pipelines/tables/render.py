@@ -75,7 +75,7 @@ class Verdict:
         return "holds" if self.test.difference > 0 else "does not hold"
 
 
-def tested(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
+def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
     """The claims of a table whose rows are there, by Student's t over seeds of the rows' means over the columns.
 
     A row that no seed changes is a number that the other's runs are tested against.

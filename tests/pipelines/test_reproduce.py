@@ -23,7 +23,7 @@ from pipelines.parts import SMALL_ENCODER
 from pipelines.tables import evidence, runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
-from pipelines.tables.render import render, tested, verdicts
+from pipelines.tables.render import judged, render, verdicts
 from pipelines.tables.table import Claim, Row, Table, Values
 from trainers.engine import launch
 from trainers.recipe import Recipe
@@ -156,7 +156,7 @@ def test_verdicts_of_claims() -> None:
     table = Table("t", ("mr", "cr"), rows, claims=said)
     measured = {"a": a, "b": b, "c": c, "d": d, "w": [51.0], "e": []}
     values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
-    lines = verdicts(tested(table, ("mr", "cr"), values)).splitlines()[2:6]
+    lines = verdicts(judged(table, ("mr", "cr"), values)).splitlines()[2:6]
     p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
     corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
     for line, value, verdict in zip(lines, corrected, ("holds", "does not hold", "not told apart", "holds"), strict=True):

@@ -356,7 +356,7 @@ def test_two_methods_at_once_from_the_command_line(
     ("arguments", "words"),
     [
         (["visualcs"], "'visualcse'"),
-        (["visualcse", "--space", "wiede"], "'wide'"),
+        (["visualcse", "--space", "WIEDE"], "Did you mean 'wide'?"),
         (["visualcse", "--resume"], "--resume"),
         (["visualcse", "--evaluation.select", "None"], "evaluation.select"),
         (["visualcse", "--evaluation.select", "stsb-test"], "stsb-test"),

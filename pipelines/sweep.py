@@ -7,7 +7,7 @@ import json
 import logging
 import signal
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,7 +19,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import did_you_mean, told
-from evaluation.tables import before_after, layout
+from evaluation.tables import layout, mean_sd
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
 from trainers.engine.tracking import RunHandle, find_runs, open_run
@@ -189,9 +189,9 @@ def _spaces(name: str) -> Mapping[str, SearchSpace]:
     return own
 
 
-def _check_known(problem: str, name: str, known: Iterable[str]) -> None:
-    if name not in (names := list(known)):
-        raise RecipeError(f"{problem}.{did_you_mean(name, names)} There are: {', '.join(names)}")
+def _check_known(problem: str, name: str, known: Collection[str]) -> None:
+    if name not in known:
+        raise RecipeError(f"{problem}.{did_you_mean(name, known)} There are: {', '.join(known)}")
 
 
 def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import json
 import math
@@ -11,6 +10,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
+from data.errors import did_you_mean
 from data.redact import redacted
 from data.streams.kinds import AnyStream
 from models.config import AnyEncoder, Settings
@@ -280,19 +280,16 @@ class Recipe(Settings):
     def replace(self, path: str, value: Any) -> Self:
         """The recipe with the field at a dotted path changed: ``recipe.replace("optim.text.lr", 1e-5)``.
 
-        Raises RecipeError for a path that does not exist (with the nearest ones) and for a value that is not allowed.
+        Raises RecipeError for a path that does not exist (with the nearest one) and for a value that is not allowed.
         """
-        known = list(self.flat())
         content = self.model_dump()
         *parents, last = path.split(".")
         node: Any = content
         for part in parents:
             node = node.get(part) if isinstance(node, dict) else None
         if not isinstance(node, dict) or last not in node:
-            near = difflib.get_close_matches(path, known, n=3, cutoff=0.4)
-            raise RecipeError(
-                f"recipe {self.name!r} has no setting {path!r}; did you mean {' or '.join(near) or 'one of --help'}?"
-            )
+            near = did_you_mean(path, self.flat())
+            raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
         node[last] = value
         try:
             return type(self).model_validate(content)

@@ -132,6 +132,7 @@ def test_a_saved_model_that_differs_is_not_delivered(
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.filterwarnings("error:Exporting a model while it is in training mode")
 def test_onnx_files_are_checked_and_delivered(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """The other systems that load them are in tests/interop."""
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")

@@ -355,6 +355,8 @@ def test_two_methods_at_once_from_the_command_line(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
+        (["visualcs"], "'visualcse'"),
+        (["visualcse", "--space", "WIEDE"], "Did you mean 'wide'?"),
         (["visualcse", "--resume"], "--resume"),
         (["visualcse", "--evaluation.select", "None"], "evaluation.select"),
         (["visualcse", "--evaluation.select", "stsb-test"], "stsb-test"),

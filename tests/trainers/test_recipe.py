@@ -22,7 +22,7 @@ def test_replace_changes_one_field_and_leaves_the_original() -> None:
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [
-        ("optim.text.learning_rate", 1, r"optim\.text\.lr\b"),  # the nearest one
+        ("optim.text.learning_rate", 1, r"Did you mean 'optim\.text\.lr'\?"),
         ("optim.txt.lr", 1, r"optim\.text\.lr\b"),
         ("optim.text.lr", "fast", r"optim\.text\.lr"),
         ("run.precision", "fp8", r"run\.precision"),

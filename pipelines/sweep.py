@@ -19,7 +19,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.errors import did_you_mean, told
-from evaluation.tables import layout, mean_sd
+from evaluation.tables import before_after, layout
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
 from trainers.engine.tracking import RunHandle, find_runs, open_run

@@ -39,6 +39,8 @@ class AnyEncoderConfig(Settings):
 
     kind: ClassVar[str]
     """What methods call it that train such an encoder (`MethodConfig.encoder_kind`)."""
+    layered: ClassVar[bool] = False
+    """Whether it has a transformer's layers, which a run can treat one by one and whose vectors an export can whiten."""
 
     def read(self) -> PretrainedConfig | WordEncoderConfig:
         """What decides whether a method can train the encoder, such as its ``hidden_size``, from its files.
@@ -81,6 +83,7 @@ class EncoderConfig(AnyEncoderConfig):
     """The sentence encoder a run starts from."""
 
     kind: ClassVar[str] = "transformer"
+    layered: ClassVar[bool] = True
 
     path: str
     """A Hugging Face or sentence-transformers folder, or a hub name."""

@@ -14,7 +14,6 @@ from pathlib import Path
 from types import ModuleType
 
 from data.errors import did_you_mean
-from models.config import EncoderConfig
 from trainers.recipe import Recipe, RecipeError
 from trainers.registry import load_file
 
@@ -40,7 +39,7 @@ def takes_files(recipes: Recipes) -> bool:
     if "demo" not in recipes:
         return False
     demo = recipes["demo"]()
-    return isinstance(demo.encoder, EncoderConfig) and {stream.kind for stream in demo.streams.values()} <= {*FILES}
+    return demo.encoder.layered and {stream.kind for stream in demo.streams.values()} <= {*FILES}
 
 
 def started(pipeline: ModuleType, recipe: Recipe) -> Recipe:

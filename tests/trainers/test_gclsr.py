@@ -194,6 +194,7 @@ EDA = EDATextStream(shards="x", lexicon="small")
         (recipes.full, {"streams.text.max_length": 65}, "streams.text.max_length=65"),
         (recipes.full, {"run.compile": True}, "run.compile"),
         (recipes.full, {"run.gradient_checkpointing": True}, "run.gradient_checkpointing"),
+        (recipes.full, {"optim.text.layer_decay": 0.5}, "optim.text.layer_decay"),
         (simcse.demo, {"encoder": WordEncoderConfig()}, "encoder"),
         (simcse.demo, {"streams.text": EDA}, "streams.text"),  # two texts a sample
     ],

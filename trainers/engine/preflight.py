@@ -90,17 +90,12 @@ def check_settings(recipe: Recipe) -> None:
     for name, stream in recipe.streams.items():
         with _named(f"streams.{name}."):
             stream.check_settings()
-    for name in ("gradient_checkpointing", "compile", "sharded"):
-        if getattr(recipe.run, name) and recipe.encoder.kind != "transformer":
-            raise RecipeError(
-                f"run.{name}=True is for transformers, and method {recipe.method.name!r} trains none; set False"
-            )
-    for name, optim in recipe.optim.items():
-        if optim.layer_decay != 1 and recipe.encoder.kind != "transformer":
-            raise RecipeError(
-                f"optim.{name}.layer_decay={optim.layer_decay:g} is for the layers of transformers, and method "
-                f"{recipe.method.name!r} trains none; leave it out"
-            )
+    layered = [f"run.{name}" for name in ("gradient_checkpointing", "compile", "sharded") if getattr(recipe.run, name)]
+    layered += [f"optim.{name}.layer_decay" for name, optim in recipe.optim.items() if optim.layer_decay != 1]
+    if layered and not recipe.encoder.layered:
+        raise RecipeError(
+            f"{layered[0]} is for the layers of transformers, and method {recipe.method.name!r} trains none; leave it out"
+        )
     if recipe.run.matryoshka and not recipe.method.vectors():
         raise RecipeError(
             f"run.matryoshka={recipe.run.matryoshka}: the losses of method {recipe.method.name!r} do not see the vectors "
@@ -207,7 +202,7 @@ def _check_task_names(recipe: Recipe) -> None:
 
 def _check_export(recipe: Recipe) -> None:
     if recipe.export != ExportConfig():
-        if recipe.encoder.kind != "transformer" or not any(s.texts for s in recipe.streams.values()):
+        if not recipe.encoder.layered or not any(s.texts for s in recipe.streams.values()):
             raise RecipeError(
                 "export.whiten, export.int8_ranges: for text models of transformers that are trained on sentences; "
                 "leave them out"

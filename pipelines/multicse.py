@@ -36,6 +36,7 @@ PARTS = {
     "sounds": Part("text and unpaired sounds", ("audio",)),
     "images-sounds": Part("text, images and sounds", ("image", "audio")),
     "guidance": Part("text and self-guidance", changes={"method.guidance": 1.0}),
+    "guided": Part("text led by self-guidance", changes={"method.guidance": 10.0, "encoder.pooling": "cls"}),
     "synonyms": Part("text with synonyms as positives and antonyms as hard negatives", synonyms=True),
     "grouped": Part("text and the grouped cosine", changes={"method.grouped": 0.1}),
     "cyclic": Part("text and images with cyclic consistency", ("image",), {"method.cyclic": 1.0}),

@@ -7,6 +7,7 @@ table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLI
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -73,7 +74,10 @@ PLAIN = Row("MoCoUTRL without perturbation", "mocoutrl/bert-base-both-plain")
 PERTURBED = (Row("MoCoUTRL", "mocoutrl/bert-base-both"),)
 PARTS = {name: Row(f"text, {name}" if name != "text" else name, f"multicse/bert-base-{name}") for name in multicse.PARTS}
 ADDED = tuple(row for name, row in PARTS.items() if name != "text")
-EXPORTED = Row("text, whitened when exported", "multicse/bert-base-text", {"export.whiten": True})
+EXPORTED = tuple(
+    replace(row, label=f"{row.label}, whitened when exported", changes={"export.whiten": True})
+    for row in (PARTS["text"], PARTS["guided"])
+)
 CAPTIONS = ("image_to_text_r10", "text_to_image_r10")
 
 TABLES = {
@@ -108,10 +112,11 @@ TABLES = {
     ),
     "multicse": text_table(
         "Which parts of MultiCSE help the contrast of text, and does it beat whitening?",
-        (*BASELINES, *PARTS.values(), EXPORTED),
+        (*BASELINES, SG[0], *PARTS.values(), *EXPORTED),
         (
-            *claims((*ADDED, EXPORTED), PARTS["text"], "beats text alone"),
-            *claims((*PARTS.values(), EXPORTED), WHITENED, "beats whitening"),
+            *claims((*ADDED, *EXPORTED), PARTS["text"], "beats text alone"),
+            *claims((*PARTS.values(), *EXPORTED), WHITENED, "beats whitening"),
+            *claims(EXPORTED[1:], SG[0], "beats SG-OPT"),
         ),
     ),
 }
@@ -128,9 +133,9 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         return parts.changed(mocoutrl.mini(recipe, offline), length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
         small = gclsr_mini.mini(recipe, offline)
-        views = 1 if small.flat()["method.augmentation"] == "none" else 2
-        more = {"run.epochs": small.run.epochs * 2 / views, "evaluation.every": small.evaluation.every * 2 // views}
-        return parts.changed(small, more)
+        steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
+        more = {"encoder.vectors": gclsr_mini.word_vectors(offline, None, 300, 20)} | length(steps)
+        return parts.changed(small, {"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
     if recipe.paper == "multicse":
         base = nonling_mini.mini(nonlingcse.bert_base(), offline)
         small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")

@@ -53,15 +53,15 @@ def mini_model(spec: str, offline: Offline) -> str:
     return parts.SMALL_ENCODER + spec.removeprefix(BERT).removeprefix(ROBERTA)
 
 
-def word_vectors(offline: Offline) -> str:
-    """The folder of word vectors of 20,000 sentences, trained where it is not there yet."""
-    folder = offline.shards / "word-vectors"
+def word_vectors(offline: Offline, sentences: int | None = 20_000, dim: int = 100, epochs: int = 10) -> str:
+    """The folder of word vectors of so many sentences of Wikipedia, None: of all; trained where it is not there yet."""
+    folder = offline.shards / f"word-vectors-{sentences or 'all'}-{dim}-{epochs}"
     if not is_word_vectors(folder):
-        train_vectors(_wikipedia(offline, 20_000), folder, split=split, seed=1, dim=100, epochs=10)
+        train_vectors(_wikipedia(offline, sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
     return str(folder)
 
 
-def _wikipedia(offline: Offline, count: int) -> list[str]:
+def _wikipedia(offline: Offline, count: int | None) -> list[str]:
     with gzip.open(offline.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
         return [line.strip() for line in islice(lines, count)]
 

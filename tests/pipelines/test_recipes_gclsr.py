@@ -175,7 +175,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
                     holds(recipe, parts.changed(recipe, kept).flat())
         place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)
-    assert place == f"{tmp_path / 'word-vectors'}@padded"
+    assert place == f"{tmp_path / 'word-vectors-20000-100-10'}@padded"
     assert tables.mini_model("FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
     word2vec = [row.model for row in tables.TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
     assert word2vec == [f"{gclsr.VECTORS}@padded", f"{gclsr.VECTORS}@letters"]  # as released, and of words alone

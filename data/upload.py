@@ -5,12 +5,14 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import fsspec
 from tqdm import tqdm
 
 from data.errors import DataError
+from data.remote import patiently
 from data.shards import MANIFEST, read_manifest
 
 
@@ -46,9 +48,9 @@ def upload(folder: Path, url: str) -> Uploaded:
     try:
         fs, place = fsspec.core.url_to_fs(url.rstrip("/"))
         for name in tqdm(names, desc=url, unit="file", leave=False, disable=None):
-            fs.put_file(str(folder / name), f"{place}/{name}")
+            patiently(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
             size += (folder / name).stat().st_size
-    except (ImportError, OSError, ValueError) as error:
+    except Exception as error:  # of any package that knows a store
         raise DataError(f"{url} cannot be written: {error}") from None  # whose text may be the URL
     return Uploaded(url.rstrip("/"), len(names), size)
 

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import fsspec
 import pytest
+from botocore.exceptions import NoCredentialsError
 
+from data import remote
 from data.errors import DataError
 from data.pack import text_lines
 from data.shard_writer import Output, pack
@@ -49,8 +51,9 @@ def test_the_copy_is_what_was_packed(tmp_path: Path, memory: fsspec.AbstractFile
     assert texts(done.url) == texts(str(folder))
 
 
+@pytest.mark.parametrize("error", [OSError("no space left"), NoCredentialsError()])
 def test_the_description_comes_last(
-    tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
+    error: Exception, tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A copy that was cut short is not taken for a whole one."""
     folder = packed(tmp_path / "wiki")
@@ -58,10 +61,11 @@ def test_the_description_comes_last(
 
     def full(self: fsspec.AbstractFileSystem, source: str, target: str, **more: object) -> None:
         if "000001" in source:
-            raise OSError("no space left")
+            raise error
         put(self, source, target, **more)
 
     monkeypatch.setattr(type(memory), "put_file", full)
+    monkeypatch.setattr(remote, "PAUSE", 0.0)
     with pytest.raises(DataError, match="memory://b/wiki"):
         upload(folder, "memory://b/wiki")
     assert memory.find("/b/wiki") and not memory.exists("/b/wiki/dataset.json")

@@ -94,12 +94,17 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
             if first and text:
                 _refuse_json(path, text)
                 first = False
-            if len(text) > limits.TEXT:
-                raise DataError(f"{path}, line {number} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
+            _refuse_long(text, f"{path}, line {number}")
             yield Draft({"txt": text.encode()}) if text else None
             empty = empty and not text
     if empty:
         raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
+
+
+def _refuse_long(text: str, where: str) -> None:
+    """DataError for a text that streams refuse."""
+    if len(text) > limits.TEXT:
+        raise DataError(f"{where} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
 
 
 def _refuse_json(path: Path, line: str) -> None:
@@ -140,12 +145,16 @@ def table_rows(
         part: see `named_rows`.
 
     Raises:
-        DataError: missing or damaged file, unknown column, a row of another length, text that is not UTF-8.
+        DataError: missing or damaged file, unknown column, a row of another length, text that is not UTF-8 or longer than
+            `limits.TEXT`.
     """
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
-    for _, row in named_rows(path, [*columns, *([label] if label else [])], where, quoted, separator=separator, part=part):
+    wanted = [*columns, *([label] if label else [])]
+    for number, row in named_rows(path, wanted, where, quoted, separator=separator, part=part):
         texts = {name: _text(row[name]) for name in columns}
+        for column, text in texts.items():
+            _refuse_long(text, f"{path}, row {number}, {column}")
         name = _text(row[label]) if label else None
         usable = any(texts.values()) if keep_empty else all(texts.values())
         if not usable or name == "":

@@ -76,7 +76,7 @@ PARTS = {name: Row(f"text, {name}" if name != "text" else name, f"multicse/bert-
 ADDED = tuple(row for name, row in PARTS.items() if name != "text")
 EXPORTED = tuple(
     replace(row, label=f"{row.label}, whitened when exported", changes={"export.whiten": True})
-    for row in (PARTS["text"], PARTS["guided"])
+    for row in (PARTS["text"], PARTS["guided"], SG[0])
 )
 CAPTIONS = ("image_to_text_r10", "text_to_image_r10")
 

@@ -224,7 +224,7 @@ def carry_out(case: Case, place: Place, seed: int) -> None:
         # Who finds the driver dead repeats the command at once, whatever still runs.
         code, left, took = ended(driver, place, victim if struck else "", earlier)
         if struck and victim == "everything" and case.remote:
-            shutil.rmtree(output)  # a new head has an empty disk
+            shutil.rmtree(output, ignore_errors=True)  # a new head has an empty disk; it may be struck before there is one
         if left or code is None:
             case.said.append(f"processes did not end after {victim or 'its end'}: {', '.join(left)}")
         if struck and victim.startswith("SIG"):

@@ -83,8 +83,8 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
-        DataError: see `read_lines`; a text that streams refuse (`limits.TEXT`), a file that begins as JSON lines do, or no
-            sentence in any of them.
+        DataError: see `read_lines`; a text that streams refuse (`limits.TEXT`), a table or JSON lines, or no sentence in any
+            of them.
     """
     empty = True
     for path in paths:
@@ -92,7 +92,7 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
         for number, line in read_lines(path, blank=True):
             text = line.strip()
             if first and text:
-                _refuse_json(path, text)
+                _refuse_table(path, text)
                 first = False
             _refuse_long(text, f"{path}, line {number}")
             yield Draft({"txt": text.encode()}) if text else None
@@ -107,8 +107,11 @@ def _refuse_long(text: str, where: str) -> None:
         raise DataError(f"{where} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
 
 
-def _refuse_json(path: Path, line: str) -> None:
-    """DataError for the first line of JSON lines, whose records are no sentences."""
+def _refuse_table(path: Path, line: str) -> None:
+    """DataError for a table, and for the first line of JSON lines, whose records are no sentences."""
+    if path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
+        columns = " ".join(re.split("[,;\t]", line)[:3])
+        raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns {columns}")
     try:
         record = json.loads(line) if line.startswith("{") else None
     except (ValueError, RecursionError):

@@ -18,6 +18,8 @@ from data.remote import Denied, Remote, answered
 
 TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
+SPLITS = ("train", "validation", "valid", "dev", "test")
+"""Words in the names of tables that are not read together."""
 _OPTIONS = re.compile(r"#(?=\w+=)")
 _CACHES = ("simplecache", "filecache", "blockcache")  # fsspec chains these with `::`, which otherwise joins URLs
 
@@ -68,7 +70,9 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 found.append(url)
             elif fs.isdir(path):
                 if not (files := _data_in(inside(url))):
-                    raise _missing(part, url, inside(url))
+                    below = [name for name in inside(url) if _data_in(inside(f"{url}/{name}"))]
+                    raise _missing(part, url, inside(url), below)
+                _refuse_several_splits(part, files)
                 folders.append(url)
                 found += [f"{url}/{other}" for other in files]
             else:
@@ -214,7 +218,21 @@ def _names(folder: str) -> list[str]:
     return sorted({entry.rstrip("/").rpartition("/")[2] for entry in entries})
 
 
-def _missing(url: str, folder: str, names: list[str]) -> DataError:
+def _refuse_several_splits(folder: str, files: list[str]) -> None:
+    """DataError for a folder with tables to train on and to test by, as data sets of Hugging Face have them."""
+    tables = [file for file in files if table_kind(file)]
+    found = {word: file for file in tables for word in re.split("[^a-z]+", file.lower()) if word in SPLITS}
+    if len(found) > 1:
+        one = next(iter(found))
+        raise DataError(
+            f"shards {folder!r}: the tables there are of {' and '.join(found)} ({', '.join(found.values())}); name those of "
+            f"one: {folder.rstrip('/')}/*{one}*.{table_kind(found[one])}"
+        )
+
+
+def _missing(url: str, folder: str, names: list[str], below: Sequence[str] = ()) -> DataError:
+    if below:
+        return DataError(f"shards {url!r}: the data is in folders there, {', '.join(below)}; name one: {folder}/{below[0]}")
     tars = [name for name in names if _is_tar(name)]
     if tars:
         there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")

@@ -31,11 +31,13 @@ SHOWN = (
 """Patterns of the metrics in the table at the end of a run; the tracker has all."""
 
 UNIMPROVED = (
+    "training did not improve the model: no score is above the one before, and the model is that of the last step. Name a "
+    "development task, whose best step is kept (evaluation.select), or try other rates, or more text",
     "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
     "that training began with. Try other rates and temperatures (pipelines/sweep.py), more text, or a task in the language "
-    "of the text (evaluation.select)"
+    "of the text (evaluation.select)",
 )
-"""Said at the end of a run whose untrained weights were the best."""
+"""Said at the end of a run that is no better than its start, without and with a task that chose the step."""
 
 OURS = ("demo", "smoke")
 """Recipes that say nothing of a run on other data."""
@@ -241,9 +243,8 @@ def report(summary: dict[str, Any]) -> str:
     elif summary["tracking_uri"].startswith("http"):
         models.append(copy)
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
-    unimproved = ["", f"warning: {UNIMPROVED}"] if chosen and not summary["best_step"] else []
     lines += [
-        *unimproved,
+        *(["", f"warning: {UNIMPROVED[bool(chosen)]}"] if _unimproved(summary) else []),
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
         *(f"model   {model}" for model in models),
@@ -254,6 +255,19 @@ def report(summary: dict[str, Any]) -> str:
     if summary["skipped"]:
         lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
     return "\n".join(lines)
+
+
+def _unimproved(summary: dict[str, Any]) -> bool:
+    """Whether step 0 was the best, or, where no task chose a step, no score rose."""
+    if summary["best_score"] is not None:
+        return not summary["best_step"]
+    rose = [
+        summary["after"].get(task, {}).get(metric, value) > value
+        for task, metrics in summary["before"].items()
+        for metric, value in metrics.items()
+        if metric in ("spearman", "accuracy")
+    ]
+    return bool(rose) and not any(rose)
 
 
 def is_shown(metric: str) -> bool:

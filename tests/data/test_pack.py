@@ -125,9 +125,10 @@ def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "c.txt").write_text("fine\n" + "x" * (limits.TEXT + 1))
     (tmp_path / "d.jsonl").write_text('{"sent0": "half \\ud800", "sent1": "y"}\n')
     (tmp_path / "e.tsv").write_text("sent0\nfine\n" + "x" * (limits.TEXT + 1) + "\n")
-    commands: list[tuple[str, ...]] = [("text", "a.jsonl"), ("text", "b.txt.gz"), ("text", "c.txt")]
+    commands: list[tuple[str, ...]] = [("text", name) for name in ("a.jsonl", "b.txt.gz", "c.txt", "e.tsv")]
     commands += [("table", name, "--columns", "sent0") for name in ("d.jsonl", "e.tsv")]
-    for (kind, name, *more), named in zip(commands, ["pack.py table", "line 1", "line 2", "line 1", "sent0"], strict=True):
+    said = ["pack.py table", "line 1", "line 2", "--columns sent0", "line 1", "sent0"]
+    for (kind, name, *more), named in zip(commands, said, strict=True):
         assert run(kind, tmp_path / name, *more, "--out", tmp_path / "out") == 2
         printed = capsys.readouterr().err
         assert name in printed and named in printed

@@ -82,10 +82,15 @@ def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[
         ("set/a-{000..00.tar", "braces"),
         ("set/a-000.tar::set", "twice"),
         ("gopher://host/x.tar", "gopher"),
+        ("hub/", "folders there, tables, train"),  # a DatasetDict
+        ("hub/tables", r"\*test\*.csv"),
     ],
 )
 def test_expand_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str, named: str) -> None:
     monkeypatch.chdir(folder)
+    for file in ("hub/train/data-0.arrow", "hub/tables/test.csv", "hub/tables/train-0.csv"):
+        Path(file).parent.mkdir(parents=True, exist_ok=True)
+        Path(file).touch()
     with pytest.raises(DataError, match=named):
         expand(urls)
 

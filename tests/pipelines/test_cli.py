@@ -141,7 +141,7 @@ def test_a_mistake_ends_a_script_with_one_line(monkeypatch: pytest.MonkeyPatch) 
         runpy.run_path(str(ROOT / "pipelines" / "visualcse.py"), run_name="__main__")
 
 
-@pytest.mark.parametrize("script", ["pipelines/visualcse.py", "pipelines/evaluate.py"])
+@pytest.mark.parametrize("script", ["pipelines/visualcse.py", "pipelines/evaluate.py", "pipelines/run.py"])
 def test_help_into_a_pipe_that_is_closed_ends_quietly(script: str) -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -150,11 +150,15 @@ def test_help_into_a_pipe_that_is_closed_ends_quietly(script: str) -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize(("best_step", "best_score", "said"), [(0, 41.0, True), (2, 41.0, False), (2, None, False)])
+@pytest.mark.parametrize(
+    ("best_step", "best_score", "after", "said"),
+    [(0, 41.0, 41.0, True), (2, 41.0, 42.0, False), (2, None, 42.0, False), (2, None, 41.0, True)],
+)
 def test_a_training_that_did_not_improve_says_so(
-    best_step: int, best_score: float | None, said: bool, tmp_path: Path
+    best_step: int, best_score: float | None, after: float, said: bool, tmp_path: Path
 ) -> None:
-    summary = {"before": {}, "after": {}, "export": str(tmp_path), "steps": 2, "train_seconds": 1.0, "skipped": {}}
+    scores = {when: {"lee": {"spearman": score, "loss": -score}} for when, score in {"before": 41.0, "after": after}.items()}
+    summary = scores | {"export": str(tmp_path), "steps": 2, "train_seconds": 1.0, "skipped": {}}
     summary |= {"best_step": best_step, "best_score": best_score, "mlflow_run_id": "x", "tracking_uri": "y"}
     assert ("warning: training did not improve" in report(summary)) is said
 

@@ -1,54 +1,79 @@
-"""The README's way on a fresh machine, one line after the other: a run, then Ray as a service and a job."""
+"""The README's commands on a fresh machine, one after the other, in a home that is empty."""
 
 from __future__ import annotations
 
+import gzip
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from tests.cluster.servers import RAY, RayHead
+from tests.test_docs_commands import commands
 
 ROOT = Path(__file__).resolve().parents[2]
 ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
+SHORT = "--run.max_steps 2"
+STAND_INS = {
+    "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without what it installs
+    "make test": "true",
+    "google-bert/bert-base-uncased": "models/small-bert-en",
+    "--data SentEval/data/downstream --tasks sts transfer": "--tasks lee",
+    "--trials 16": f"--trials 1 {SHORT}",
+    "photos/\n": f"photos/ {SHORT}\n",
+    "--run.output ": f"{SHORT} --run.output ",
+    "ray job": f"{RAY} job",
+}
+"""What is run for what a reader has and a test has not, or not the time for."""
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
-def test_a_run_then_ray_start_then_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In an empty home. The run starts Ray by itself; a token that it left there would close the cluster that follows."""
+def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run starts Ray by itself; a token that it left in the home would close the cluster that follows. A job whose model
+    would go with Ray's copy of the folder is refused."""
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     for room in ROOMS:
         shutil.copytree(ROOT / room, clone / room, ignore=shutil.ignore_patterns("__pycache__"))
+    lines = "".join(f"Sentence {number} of a reader's own {number % 7} pages.\n" for number in range(400))
+    (clone / "sentences.txt").write_text(lines)
+    (clone / "sentences.txt.gz").write_bytes(gzip.compress(lines.encode()))
+    for number in range(60):
+        photo = clone / "photos" / ("cats", "dogs")[number % 2] / f"{number}.png"
+        photo.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.random.default_rng(number).integers(0, 255, (70, 100, 3), dtype=np.uint8)).save(photo)
     for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_ADDRESS", "PYTHONPATH", "MLFLOW_TRACKING_URI", "MULTICSE_STORAGE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("HOME", str(home))
     head = RayHead()
     del head.env["RAY_AUTH_MODE"]
 
-    def run(*command: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(command, cwd=clone, env=head.env_for_jobs, capture_output=True, text=True)
+    def run(command: str) -> subprocess.CompletedProcess[str]:
+        for what, instead in STAND_INS.items():
+            command = f"{command}\n".replace(what, instead).strip()
+        return subprocess.run(["bash", "-c", command], cwd=clone, env=head.env_for_jobs, capture_output=True, text=True)
 
-    demo = run(sys.executable, "pipelines/visualcse.py", "smoke", "--run.max_steps", "2")
-    assert demo.returncode == 0, demo.stderr[-3000:]
-    assert not (home / ".ray" / "auth_token").exists()
-
-    script = ("python", "pipelines/visualcse.py", "smoke", "--run.max_steps", "2")
-    head.start()
+    said = ""
     try:
-        job = (RAY, "job", "submit", "--working-dir", ".", "--", *script)
-        lost = run(*job)
-        said = lost.stdout + lost.stderr
-        assert lost.returncode == 1 and "--run.output " in said and "--run.tracking_uri " in said, said[-3000:]
-        done = run(*job, "--run.output", f"{clone}/runs/job", "--run.tracking_uri", f"sqlite:///{clone}/mlflow.db")
+        for command in commands((ROOT / "README.md").read_text()):
+            if command == "ray start --head":
+                assert not (home / ".ray" / "auth_token").exists()
+                head.start()
+                continue
+            if command.startswith("ray job"):
+                lost = run(f"{command.partition(' --run.output')[0]} smoke")
+                assert lost.returncode == 1, lost.stdout[-3000:]
+                assert all(f"--run.{name} " in lost.stdout + lost.stderr for name in ("output", "tracking_uri"))
+            done = run(command)
+            said = done.stdout
+            assert done.returncode == 0, f"{command}\n{said[-3000:]}{done.stderr[-3000:]}"
     finally:
         head.kill()
-    assert done.returncode == 0, (done.stdout + done.stderr)[-3000:]
-    assert (clone / "runs" / "job" / "export" / "model.safetensors").exists()
-    assert re.search(rf"^model +{clone}/runs/job/export ", done.stdout, re.MULTILINE)
-    assert f"mlflow ui --backend-store-uri sqlite:///{clone}/mlflow.db" in done.stdout
-    assert (clone / "mlflow.db").exists()
+    assert re.search(rf"^model +{clone}/runs/job/export ", said, re.MULTILINE)
+    assert f"mlflow ui --backend-store-uri sqlite:///{clone}/mlflow.db" in said and (clone / "mlflow.db").exists()
+    assert (clone / "runs" / "visualcse" / "mine" / "export" / "model.safetensors").exists()

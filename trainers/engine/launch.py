@@ -129,8 +129,8 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         if recipe.run.workers:
             with opening(recipe, experiment_of(recipe)):
                 start_ray(recipe)
+                stop.listen()
             check(recipe, *capacity())
-            stop.listen()
         with held(output.folder), leased(output.store):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary

@@ -33,9 +33,11 @@ class Stop:
             self.listen()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, _: object, error: object, trace: object) -> None:
         for number, handler in self._before.items():
             signal.signal(number, handler or signal.SIG_DFL)  # none: not Python's
+        if isinstance(error, SystemExit) and error.code == signal.SIGTERM:  # Ray's answer to it, before `listen` came again
+            raise Interrupted(128 + signal.SIGTERM) from None
 
     def listen(self) -> None:
         """Take the signals, again after a library took them."""

@@ -16,7 +16,7 @@ from trainers.engine import launch
 from trainers.engine.launch import fit
 from trainers.engine.lease import held
 from trainers.engine.loop import Engine
-from trainers.engine.stop import Interrupted
+from trainers.engine.stop import Interrupted, Stop
 from trainers.method import Method
 from trainers.recipe import Recipe, RecipeError
 
@@ -165,9 +165,16 @@ def test_a_signal_ends_a_run_after_its_step(
     assert begun == [5] and runs(recipe) == {summary["mlflow_run_id"]: "FINISHED"}
 
 
+def test_ray_s_own_answer_to_sigterm_is_ours() -> None:
+    with pytest.raises(SystemExit) as ended, Stop():
+        sys.exit(signal.SIGTERM)
+    assert ended.value.code == 143
+
+
 def test_a_second_signal_ends_at_once() -> None:
     program = """
 import os, signal, time
+from trainers.engine.stop import Stop
 from trainers.engine.stop import Stop
 with Stop() as stop, stop.patient():
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -24,6 +24,7 @@ from data.window import Chunk, Skipped, WindowReader, batches, read_blocks
 
 SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many
 ROUND = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
+ENDING = 5.0  # seconds that a reader's thread has for the batch that it is at when it is told to stop
 
 
 def _ray_chunks(plan: list[Window], reader: WindowReader, cpus: float, world_size: int) -> Iterator[Chunk]:
@@ -166,7 +167,8 @@ class Reader:
                     return
                 yield value
 
-        threading.Thread(target=work, name=f"stream-{self.name}", daemon=True).start()
+        self._thread = threading.Thread(target=work, name=f"stream-{self.name}", daemon=True)
+        self._thread.start()
         return items()
 
     def __next__(self) -> Batch:
@@ -210,9 +212,10 @@ class Reader:
         return self.config.on_device(batch.to(device), generator)
 
     def close(self) -> None:
-        """Stop reading."""
+        """Stop reading. A thread that still works in torch or a tokenizer when Python ends would abort the process."""
         self._stop.set()
         self._source.close()  # type: ignore[attr-defined]  # a generator, as above
+        self._thread.join(ENDING)
 
 
 def _cause(error: BaseException) -> BaseException:

@@ -20,7 +20,8 @@ import tyro
 from PIL import Image
 
 from data.errors import DataError
-from data.pack import files_of, folder_files, text_lines
+from data.named_rows import kind as kind_of
+from data.pack import files_of, folder_files, table_rows, text_lines
 from data.shard_writer import Draft, Drafts, Output, pack
 from data.shards import RawSample, ShardSet, read
 from data.streams import decode
@@ -32,6 +33,8 @@ FILE = "mine.json"
 """The recipe, in the output folder."""
 OPTIONS = dict(zip(FILES, ("--text", "--images", "--sounds"), strict=True))
 """Kinds of streams, and what their files are given by."""
+KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
+"""Endings of tables."""
 LARGE = 384
 """Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
 SEEN = 20_000
@@ -55,7 +58,9 @@ class Arguments:
     """
 
     text: Path
-    """Sentences, one a line (.txt, .gz), or a folder of packed shards."""
+    """Sentences, one a line (.txt, .gz), a table with --column (.csv .tsv .jsonl .parquet), or a folder of packed shards."""
+    column: str | None = None
+    """Column of a table that has the sentences; one in another column is OUTER.INNER."""
     images: Path | None = None
     """Folder of pictures; its subfolders are their classes. Or a folder of packed shards."""
     sounds: Path | None = None
@@ -106,6 +111,10 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
             raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} learns from {', '.join(demo.streams)}; {fix}")
         if place is not None and not place.exists():
             raise DataError(f"{OPTIONS[kind]} {place}: there is no such file or folder")
+    table = asked.text.is_file() and kind_of(asked.text) in KINDS
+    if table != (asked.column is not None):
+        fix = "name the column of its sentences by --column" if table else "it is no table, so leave --column out"
+        raise DataError(f"--text {asked.text}: {fix}")
     if asked.dev is not None and not asked.dev.is_file():
         raise DataError(f"--dev {asked.dev}: there is no such file; give a .tsv with sentence1, sentence2 and score")
     try:
@@ -251,7 +260,8 @@ def _fingerprint(place: Path, asked: Arguments) -> str:
     """Eight letters that change with the names, sizes and times of the files below a place."""
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
-    return hashlib.sha256(json.dumps([state, place == asked.text and asked.dev is None]).encode()).hexdigest()[:8]
+    text = place == asked.text and [asked.dev is None, asked.column]
+    return hashlib.sha256(json.dumps([state, text]).encode()).hexdigest()[:8]
 
 
 def _halves(folder: Path, asked: Arguments, part: str) -> Path:
@@ -260,22 +270,23 @@ def _halves(folder: Path, asked: Arguments, part: str) -> Path:
 
 def _kept(asked: Arguments, folder: Path) -> Drafts:
     """The sentences but for those held out, of which pairs are written: halves of one sentence, and of two."""
-    there = sum(1 for _ in _sentences(asked.text))
+    there = sum(1 for _ in _sentences(asked))
     if asked.dev is not None or there // HELD_OUT < FEWEST_HELD_OUT:
-        return _sentences(asked.text)
-    apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked.text), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
+        return _sentences(asked)
+    apart = [draft.fields["txt"].decode() for draft in islice(_sentences(asked), 0, HELD_OUT * MOST_HELD_OUT, HELD_OUT)]
     for part, texts in {"dev": apart[::2], "test": apart[1::2]}.items():
         cut = [_cut(" ".join(text.split())) for text in texts]
         pairs = [(first, cut[place - other][1], 1 - other) for place, (first, _) in enumerate(cut) for other in (0, 1)]
         lines = ["sentence1\tsentence2\tscore", *("\t".join(map(str, pair)) for pair in pairs)]
         folder.mkdir(parents=True, exist_ok=True)
         _halves(folder, asked, part).write_text("\n".join(lines) + "\n", encoding="utf-8")
-    kept = enumerate(_sentences(asked.text))
+    kept = enumerate(_sentences(asked))
     return (draft for number, draft in kept if number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT)
 
 
-def _sentences(file: Path) -> Iterator[Draft]:
-    return (draft for draft in text_lines([file]) if draft is not None)
+def _sentences(asked: Arguments) -> Iterator[Draft]:
+    drafts = table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
+    return (draft for draft in drafts if draft is not None)
 
 
 def _cut(text: str) -> tuple[str, str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 import soundfile
 from PIL import Image
 
+from data.errors import DataError
 from data.shards import ShardSet
 from data.streams.text import TextStream
 from evaluation.registry import make_tasks
@@ -87,6 +90,19 @@ def _texts(recipe: Recipe) -> list[str]:
 def test_pictures_without_folders_have_no_classes(files: Path) -> None:
     settings = chosen(visualcse, "--text", "sentences.txt", "--images", "flat").flat()
     assert (settings["method.image.loss"], settings["streams.image.label"]) == ("simclr", None)
+
+
+def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
+    lines = Path("sentences.txt").read_text().split("\n")
+    Path("table.csv").write_text("id;said\n" + "\n".join(f"{number};{line}" for number, line in enumerate(lines)))
+    rows = [json.dumps({"id": number, "what": {"said": line}}) for number, line in enumerate(lines)]
+    Path("table.jsonl.gz").write_bytes(gzip.compress("\n".join(rows).encode()))
+    trained = _texts(chosen(simcse, "--text", "sentences.txt"))
+    assert _texts(chosen(simcse, "--text", "table.csv", "--column", "said")) == trained
+    assert _texts(chosen(simcse, "--text", "table.jsonl.gz", "--column", "what.said")) == trained
+    for given in (("table.csv",), ("sentences.txt", "--column", "said")):
+        with pytest.raises(DataError, match="--column"):
+            chosen(simcse, "--text", *given)
 
 
 def test_a_folder_of_packed_shards_is_read_as_it_is(files: Path) -> None:

@@ -111,10 +111,12 @@ def model_card(
 
 
 def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The licences of the data, written as the Hugging Face hub writes its own: ``CC BY-SA 4.0`` is ``cc-by-sa-4.0``."""
+    """The licences of the data as the Hugging Face hub names them: ``CC BY-SA 4.0 (Wikipedia)`` is ``cc-by-sa-4.0``, and what
+    it has no identifier for is ``other-terms``, which stand in the card's table of data."""
     names = {part for row in data for part in str(row.get("licence") or "unknown").lower().split(";")}
-    dashed = {re.sub(r"[^a-z0-9.]+", "-", re.sub(r"\blicen[cs]e\b", "", name)).strip("-") for name in names}
-    return sorted(dashed)
+    plain = (re.sub(r"\(.*?\)|\blicen[cs]e\b", "", name) for name in names)
+    dashed = {re.sub(r"[^a-z0-9.]+", "-", name).strip("-") for name in plain}
+    return sorted({name if HUB_LICENCE.fullmatch(name) or name == "unknown" else "other-terms" for name in dashed})
 
 
 def _front_matter(

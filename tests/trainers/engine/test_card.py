@@ -62,13 +62,17 @@ def test_the_hub_reads_the_metadata() -> None:
 
 @pytest.mark.parametrize(
     ("written", "identifier"),
-    [("CC BY-SA 4.0", "cc-by-sa-4.0"), ("Apache License 2.0", "apache-2.0"), ("MIT; MIT", "mit"), ("free for all", None)],
+    [
+        ("CC BY-SA 4.0", "cc-by-sa-4.0"),
+        ("Apache License 2.0", "apache-2.0"),
+        ("MIT; MIT", "mit"),
+        ("CC-BY-SA-3.0 (Wikipedia)", "cc-by-sa-3.0"),
+        ("captions CC-BY-4.0; its own license", None),
+    ],
 )
 def test_a_licence_is_the_hubs_identifier_where_it_has_one(written: str, identifier: str | None) -> None:
     head, _ = split(model_card(RECIPE, [{**DATA[0], "licence": written}], NUMBERS, {}, TEXT))
-    assert head["license"] == (identifier or "other") and head.get("license_name") == (
-        None if identifier else "free-for-all"
-    )
+    assert head["license"] == (identifier or "other") and head.get("license_name") == (None if identifier else "other-terms")
 
 
 def test_numbers_data_and_use() -> None:

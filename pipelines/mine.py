@@ -47,6 +47,8 @@ HELD_OUT = 20
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
 LOOKED_AT = 500
 """Samples whose lengths and sizes decide."""
+SHORTEST = 0.1
+"""Seconds of half of the sounds."""
 SIZES = (32, 64, 96, 128, 160, 192, 224)
 
 
@@ -219,6 +221,8 @@ def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> It
     found = [decode.member_with_extension(one.fields, decode.SOUNDS, one.key) for one in samples[:50]]
     infos = [soundfile.info(BytesIO(content)) for _, content in found]
     seconds, rate = median(info.duration for info in infos), median(info.samplerate for info in infos)
+    if seconds < SHORTEST:
+        raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
     rate, bins = (16000, 128) if rate >= 16000 else (8000, 32)
     frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
     waves = [decode.audio(content, ending, rate, "sound") for ending, content in found]
@@ -229,7 +233,7 @@ def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> It
         yield (f"{place}.audio.frames", frames, f"of 10 ms; half of the sounds last {seconds:.1f} s or more")
     yield ("method.audio.path", None, "fresh patches, for these sizes")
     yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
-    yield ("method.audio.std", round(float(values.std()), 2), "the same")
+    yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "the same")
 
 
 LOOKS = {"text": _texts, "image": _images, "audio": _sounds}

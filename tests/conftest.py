@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
+ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -146,3 +149,19 @@ def recipe(place: Path, tracking_uri: str, tmp_path: Path) -> Recipe:
             tracking_uri=tracking_uri,
         ),
     )
+
+
+@pytest.fixture(scope="session")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which pip has installed the wheel, and nothing else."""
+    folder = tmp_path_factory.mktemp("wheel")
+    source = folder / "source"
+    for room in ("multicse", *ROOMS):
+        shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder], check=True)
+    (wheel,) = folder.glob("*.whl")
+    subprocess.run([*pip, "install", wheel, "--no-deps", "--no-index", "--target", folder / "site"], check=True)
+    return folder / "site"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import pickle
 import runpy
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,27 +12,10 @@ from pathlib import Path
 import pytest
 
 from models.frozen import frozen
-from tests.conftest import ROOT
+from tests.conftest import ROOMS, ROOT
 
-ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 SCRIPTS = [file for file in sorted((ROOT / "pipelines").glob("*.py")) if '__name__ == "__main__"' in file.read_text()]
 SMOKE = ("visualcse", "smoke", "--run.output", "run", "--run.tracking_uri", "sqlite:///runs.db", "--run.workers")
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which pip has installed the wheel, and nothing else."""
-    folder = tmp_path_factory.mktemp("wheel")
-    source = folder / "source"
-    for room in ("multicse", *ROOMS):
-        shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
-        shutil.copy(ROOT / name, source)
-    pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
-    subprocess.run([*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder], check=True)
-    (wheel,) = folder.glob("*.whl")
-    subprocess.run([*pip, "install", wheel, "--no-deps", "--no-index", "--target", folder / "site"], check=True)
-    return folder / "site"
 
 
 @pytest.fixture

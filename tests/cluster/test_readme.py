@@ -13,10 +13,9 @@ import pytest
 from PIL import Image
 
 from tests.cluster.servers import RAY, RayHead
+from tests.conftest import ROOMS, ROOT
 from tests.test_docs_commands import commands
 
-ROOT = Path(__file__).resolve().parents[2]
-ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 SHORT = "--run.max_steps 2"
 STAND_INS = {
     "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without what it installs

@@ -105,6 +105,13 @@ def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
             chosen(simcse, "--text", *given)
 
 
+def test_sounds_of_no_length_are_refused(files: Path) -> None:
+    for number in range(20):
+        soundfile.write(f"sounds/{number}.wav", np.zeros(80), 8000)
+    with pytest.raises(DataError, match="--sounds"):
+        chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds")
+
+
 def test_a_folder_of_packed_shards_is_read_as_it_is(files: Path) -> None:
     assert pack(["text", "sentences.txt", "--out", "shards"]) == 0
     assert Path(chosen(simcse, "--text", "shards").streams["text"].shards) == files / "shards"

@@ -111,7 +111,7 @@ def model_card(
 
 
 def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The licences of the data as the Hugging Face hub names them: ``CC BY-SA 4.0 (Wikipedia)`` is ``cc-by-sa-4.0``, and what
+    """The licences of the data as the hub names them: ``CC BY-SA 4.0 (Wikipedia)`` is ``cc-by-sa-4.0``; what
     it has no identifier for is ``other-terms``, which stand in the card's table of data."""
     names = {part for row in data for part in str(row.get("licence") or "unknown").lower().split(";")}
     plain = (re.sub(r"\(.*?\)|\blicen[cs]e\b", "", name) for name in names)

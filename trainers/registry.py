@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+import zlib
 from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
@@ -49,7 +50,13 @@ def method_config(name: str) -> type[MethodConfig]:
 
 def load_file(path: str | Path) -> ModuleType:
     """Run a Python file of the user's own, and register the methods whose settings it defines. Returns its module."""
-    return load_source(f"own_{Path(path).stem}", Path(path).read_text(encoding="utf-8"), str(path))
+    return load_source(module_of(path), Path(path).read_text(encoding="utf-8"), str(path))
+
+
+def module_of(path: str | Path) -> str:
+    """The name of the module that such a file becomes: another one for every file, as a worker has no folders to tell them
+    apart by."""
+    return f"own_{Path(path).stem}_{zlib.crc32(str(path).encode()):08x}"
 
 
 def load_source(name: str, source: str, path: str | None = None) -> ModuleType:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from trainers.registry import load_file
+from trainers.registry import load_file, module_of
 
 Callback = Callable[[int, dict[str, float], Any], object]
 """Called on rank 0 with the step, what was measured by name, and the `Engine`: its `recipe`, `method`, `steps` and
@@ -22,7 +21,7 @@ def find(name: str) -> Callback:
     where there is none.
     """
     place, _, attribute = name.rpartition(":")
-    own = f"own_{Path(place).stem}" if place.endswith(".py") else place
+    own = module_of(place) if place.endswith(".py") else place
     try:
         module = sys.modules.get(own) or (load_file(place) if own != place else importlib.import_module(place))
         found: Callback = getattr(module, attribute)

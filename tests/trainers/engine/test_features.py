@@ -225,16 +225,24 @@ def note(step, metrics, engine):
 """
 
 
-@pytest.mark.parametrize("workers", [0, 1])
-def test_a_function_of_a_users_own_file_is_told_of_steps_and_evaluations(
-    workers: int, short: Recipe, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("workers", "module"), [(0, "mine.notes"), (0, "{}/mine/notes.py"), (1, "{}/mine/notes.py")])
+def test_a_function_of_a_users_own_is_told_of_steps_and_evaluations(
+    workers: int, module: str, short: Recipe, tmp_path: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if workers:
         request.getfixturevalue("local_ray")
     monkeypatch.setattr(launch, "log_figures", lambda *_: None)
-    file, told = tmp_path / f"mine{workers}.py", tmp_path / "told.jsonl"
-    file.write_text(CALLBACK.format(place=str(told)))
-    launch.fit(changed(short, {"run.callbacks": (f"{file}:note",), "run.workers": workers, "run.cpus_per_worker": 0.5}))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    told = tmp_path / "told.jsonl"
+    Path("mine").mkdir()
+    Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
+    launch.fit(
+        changed(
+            short,
+            {"run.callbacks": (f"{module}:note".format(tmp_path),), "run.workers": workers, "run.cpus_per_worker": 0.5},
+        )
+    )
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
     assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]

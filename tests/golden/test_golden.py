@@ -4,7 +4,8 @@ A file holds all that training logged at each step, the final scores and a hash 
 to ten sentences; ``-2-workers`` in its name: two processes trained together. After a deliberate change,
 ``python -m pytest tests/golden --record-golden`` writes the files anew. An empty file is the start of a new one.
 
-Another processor or build of torch rounds differently: there the steps are compared with a tolerance, and no more.
+Another processor or build of torch rounds differently: there the steps are compared with a tolerance, and no more. Scores
+are compared up to their last digits everywhere: NumPy's sums differ in them between processors of one name.
 """
 
 from __future__ import annotations
@@ -37,6 +38,8 @@ FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
 TWO = "-2-workers"
 TOLERANCE = 1e-4  # on another machine
+# Rounding decides which of two nearly equal regions is GCLSR's maximum: its loss keeps four digits, its gradient two.
+TOLERANCES = {"gclsr": 1e-2}
 SENTENCES = [
     "A dog runs through the park.",
     "The market fell by three percent on Monday.",
@@ -71,19 +74,22 @@ def test_golden(name: str, offline: Path, monkeypatch: pytest.MonkeyPatch, pytes
         mp.spawn(_worker, args=(name,), nprocs=2)
     else:
         train(name, name)
-    found, file = golden(Path(name)), FOLDER / f"{name}.json"
+    found, file, tolerance = golden(Path(name)), FOLDER / f"{name}.json", TOLERANCES.get(name, TOLERANCE)
     if pytestconfig.getoption("record_golden"):
         file.write_text(json.dumps(found, indent=1) + "\n")
         return
     wanted = json.loads(file.read_text())
     exact = found["machine"] == wanted["machine"]
     if not exact:
-        warnings.warn(f"recorded on {wanted['machine']}: only steps are compared, within {TOLERANCE}", stacklevel=1)
+        warnings.warn(f"recorded on {wanted['machine']}: only steps are compared, within {tolerance}", stacklevel=1)
     for part in ("steps", "after", "vectors") if exact else ("steps",):
         assert found[part].keys() >= wanted[part].keys()  # a task may measure more than it did
         for what, value in wanted[part].items():
-            same = value if exact else pytest.approx(value, rel=TOLERANCE, abs=TOLERANCE)
-            assert found[part][what] == same, f"{name} goes another way, first at {what!r}"
+            if part == "after":
+                value = pytest.approx(value, rel=1e-12)
+            elif not exact:
+                value = pytest.approx(value, rel=tolerance, abs=tolerance)
+            assert found[part][what] == value, f"{name} goes another way, first at {what!r}"
 
 
 def train(paper: str, output: str) -> None:

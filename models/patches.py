@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import transformers
 from torch import Tensor, nn
 
 # Weights the VisualCSE authors use, by hidden size. Their RobertaForCL loads ViT-large whatever the encoder
@@ -20,14 +19,16 @@ class ImagePatches(nn.Module):
     """
 
     def __init__(self, hidden_size: int, image_size: int = 224, patch_size: int = 16, path: str | None = None) -> None:
+        from transformers import ViTConfig, ViTModel  # here: a third of a second, which --help need not wait for
+
         super().__init__()
         # A ViT without layers is its embedding module, with Hugging Face's initialisation and loading.
         if path is None:
-            config = transformers.ViTConfig(hidden_size=hidden_size, image_size=image_size, patch_size=patch_size)
+            config = ViTConfig(hidden_size=hidden_size, image_size=image_size, patch_size=patch_size)
             config.num_hidden_layers, config.hidden_dropout_prob = 0, 0.0
-            vit = transformers.ViTModel(config, add_pooling_layer=False)
+            vit = ViTModel(config, add_pooling_layer=False)
         else:
-            vit = transformers.ViTModel.from_pretrained(
+            vit = ViTModel.from_pretrained(
                 _vit_path(path, hidden_size),
                 num_hidden_layers=0,
                 hidden_dropout_prob=0.0,
@@ -61,8 +62,10 @@ class AudioPatches(nn.Module):
         statistics: tuple[float, float] | None = None,
         path: str | None = None,
     ) -> None:
+        from transformers import ASTModel
+
         super().__init__()
-        ast = None if path is None else transformers.ASTModel.from_pretrained(
+        ast = None if path is None else ASTModel.from_pretrained(
             path, num_hidden_layers=0, use_safetensors=True, dtype=torch.float32
         ).embeddings  # fmt: skip
         stride = (patch_size, patch_size) if ast is None else ast.patch_embeddings.projection.stride
@@ -126,8 +129,10 @@ def _vit_path(path: str, hidden_size: int) -> str:
 
 def _check_folder(setting: str, path: str, hidden_size: int, sizes: dict[str, tuple[str, int]], what: str) -> None:
     """sizes: setting of the method -> what the folder's config.json calls it, and its value here."""
+    from transformers import AutoConfig
+
     try:
-        config = transformers.AutoConfig.from_pretrained(path)
+        config = AutoConfig.from_pretrained(path)
     except OSError as error:
         raise ValueError(
             f"{setting}: {path!r} cannot be read. Give a folder with config.json and model.safetensors, or leave the "

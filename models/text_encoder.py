@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import Tensor, nn
 
 from models.adapters import merged
@@ -125,6 +124,8 @@ class TextEncoder(SentenceEncoder):
         ValueError when the folder is absent, has no safetensors, or has sentence-transformers modules that this class is
         not.
         """
+        from transformers import AutoTokenizer  # here: a third of a second, which --help need not wait for
+
         try:
             saved = read_modules(text_half(ENCODER.folder(path, weights=not scratch)))
             if not scratch:
@@ -132,7 +133,7 @@ class TextEncoder(SentenceEncoder):
             config = text_config(str(saved.folder))
             set_dropouts(config, hidden_dropout, attention_dropout)
             pooling = pooling or saved.pooling or DEFAULT_POOLING.get(config.model_type, "mean")
-            tokenizer = transformers.AutoTokenizer.from_pretrained(saved.folder)
+            tokenizer = AutoTokenizer.from_pretrained(saved.folder)
             ENCODER.refuse_wordless(path, tokenizer)
             if scratch:
                 model, head = new_model(config), Head(config.hidden_size) if pooling == "cls" else None

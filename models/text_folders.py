@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-import transformers
 from torch import Tensor, nn
 
 from models.clip_layers import init_clip_text
@@ -38,7 +37,9 @@ def text_half(folder: Path) -> Path:
 
 def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
-    config = transformers.AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
+    from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
+
+    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
     return config.text_config if config.model_type in TEXT_HALVES else config
 
 
@@ -94,13 +95,17 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
 
 
 def _half(config: PretrainedConfig) -> Any:
+    import transformers
+
     name = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
     return name and getattr(transformers, name)
 
 
 def _model_class(config: PretrainedConfig) -> Any:
     """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
-    return _half(config) or transformers.MODEL_MAPPING.get(type(config), None)
+    from transformers import MODEL_MAPPING
+
+    return _half(config) or MODEL_MAPPING.get(type(config), None)
 
 
 # ---- the transformer -------------------------------------------------------------------------------------------------
@@ -108,9 +113,11 @@ def _model_class(config: PretrainedConfig) -> Any:
 
 def new_model(config: PretrainedConfig) -> Any:
     """A model without pooler, its weights drawn from torch's random numbers; CLIP's as OpenAI draws them."""
+    from transformers import AutoModel
+
     options = {"add_pooling_layer": False} if has_pooler(config) else {}
     half = _half(config)
-    model = half(config, **options) if half else transformers.AutoModel.from_config(config, dtype=torch.float32, **options)
+    model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
     if config.model_type == "clip_text_model":
         init_clip_text(model)
     return model
@@ -122,13 +129,13 @@ def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) 
 
     Raises ValueError, about `path`, when weights are missing.
     """
+    from transformers import AutoModel
+
     pooler = pooler and has_pooler(config)
     options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
     half = _half(config)
     mapping = {r"^text_model\.": ""} if half else None
-    model, absent = ENCODER.load(
-        half or transformers.AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options
-    )
+    model, absent = ENCODER.load(half or AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options)
     head = None
     if pooler:
         if not absent and model.pooler.dense.weight.any():

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
-from transformers import ASTConfig, ClapAudioConfig
 
 from data.streams.device import spec_augment
 from data.streams.inputs import AudioInput
 from models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
+
+if TYPE_CHECKING:
+    from transformers import ClapAudioConfig
 
 # Mean and standard deviation of spectrograms, for AST: its own of AudioSet (natural log); of decibels, those of
 # environmental sounds (ESC-50's and Clotho's clips have means of -40 and -42 and deviations of 34 and 26).
@@ -82,6 +84,8 @@ class HTSATTower(AudioTower):
         return config
 
     def _new_config(self) -> ClapAudioConfig:
+        from transformers import ClapAudioConfig  # here: a third of a second, which --help need not wait for
+
         stages = len(self.depths)
         if len(self.heads) != stages:
             raise ValueError(f"method.tower.heads: {self.heads} for depths {self.depths}; give one number for each stage")
@@ -165,6 +169,8 @@ class ASTTower(AudioTower):
         if self.path is None:
             if self.width % self.heads:
                 raise ValueError(f"method.tower.heads: {self.heads} heads do not divide a width of {self.width}")
+            from transformers import ASTConfig
+
             config: Any = ASTConfig(
                 patch_size=self.patch_size,
                 frequency_stride=self.stride,

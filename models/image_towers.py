@@ -7,7 +7,6 @@ from typing import Any, ClassVar, Literal
 import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
-from transformers import CLIPVisionConfig
 
 from data.streams.inputs import ImageInput
 from models.clip_layers import init_clip_vision, last_clip_layer
@@ -42,6 +41,8 @@ class ViTTower(TowerConfig):
     """Folder or hub name of a pretrained tower; none: fresh weights."""
 
     def config(self) -> Any:
+        from transformers import CLIPVisionConfig  # here: a third of a second, which --help need not wait for
+
         if self.path is None:
             if self.input.size % self.patch_size:
                 raise ValueError(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
-from transformers import AutoConfig, PretrainedConfig
 
 from models.hub_folders import TOWER
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
 
 Modality = Literal["image", "audio"]
 Projection = Literal["linear", "mlp"]
@@ -114,6 +116,8 @@ def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
 
     Raises ValueError where there is none, of another kind of model, or with no weights but pickled ones.
     """
+    from transformers import AutoConfig
+
     folder = TOWER.folder(path, weights=False)
     try:
         config = AutoConfig.from_pretrained(folder)

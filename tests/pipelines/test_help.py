@@ -1,13 +1,15 @@
-"""Every option of every pipeline and verb is explained by a sentence."""
+"""Every option of every pipeline and verb is explained by a sentence, without a wait for what only training takes."""
 
 from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import UnionType
 from typing import Any, Union, get_args, get_origin
 from unittest import mock
@@ -58,6 +60,16 @@ def test_every_setting_is_explained(name: str) -> None:
     kinds = {tuple(make().flat()): row for row, make in recipes.items()}  # those that have other settings
     wrong = [text for row in kinds.values() for text in fragments(helps(partial(cli.parse, recipes, "", [row])))]
     assert not wrong, "\n".join(dict.fromkeys(wrong))
+
+
+def test_help_waits_for_torch_alone() -> None:
+    slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib"}
+    code = (
+        f"import sys; from pipelines import registry; list(map(registry.load, {registry.NAMES}));"
+        f"sys.exit(' '.join({slow} & set(sys.modules)))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
+    assert told.returncode == 0, told.stderr
 
 
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])

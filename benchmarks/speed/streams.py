@@ -189,7 +189,7 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
     seen["views"] = seen.pop("decode and views") - seen["decode"]
     rows = [row for row in reader.decoded(plan) if isinstance(row, dict)]
     began = time.perf_counter()
-    chunk = Chunk(columns_of(rows), [])
+    chunk = Chunk(columns_of(rows, len(rows)), [])
     stage("stack")
     reference = ray.put(chunk.to_block())
     stage("serialise")

@@ -40,7 +40,6 @@ PICKLED = (".kv", ".model", ".pkl", ".pickle")
 VECTORS, WORDS, NOTE = "vectors.npy", "words.txt", "vectors.json"
 BINARY_HEADER = 42  # bytes: two numbers of twenty digits, a blank and a line feed
 CACHE_FROM = 2**20  # bytes; smaller files are read as fast as a cache would be
-Sentences = Iterable[str] | Callable[[], Iterable[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,7 +135,7 @@ def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray,
 
 
 def train_vectors(
-    sentences: Sentences,
+    sentences: Iterable[str],
     folder: str | Path,
     *,
     split: Callable[[str], list[str]],
@@ -155,7 +154,7 @@ def train_vectors(
     rarer frequent words than word2vec's own.
 
     Args:
-        sentences: a list of texts, or a function that gives them anew.
+        sentences: the texts, which are read once.
         folder: where the vectors go, and vectors.json, which says how they were made.
         split: the words of a text, cleaned.
         seed: of the first vectors and of all draws.
@@ -166,15 +165,8 @@ def train_vectors(
         window: how many words to each side are predicted, at most.
         sample: words that are a larger share of the text than this are passed over more often the more frequent they are.
 
-    Raises DataError when there is no sentence with a word, no word occurs `min_count` times, `sentences` can be read only
-    once, or a number is below 1.
+    Raises DataError when there is no sentence with a word, or no word occurs `min_count` times.
     """
-    settings = {"dim": dim, "epochs": epochs, "min_count": min_count, "window": window}
-    for name, value in settings.items():
-        if value < 1:
-            raise DataError(f"word vectors: {name} is {value}; at least 1 is allowed")
-    if not callable(sentences) and iter(sentences) is sentences:
-        raise DataError("word vectors: the sentences can be read only once; give a list, or a function that gives them anew")
     import gensim
     from gensim.models import Word2Vec
     from gensim.models.word2vec import LineSentence
@@ -184,7 +176,7 @@ def train_vectors(
         # Every pass reads the split words from a file: sentences may come from far away, and need not be split twenty times.
         file, count, words = Path(place) / "words.txt", 0, 0
         with file.open("w", encoding="utf-8") as lines:
-            for found in map(split, sentences() if callable(sentences) else sentences):
+            for found in map(split, sentences):
                 if found:
                     count, words = count + 1, words + len(found)
                     lines.write(" ".join(found) + "\n")
@@ -199,9 +191,16 @@ def train_vectors(
             )
         sizes = {"sentences": count, "words": words, "vocabulary": len(model.wv)}
         model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
-    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
-    note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
-    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
+    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, "dim": dim, "epochs": epochs}
+    note |= {
+        "min_count": min_count,
+        "window": window,
+        "negative": int(model.negative),
+        "sample": sample,
+        "seed": seed,
+        **sizes,
+    }
+    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note | sizes)
 
 
 # ------------------------------------------------------------------------------------------------------ folders and cache

@@ -90,41 +90,6 @@ def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
     return total * rank // world_size, total * (rank + 1) // world_size
 
 
-def pass_windows(
-    counts: Sequence[int],
-    *,
-    seed: int,
-    stream: str,
-    pass_: int,
-    rank: int,
-    world_size: int,
-    window: int,
-    first: int = 0,
-    shuffle: bool = True,
-) -> Iterator[Window]:
-    """Windows of one rank in one pass, from window number `first` on.
-
-    Args:
-        counts: samples of every shard.
-        seed, stream: the run's seed and the stream's name; streams of one run have orders of their own.
-        pass_: which pass, from 0.
-        rank, world_size: which part of the pass.
-        window: samples shuffled together; the last window of a pass may be smaller.
-        first: window to begin with.
-        shuffle: off: shards and samples in file order.
-
-    Raises:
-        DataError: fewer samples than ranks.
-    """
-    order, ends = _laid_out(counts, seed, stream, pass_, shuffle)
-    begin, end = segment(ends[-1], rank, world_size)
-    size = end - begin
-    for number in range(first, -(-size // window)):
-        ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
-        seed_here = seed_of(seed, stream, "window", pass_, rank, number) if shuffle else None
-        yield Window(pass_, number, pass_ * size + number * window, tuple(ranges), seed_here)
-
-
 def _laid_out(counts: Sequence[int], seed: int, stream: str, pass_: int, shuffle: bool) -> tuple[Sequence[int], list[int]]:
     """The order in which a pass visits the shards, on which all ranks agree, and how many samples are before each."""
     order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
@@ -158,34 +123,32 @@ def windows(
     """A rank's endless stream, pass after pass, from ordinal `start` on; found in time that does not depend on `start`.
 
     Args:
+        counts: samples of every shard.
+        seed, stream: the run's seed and the stream's name; streams of one run have orders of their own.
+        rank, world_size: which part of every pass.
+        window: samples shuffled together; the last window of a pass may be smaller.
         start: ordinal of the first sample wanted (what a checkpoint remembers); picks before it are cut off.
         samples: end with the window in which at least this many samples have been planned; none: never end.
+        shuffle: off: shards and samples in file order.
 
-    The other arguments and the errors are those of `pass_windows`.
+    Raises:
+        DataError: fewer samples than ranks.
     """
     begin, end = segment(sum(counts), rank, world_size)
     size, planned = end - begin, 0
-    if samples is not None and samples <= 0:
-        return
     for pass_ in count(start // size):
-        skip = max(0, start - pass_ * size)
-        plan = pass_windows(
-            counts,
-            seed=seed,
-            stream=stream,
-            pass_=pass_,
-            rank=rank,
-            world_size=world_size,
-            window=window,
-            first=skip // window,
-            shuffle=shuffle,
-        )
-        for whole in plan:
-            cut = max(0, start - whole.start)
-            yield Window(whole.pass_, whole.number, whole.start + cut, whole.ranges, whole.seed, cut)
-            planned += len(whole) - cut
+        order, ends = _laid_out(counts, seed, stream, pass_, shuffle)
+        first = max(0, start - pass_ * size) // window
+        for number in range(first, -(-size // window)):
             if samples is not None and planned >= samples:
                 return
+            ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
+            ordinal = pass_ * size + number * window
+            cut = max(0, start - ordinal)
+            seed_here = seed_of(seed, stream, "window", pass_, rank, number) if shuffle else None
+            made = Window(pass_, number, ordinal + cut, tuple(ranges), seed_here, cut)
+            planned += len(made)
+            yield made
 
 
 def mixed_windows(

@@ -11,6 +11,7 @@ from functools import lru_cache
 from fsspec.implementations.local import LocalFileSystem
 
 from data.cache import cache_folder
+from data.errors import DataError
 from data.shard_urls import filesystem, parted
 
 MANIFEST = "dataset.json"
@@ -52,10 +53,13 @@ def difference(shard: Shard) -> str | None:
     was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
 
     Raises:
-        OSError: it cannot be read.
+        DataError: it cannot be read.
     """
     fs, path = filesystem(shard.url)
-    return _difference(shard, str(fs.checksum(path)))
+    try:
+        return _difference(shard, str(fs.checksum(path)))
+    except OSError as error:
+        raise DataError(f"{shard.url} cannot be read: {error}") from None  # whose text may be the URL with its password
 
 
 @lru_cache(maxsize=4096)
@@ -69,8 +73,7 @@ def _difference(shard: Shard, checksum: str) -> str | None:
     stamp = cache_folder() / "shards" / hashlib.sha256(f"{shard.url} {checksum} {shard.sha256}".encode()).hexdigest()[:32]
     if stamp.exists():
         return None
-    with open(path, "rb") as file:
-        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    _, digest = size_and_sha256(shard.url)
     if digest != shard.sha256:
         return (
             f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., there "

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import json
 import os
 import re
@@ -31,6 +30,7 @@ from tqdm import tqdm
 
 from data.errors import DataError
 from data.order import permutation, seed_of
+from data.shard_hashes import size_and_sha256
 from data.shards import MANIFEST, WIDS_KIND, read_manifest
 from data.tables import KEY
 
@@ -334,9 +334,7 @@ def _sample(draft: Draft, position: int, files: Files | None, numbers: Mapping[s
 
 def _write_shard(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> dict[str, Any]:
     names, count = (_write_rows if path.suffix == ".parquet" else _write_tar)(path, samples)
-    with path.open("rb") as written:
-        digest = hashlib.file_digest(written, "sha256").hexdigest()
-    size = path.stat().st_size
+    size, digest = size_and_sha256(str(path))
     return {"url": path.name, "nsamples": count, "filesize": size, "sha256": digest, "fields": sorted(names)}
 
 

@@ -379,11 +379,7 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
 
 
 def _read_rows(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
-    try:
-        wrong = difference(shard)
-    except OSError as error:
-        raise DataError(f"{shard.url} cannot be read: {error}") from None  # see above
-    if wrong is not None:
+    if (wrong := difference(shard)) is not None:
         yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
         return
     for key, found in tables.read(shard.url, indexes):

@@ -12,15 +12,16 @@ from __future__ import annotations
 
 import gzip
 import hashlib
+import io
 import json
 import logging
 import shutil
 import sys
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +39,7 @@ SUFFIXES = (*TEXT, *BINARY)  # each also with .gz after it
 PICKLED = (".kv", ".model", ".pkl", ".pickle")
 VECTORS, WORDS, NOTE = "vectors.npy", "words.txt", "vectors.json"
 BINARY_HEADER = 42  # bytes: two numbers of twenty digits, a blank and a line feed
-GZIP_MOST = 1032  # times that gzip makes a file smaller, at most
 CACHE_FROM = 2**20  # bytes; smaller files are read as fast as a cache would be
-Sentences = Iterable[str] | Callable[[], Iterable[str]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,7 +82,7 @@ def open_vectors(path: str | Path) -> Vectors:
     """The vectors of a word2vec or GloVe file, or of a folder that `write_vectors` or `train_vectors` made.
 
     Text (.txt, .vec, with or without the header line) or word2vec's binary form (.bin), each also with .gz. A file is read
-    by gensim once and then memory-mapped from the cache, until its size or date changes; one below 1 MiB is simply read.
+    once and then memory-mapped from the cache, until its size or date changes; one below 1 MiB is simply read.
     Where the cache cannot be written there is a warning and the vectors are held in memory.
 
     Raises DataError for a missing, broken or pickled file, naming the line where that can be found, and for a folder
@@ -136,7 +135,7 @@ def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray,
 
 
 def train_vectors(
-    sentences: Sentences,
+    sentences: Iterable[str],
     folder: str | Path,
     *,
     split: Callable[[str], list[str]],
@@ -155,7 +154,7 @@ def train_vectors(
     rarer frequent words than word2vec's own.
 
     Args:
-        sentences: a list of texts, or a function that gives them anew.
+        sentences: the texts, which are read once.
         folder: where the vectors go, and vectors.json, which says how they were made.
         split: the words of a text, cleaned.
         seed: of the first vectors and of all draws.
@@ -166,15 +165,8 @@ def train_vectors(
         window: how many words to each side are predicted, at most.
         sample: words that are a larger share of the text than this are passed over more often the more frequent they are.
 
-    Raises DataError when there is no sentence with a word, no word occurs `min_count` times, `sentences` can be read only
-    once, or a number is below 1.
+    Raises DataError when there is no sentence with a word, or no word occurs `min_count` times.
     """
-    settings = {"dim": dim, "epochs": epochs, "min_count": min_count, "window": window}
-    for name, value in settings.items():
-        if value < 1:
-            raise DataError(f"word vectors: {name} is {value}; at least 1 is allowed")
-    if not callable(sentences) and iter(sentences) is sentences:
-        raise DataError("word vectors: the sentences can be read only once; give a list, or a function that gives them anew")
     import gensim
     from gensim.models import Word2Vec
     from gensim.models.word2vec import LineSentence
@@ -184,7 +176,7 @@ def train_vectors(
         # Every pass reads the split words from a file: sentences may come from far away, and need not be split twenty times.
         file, count, words = Path(place) / "words.txt", 0, 0
         with file.open("w", encoding="utf-8") as lines:
-            for found in map(split, sentences() if callable(sentences) else sentences):
+            for found in map(split, sentences):
                 if found:
                     count, words = count + 1, words + len(found)
                     lines.write(" ".join(found) + "\n")
@@ -199,9 +191,16 @@ def train_vectors(
             )
         sizes = {"sentences": count, "words": words, "vocabulary": len(model.wv)}
         model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
-    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
-    note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
-    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
+    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, "dim": dim, "epochs": epochs}
+    note |= {
+        "min_count": min_count,
+        "window": window,
+        "negative": int(model.negative),
+        "sample": sample,
+        "seed": seed,
+        **sizes,
+    }
+    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note | sizes)
 
 
 # ------------------------------------------------------------------------------------------------------ folders and cache
@@ -281,36 +280,66 @@ def _check(path: Path) -> None:
 
 def _read(path: Path) -> tuple[list[str], np.ndarray]:
     """Words, and their vectors (V, d) float32."""
-    from gensim.models import KeyedVectors
-
-    binary = _kind(path) in BINARY
     try:
-        header = _header(path, binary)
-        lines = None if binary else _count_lines(path)
-        loaded = KeyedVectors.load_word2vec_format(str(path), binary=binary, no_header=header is None)
+        words, vectors = (_read_binary if _kind(path) in BINARY else _read_text)(path)
     except DataError:
         raise
-    except (ValueError, TypeError, EOFError, OSError, AssertionError, zlib.error, MemoryError, OverflowError) as error:
-        where = "" if binary else _first_bad_line(path)
-        raise DataError(f"{path}{where}: not a word-vector file that gensim reads: {error}") from error
-    words = list(loaded.key_to_index)  # index_to_key ends in None where words are there twice
-    vectors = np.asarray(loaded.vectors, dtype=np.float32)[: len(words)]
-    if not len(vectors) or not vectors.shape[1]:
+    except (ValueError, EOFError, OSError, zlib.error, MemoryError) as error:
+        raise DataError(f"{path} is no word-vector file, or damaged: {error}") from error
+    if not vectors.size:
         raise DataError(f"{path} holds no word vector")
-    if header is not None and lines is not None and lines > header[0] + 1:
-        raise DataError(f"{path} has {lines:,} lines, and its first announces {header[0]:,} words; correct or remove it")
-    if binary and header is not None and path.suffix != ".gz" and len(words) == header[0]:
-        # Some writers end every row with a line feed.
-        held = sum(len(word.encode()) for word in words) + len(words) * (2 + 4 * vectors.shape[1]) + BINARY_HEADER
-        if path.stat().st_size > held:
-            raise DataError(f"{path} has more bytes than the {len(words):,} words take that it announces; fetch it again")
     _refuse_non_finite(path, words, vectors)
-    # gensim spreads a line of a single number over all dimensions. Reading every line again is for doubtful files only.
-    if not binary and vectors.shape[1] > 1 and (vectors == vectors[:, :1]).all(axis=1).any():
-        where = _first_bad_line(path)
-        if where:
-            raise DataError(f"{path}{where}")
     return _tidy(words, vectors)
+
+
+def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
+    """A word and its numbers a line; word2vec's first line says how many lines and numbers there are, GloVe has none."""
+    lines = sum(1 for _ in _lines(path))
+    announced, vectors = lines, np.empty((0, 0), np.float32)
+    words: list[str] = []
+    for number, line in enumerate(_lines(path), 1):
+        word, *numbers = line.rstrip().split(b" ")
+        if number == 1:
+            header = word.isdigit() and len(numbers) == 1 and numbers[0].isdigit()
+            vectors = np.empty((lines - header, int(numbers[0]) if header else len(numbers)), np.float32)
+            if header:
+                announced = int(word) + 1
+                continue
+        if len(numbers) != vectors.shape[1]:
+            raise DataError(
+                f"{path}, line {number} has {len(numbers)} numbers after the word; {vectors.shape[1]} are expected"
+            )
+        try:
+            vectors[len(words)] = numbers
+            words.append(word.decode())
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: {error}") from error
+    if announced != lines:
+        raise DataError(f"{path} has {lines:,} lines, and its first announces {announced - 1:,} words; correct or remove it")
+    return words, vectors
+
+
+def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:
+    """word2vec's form: a line with the numbers of words and dimensions; then words, each with a blank and floats."""
+    with _open(path) as file:
+        first = file.readline(BINARY_HEADER).split()
+        if len(first) != 2 or not all(part.isdigit() for part in first):
+            raise DataError(f"{path} does not begin with the numbers of its words and dimensions, as word2vec's form does")
+        vectors = np.empty(tuple(map(int, first)), np.float32)  # memory is taken as rows are written
+        words: list[str] = []
+        for row in vectors:
+            word = bytearray()
+            while (letter := file.read(1)) != b" ":
+                word += letter
+                if not letter or len(word) > limits.NAME:
+                    raise DataError(
+                        f"{path} ends, or is damaged, after {len(words):,} of the {len(vectors):,} words it announces"
+                    )
+            row[:] = np.frombuffer(file.read(row.nbytes), "<f4", len(row))
+            words.append(word.lstrip(b"\n").decode())  # some writers end every row with a line feed
+        if file.read(2).strip(b"\n"):
+            raise DataError(f"{path} has more bytes than the {len(words):,} words take that it announces; fetch it again")
+    return words, vectors
 
 
 def _refuse_non_finite(path: Path, words: Sequence[str], vectors: np.ndarray) -> None:
@@ -331,64 +360,14 @@ def _tidy(words: Sequence[str], vectors: np.ndarray) -> tuple[list[str], np.ndar
     return [words[row] for row in keep], vectors[keep]
 
 
-def _open(path: Path) -> Any:
-    return gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb")
+def _open(path: Path) -> io.BufferedReader:
+    return io.BufferedReader(gzip.open(path, "rb")) if path.suffix == ".gz" else path.open("rb")
 
 
-def _header(path: Path, binary: bool) -> tuple[int, int] | None:
-    """How many words and dimensions the first line announces, as word2vec's forms do; GloVe's does not.
-
-    Raises DataError where they cannot be in a file of this size, before memory is taken for them.
-    """
-    with _open(path) as file:
-        first = file.readline(BINARY_HEADER if binary else limits.LINE).split()
-    if not _two_numbers(first):
-        if binary:
-            raise DataError(f"{path} does not begin with the numbers of its words and dimensions, as word2vec's form does")
-        return None
-    words, dim = map(int, first)
-    least, size = words * dim * (4 if binary else 2), path.stat().st_size * (GZIP_MOST if path.suffix == ".gz" else 1)
-    if not words or not dim or least > size:
-        raise DataError(
-            f"{path} announces {words:,} words of {dim:,} numbers, which take {least:,} bytes or more, and the file has at "
-            f"most {size:,}; fetch it again, or correct its first line"
-        )
-    return words, dim
-
-
-def _two_numbers(parts: list[bytes]) -> bool:
-    return len(parts) == 2 and all(part.isdigit() and len(part) < 20 for part in parts)
-
-
-def _count_lines(path: Path) -> int:
+def _lines(path: Path) -> Iterator[bytes]:
     """Lines of a text file; DataError for one too long to be a word and its vector."""
-    lines = begun = 0
     with _open(path) as file:
-        while chunk := file.read(2**20):
-            lines += chunk.count(b"\n")
-            begun = len(chunk) - 1 - chunk.rfind(b"\n") if b"\n" in chunk else begun + len(chunk)
-            if begun > limits.LINE:
-                raise DataError(f"{path}, line {lines + 1} has {limits.over('LINE', 'more bytes', limits.LINE)}")
-    return lines + bool(begun)
-
-
-def _first_bad_line(path: Path) -> str:
-    """``, line 7 has 299 numbers after the word; 300 are expected`` when a line is the fault."""
-    try:
-        with _open(path) as file:
-            width = None
-            for number, line in enumerate(file, 1):
-                parts = line.rstrip().split(b" ")
-                if number == 1 and _two_numbers(parts):
-                    width = int(parts[1])
-                    continue
-                width = width if width is not None else len(parts) - 1
-                if len(parts) - 1 != width:
-                    return f", line {number} has {len(parts) - 1} numbers after the word; {width} are expected"
-                for part in parts[1:]:
-                    float(part)
-    except ValueError:
-        return f", line {number} holds {part.decode(errors='replace')!r} where a number is expected"
-    except (EOFError, OSError, zlib.error):
-        return ", which cannot be read to its end"
-    return ""
+        for number, line in enumerate(iter(partial(file.readline, limits.LINE + 1), b""), 1):
+            if len(line) > limits.LINE:
+                raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more bytes', limits.LINE)}")
+            yield line

@@ -50,17 +50,15 @@ def summary(values: Sequence[float] | np.ndarray) -> Summary:
     return Summary(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None, len(x))
 
 
-def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> TTest:
-    """Unpaired t test with pooled variance: the test of NonLing-CSE's Table 3, over seeds.
+def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, pooled: bool = True) -> TTest:
+    """Unpaired t test with pooled variance: the test of NonLing-CSE's Table 3, over seeds. Without, it is Welch's, which
+    does not take the two variances for equal.
 
     Raises EvaluationError for fewer than 2 values on a side, a value that is not finite, and no variance on both sides.
     """
-    return _t_test(a, b, pooled=True)
-
-
-def welch_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray) -> TTest:
-    """Unpaired t test that does not take the two variances for equal; errors as `student_t`."""
-    return _t_test(a, b, pooled=False)
+    x, y = _values("a", a), _values("b", b)
+    _check_varies(x, y)
+    return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x, equal_var=pooled))
 
 
 def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
@@ -68,12 +66,6 @@ def one_sample_t(value: float, b: Sequence[float] | np.ndarray) -> TTest:
     y = _values("b", b)
     _check_varies(y)
     return _result(float(y.mean()) - value, scipy.stats.ttest_1samp(y, value), value)
-
-
-def _t_test(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, pooled: bool) -> TTest:
-    x, y = _values("a", a), _values("b", b)
-    _check_varies(x, y)
-    return _result(float(y.mean() - x.mean()), scipy.stats.ttest_ind(y, x, equal_var=pooled))
 
 
 def _check_varies(*sides: np.ndarray) -> None:

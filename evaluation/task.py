@@ -16,7 +16,8 @@ class Encoder(Protocol):
     """Anything that turns items into vectors: a folder, a model in training, a baseline.
 
     Items are texts; decoded RGB images, uint8 (H, W, 3), with modality "image"; `Sound`s with modality "audio". An encoder
-    that was trained contrastively may have a `logit_scale`, the factor before cosines in its loss (see `logit_scale_of`).
+    that was trained contrastively may have a `logit_scale`, the factor before cosines in its loss (CLIP's exp of its
+    parameter).
     """
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
@@ -100,11 +101,6 @@ def unit(vectors: np.ndarray) -> np.ndarray:
     return np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > 0)
 
 
-def logit_scale_of(encoder: Encoder) -> float | None:
-    """The factor before cosines in the encoder's contrastive loss (CLIP's exp of its parameter); None: it has none."""
-    return getattr(encoder, "logit_scale", None)
-
-
 class Encoded:
     """Texts that were encoded already, as an encoder: looks rows up, and asks `encoder` for what it does not hold."""
 
@@ -116,8 +112,8 @@ class Encoded:
 
     @property
     def logit_scale(self) -> float | None:
-        """That of the encoder."""
-        return logit_scale_of(self.encoder)
+        """That of the encoder; None: it has none."""
+        return getattr(self.encoder, "logit_scale", None)
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d) of N items."""

@@ -213,7 +213,7 @@ class WordEncoderConfig(AnyEncoderConfig):
         if self.vectors is None:
             log.warning("encoder.vectors is none: word vectors are trained on the run's own sentences first")
             train_vectors(
-                sentences,
+                sentences(),
                 folder / VECTORS,
                 dim=self.dim,
                 split=partial(split, letters=self.letters),

@@ -16,18 +16,28 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from data.streams.inputs import ImageInput
-from models.dual_card import card_of_dual
+from data.streams.inputs import AudioInput, ImageInput
+from models.carried_code import CARRIED, DUAL, carries_code
 from models.dual_export import save_dual
 from models.dual_module import PROJECTIONS
-from models.hub_folders import ENCODER
-from models.sentence_encoder import CardText, SentenceEncoder
+from models.hub_folders import ENCODER, languages_of
+from models.sentence_encoder import CardText, SentenceEncoder, shown
 from models.text_encoder import TOKENIZING, TextEncoder
 from models.text_folders import text_half
 from models.tower import Projection
 from models.towers import AnyTower
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
+THINGS = {"image": "pictures", "audio": "sounds"}
+ITEMS = {
+    "image": ("from PIL import Image", 'item = Image.open("dog.jpg")', "item"),
+    "audio": (
+        "import soundfile",
+        'samples, rate = soundfile.read("dog.wav")  # mono: samples (T,)',
+        '{"array": samples, "sampling_rate": rate}',
+    ),
+}
+"""How a program gets an item and what it hands over: an import, a line, an expression."""
 
 
 class DualEncoder(SentenceEncoder):
@@ -130,10 +140,10 @@ class DualEncoder(SentenceEncoder):
             return prepare_images(items, **self.input.model_dump())
         return prepare_sounds([(sound.samples, sound.rate) for sound in items], **self.input.model_dump())
 
-    @torch.no_grad()
     def stack(self) -> list[nn.Module]:
         return self.text.stack()
 
+    @torch.no_grad()
     def encode_items(self, items: Sequence[Any]) -> Tensor:
         """Unit vectors (B, d) of pictures or sounds as `prepare` takes them."""
         return self.items(self.prepare(list(items)).to(self.logit_scale.device))
@@ -160,7 +170,55 @@ class DualEncoder(SentenceEncoder):
 
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
-        return card_of_dual(self, folder)
+        modality = self.modalities[1]
+        code, things = carries_code(folder), THINGS[modality]
+        imported, opened, item = ITEMS[modality]
+        return CardText(
+            what=f"An encoder of texts and {things}: vectors of one space, whose cosine says how well a text describes one "
+            f"of the {things}, or how close two texts are.",
+            began=self._began(things),
+            usage=(
+                imported,
+                "from sentence_transformers import SentenceTransformer",
+                "",
+                f'model = SentenceTransformer("path/to/this/folder"{", trust_remote_code=True" if code else ""})',
+                opened,
+                f"items = model.encode([{item}])",
+                'texts = model.encode(["a dog", "a cat"])',
+                "print(model.similarity(items, texts))",
+            ),
+            notes=_with_code() if code else self._native(),
+            pipeline_tag="feature-extraction",
+            bases=(self.text.origin if self.text.path else None, self.tower_path),
+            languages=languages_of(self.text.path),
+        )
+
+    def _began(self, things: str) -> str:
+        text, tower = shown(self.text.origin or "unknown"), self.tower_path and shown(self.tower_path)
+        if self.text.path is None:
+            other = f" and, for {things}, the weights of `{tower}`" if tower else ""
+            return f"From random weights, with the tokenizer of `{text}`{other}, trained"
+        if tower == text:
+            return f"Trained from `{text}`"
+        return f"Trained from `{text}` and, for {things}, " + (f"`{tower}`" if tower else "random weights")
+
+    def _native(self) -> str:
+        model = "ClapModel" if isinstance(self.input, AudioInput) else "CLIPModel"
+        rate = f" Sounds must have {self.input.rate:,} samples per second." if isinstance(self.input, AudioInput) else ""
+        return (
+            f"`{model}.from_pretrained` and `AutoProcessor.from_pretrained` load the same folder.{rate} A further run takes "
+            "its text half with `--encoder.path` and the other one with `--method.tower.path`."
+        )
+
+
+def _with_code() -> str:
+    files = ", ".join(f"`{name}`" for name in CARRIED[DUAL].files)
+    return (
+        f"The folder brings Python of its own ({files}), which `trust_remote_code=True` runs: read it first if the folder "
+        "has come from somewhere else. The text half alone needs none of it: "
+        '`SentenceTransformer("path/to/this/folder/text")` gives the same vectors of texts. A further run takes the halves '
+        "with `--encoder.path .../text` and `--method.tower.path .../tower` (a ResNet begins anew)."
+    )
 
 
 def _unit(vectors: Tensor) -> Tensor:

@@ -8,7 +8,6 @@ that brings its Python (`models/dual_module.py`); ``text/`` in it is an ordinary
 from __future__ import annotations
 
 import copy
-import json
 import shutil
 import tempfile
 from pathlib import Path
@@ -37,7 +36,7 @@ from models.audio_towers import AST, HTSAT
 from models.carried_code import DUAL, save_with_code
 from models.image_towers import CLIPVision, ResNet
 from models.text_encoder import TextEncoder, is_bert_pooler
-from models.text_folders import write_for_older
+from models.text_folders import PROJECTION, append_modules
 
 if TYPE_CHECKING:
     from models.dual_encoder import DualEncoder
@@ -235,21 +234,11 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
 def _save_text(dual: DualEncoder, folder: Path) -> None:
     """The text half as a sentence-transformers model, its projection included as modules named ``projection...``."""
     dual.text.save(str(folder))
-    entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     linears = [part for part in dual.text_projection.modules() if isinstance(part, nn.Linear)]
-    more: list[Any] = []
+    more: dict[str, Any] = {}
     for number, linear in enumerate(linears):
         activation = nn.Identity() if number == len(linears) - 1 else nn.ReLU()
         dense = Dense(linear.in_features, linear.out_features, linear.bias is not None, activation)
         dense.linear.load_state_dict({name: value.detach().cpu() for name, value in linear.state_dict().items()})
-        more.append(dense)
-    for module in (*more, Normalize()):
-        number = len(entries)
-        path = f"{number}_{type(module).__name__}"
-        (folder / path).mkdir()
-        module.save(str(folder / path))
-        kind = f"{type(module).__module__}.{type(module).__name__}"
-        name = f"projection{number}" if isinstance(module, Dense) else str(number)
-        entries.append({"idx": number, "name": name, "path": path, "type": kind})
-    (folder / "modules.json").write_text(json.dumps(entries, indent=2) + "\n", encoding="utf-8")
-    write_for_older(folder)
+        more[f"{PROJECTION}{number}"] = dense
+    append_modules(folder, {**more, "length": Normalize()})

@@ -47,12 +47,11 @@ DEFAULT_POOLING: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_mode
 
 class EncoderOutput(NamedTuple):
     """pooled (B, d) before any head; tokens (B, L, d) of the last layer; layers: embeddings and every layer's tokens,
-    empty unless asked for; mask (B, L), 1 where a token counts."""
+    empty unless asked for."""
 
     pooled: Tensor
     tokens: Tensor
     layers: tuple[Tensor, ...]
-    mask: Tensor
 
 
 class TextEncoder(SentenceEncoder):
@@ -278,7 +277,7 @@ class TextEncoder(SentenceEncoder):
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers)
-        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else (), mask)
+        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else ())
 
     def _layers(self) -> nn.ModuleList:
         kind = self.config.model_type

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -192,7 +193,7 @@ def read_modules(folder: Path) -> Saved:
             averaged = "avg_first_last" if layers[0] == 0 else "avg_top2"
         elif kind == "Pooling":
             saved = saved._replace(pooling=averaged or _pooling(st.Pooling.load(str(place)).pooling_mode, folder))
-        elif kind == "Dense" and entry["name"].startswith("projection"):
+        elif kind == "Dense" and entry["name"].startswith(PROJECTION):
             saved = saved._replace(projected=True)
         elif kind == "Dense" and entry["name"] == WHITENING:
             continue  # what is behind it is for whoever uses the vectors, not for a further training
@@ -246,21 +247,26 @@ def add_whitening(folder: Path, mean: np.ndarray, matrix: np.ndarray) -> None:
 
     entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
     weight, bias = (torch.tensor(part, dtype=torch.float32) for part in (matrix.T.copy(), -mean @ matrix))
-    made: list[Any] = [st.Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), weight, bias)]
+    made: dict[str, Any] = {WHITENING: st.Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), weight, bias)}
     if entries[-1]["type"].endswith(".Normalize"):
-        made.append(st.Normalize())
-    for module in made:
-        kind, number = type(module).__name__, len(entries)
+        made["length"] = st.Normalize()
+    append_modules(folder, made)
+
+
+def append_modules(folder: Path, modules: Mapping[str, Any]) -> None:
+    """Put further modules, by the names they get in modules.json, behind those of a saved text model."""
+    entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
+    for number, (name, module) in enumerate(modules.items(), len(entries)):
+        kind = type(module).__name__
         (folder / f"{number}_{kind}").mkdir()
         module.save(str(folder / f"{number}_{kind}"))
-        name = WHITENING if kind == "Dense" else str(number)
         entries.append({"idx": number, "name": name, "path": f"{number}_{kind}", "type": f"sentence_transformers.{kind}"})
     _write(folder / "modules.json", entries)
     write_for_older(folder)
 
 
-WHITENING = "whitening"
-"""What the layer of `add_whitening` is called in modules.json."""
+WHITENING, PROJECTION = "whitening", "projection"
+"""What the layer of `add_whitening`, and those that lead into the space of another modality, are called in modules.json."""
 
 OLDER = {
     "cls": "pooling_mode_cls_token",

@@ -17,9 +17,6 @@ if TYPE_CHECKING:
 
     from data.batch import Batch
 
-# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
-
-
 MIXUP_ALPHA = 10
 """Of the Beta distribution of a clip's share."""
 

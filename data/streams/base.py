@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from data.batch import Batch
 
-# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
+# Reading tasks import the streams' modules, so torch is imported where a trainer calls: it costs a process seconds to start.
 
 Row = dict[str, Any]
 Tokenize = Callable[..., "dict[str, Tensor]"]

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from data.batch import Batch
 
-# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
-
 
 class ImageStream(LabelledStream):
     """Two random views of every image, SimCLR's (NonLing-CSE): ``image`` (B, V, 3, size, size)."""

@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 
     from data.batch import Batch
 
-# Reading tasks import this module, so torch is imported where a trainer calls: it costs a process seconds to start.
-
 PLACEHOLDERS = ("{}", "{label}")
 """What stands for the class name in a template."""
 

@@ -314,17 +314,12 @@ def full_scale(waveform: Tensor) -> Tensor:
     return waveform.float() if waveform.is_floating_point() else waveform.float() / 32768
 
 
-def is_sound(lengths: Tensor, samples: int, device: Any) -> Tensor:
-    """(B, 1, samples): 1 where there is sound, 0 in the padding behind `lengths` (B,)."""
-    import torch
-
-    return (torch.arange(samples, device=device) < lengths.to(device)[:, None])[:, None].float()
-
-
 def without_mean(wave: Tensor, lengths: Tensor | None) -> Tensor:
     """The waveform (B, V, T) minus its mean over the sound; the padding behind `lengths` (B,) stays 0."""
+    import torch
+
     if lengths is None:
         return wave - wave.mean(-1, keepdim=True)
-    sound = is_sound(lengths, wave.shape[-1], wave.device)
+    sound = (torch.arange(wave.shape[-1], device=wave.device) < lengths.to(wave.device)[:, None])[:, None].float()
     mean = (wave * sound).sum(-1, keepdim=True) / sound.sum(-1, keepdim=True).clamp_min(1)
     return (wave - mean) * sound

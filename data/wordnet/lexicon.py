@@ -134,19 +134,12 @@ def open_lexicon(path: str | None = None) -> Lexicon:
     Raises:
         DataError: no WordNet there, or files of another format; the text says how to install it.
     """
-    if path == SMALL:
-        return _small()
-    return _wordnet(str(_folder(path).resolve()))
-
-
-@lru_cache(maxsize=1)
-def _small() -> Lexicon:
-    return Lexicon(SmallTable(ROWS), SMALL)
+    return _opened(SMALL if path == SMALL else str(_folder(path).resolve()))
 
 
 @lru_cache(maxsize=4)
-def _wordnet(folder: str) -> Lexicon:
-    return Lexicon(WordNetFiles(Path(folder)), folder)
+def _opened(path: str) -> Lexicon:
+    return Lexicon(SmallTable(ROWS) if path == SMALL else WordNetFiles(Path(path)), path)
 
 
 def _folder(path: str | None) -> Path:

@@ -128,9 +128,14 @@ def _layer_weights(layers: Tensor, window: int, released: bool) -> Tensor:
 class PostProcessed:
     """An encoder whose vectors pass through a map that was fitted on `sentences`, each distinct one counted once.
 
+    The map is (x - `mean`) `matrix` of vectors x (N, d), unless `transform` says otherwise.
+
     `source` says in `protocol` where they come from. Vectors of the fitted sentences are kept, so that scoring the
     same sentences does not encode them again.
     """
+
+    mean: np.ndarray
+    matrix: np.ndarray
 
     def __init__(self, encoder: Encoder, sentences: Sequence[str], label: str, source: str) -> None:
         distinct = list(dict.fromkeys(sentences))
@@ -158,7 +163,7 @@ class PostProcessed:
 
     def transform(self, vectors: np.ndarray) -> np.ndarray:
         """The fitted map of vectors (N, d)."""
-        raise NotImplementedError  # the interface: whitening and flow define it
+        return (vectors - self.mean) @ self.matrix
 
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
         """Vectors (N, k), float32, of N texts."""
@@ -185,10 +190,6 @@ class Centred(PostProcessed):
         if how == "all-but-the-top":
             axes = np.linalg.svd(x - self.mean, full_matrices=False)[2][: max(1, width // 100)]
             self.matrix -= axes.T @ axes
-
-    def transform(self, vectors: np.ndarray) -> np.ndarray:
-        """(N, d) of vectors (N, d)."""
-        return (vectors - self.mean) @ self.matrix
 
 
 class Whitened(PostProcessed):
@@ -222,7 +223,3 @@ class Whitened(PostProcessed):
         kept = dimensions or rank
         self.fitted_on["dimensions"] = kept
         self.matrix = fitted.components_[:kept].T / np.sqrt(values[:kept])
-
-    def transform(self, vectors: np.ndarray) -> np.ndarray:
-        """(x - mean) W, (N, k), of vectors x (N, d)."""
-        return (vectors - self.mean) @ self.matrix

@@ -40,9 +40,8 @@ class ModuleEncoder:
     `tokenize` turns texts into features, cut at the model's limit and padded to the longest; `forward` turns features
     into vectors (B, d). If `forward` is a module, or `module` is given, it is put in evaluation mode for the time of
     the call and every submodule back into the mode it was in after it. `batch_size` is in texts of 32 tokens: the
-    batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024. `full_length` counts the tokens of texts uncut
-    (by default with `forward`'s own tokenizer, if it has one); with it, texts longer than the model's limit are counted
-    in `cut` and logged.
+    batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024. `full_length` counts the tokens of texts uncut;
+    with it, texts longer than the model's limit are counted in `cut` and logged.
 
     `others` are the modalities beside text, "image" or "audio": from a list of at most `items_at_once` items (see
     `task.Encoder`) to their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's
@@ -74,8 +73,6 @@ class ModuleEncoder:
         if self.device.type == "cpu":
             self.budget = cpu_tokens or min(self.budget, CPU_TOKENS)
         self.module = module if module is not None else forward if isinstance(forward, nn.Module) else None
-        if full_length is None and callable(tokenizer := getattr(forward, "tokenizer", None)):
-            full_length = token_counter(tokenizer)
         self.full_length = full_length
         self.others = dict(others or {})
         self._logit_scale = logit_scale

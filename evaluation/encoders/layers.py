@@ -31,7 +31,9 @@ def layer_scores(
     """
     if not tasks:
         raise EvaluationError("layer curves are over tasks, and none were given")
-    encoder = _encoder(folder, device, batch_size)
+    one = load_encoder(folder, "layer0-mean", device, batch_size)
+    # All layers side by side: (N, (l + 1) * 3 * d).
+    encoder = FolderEncoder(one.model, one.path, "every layer", batch_size, every_layer)
     config = encoder.model[0].auto_model.config
     layers, width = config.num_hidden_layers + 1, config.hidden_size
     sentences = len({sentence for task in tasks for sentence in task.sentences()})
@@ -42,9 +44,9 @@ def layer_scores(
         for number, pool in enumerate(SINGLE):
             for layer in range(layers):
                 start = (layer * len(SINGLE) + number) * width
-                one = OneLayer(encoded, slice(start, start + width))
+                layer_alone = OneLayer(encoded, slice(start, start + width))
                 with _without_warnings() if (pool, layer) == ("cls", 0) else nullcontext():
-                    curves[pool][layer] |= {task.name: task.score(one).metrics for task in group}
+                    curves[pool][layer] |= {task.name: task.score(layer_alone).metrics for task in group}
     return curves
 
 
@@ -69,9 +71,3 @@ class OneLayer:
     def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
         """Vectors (N, d) of N texts."""
         return self.encoded.encode(items, modality)[:, self.columns]
-
-
-def _encoder(folder: str | Path, device: str | None, batch_size: int) -> FolderEncoder:
-    """All layers side by side: (N, (l + 1) * 3 * d)."""
-    one = load_encoder(folder, "layer0-mean", device, batch_size)
-    return FolderEncoder(one.model, one.path, "every layer", batch_size, every_layer)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from evaluation.task import Encoder, EvaluationError, Sound, logit_scale_of
+from evaluation.task import Encoder, EvaluationError, Sound
 
 
 class ShardedEncoder:
@@ -26,7 +26,7 @@ class ShardedEncoder:
     @property
     def logit_scale(self) -> float | None:
         """That of the encoder; workers in training hold the same."""
-        return logit_scale_of(self.encoder)
+        return getattr(self.encoder, "logit_scale", None)
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
         """Vectors (N, d), float32, of N items in their order."""

@@ -5,7 +5,6 @@ MoCoUTRL's Web of Science set is made by ``python pipelines/prepare.py wos``.
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 from data.errors import did_you_mean
 from evaluation.task import Encoder, EvaluationError, Score
 from evaluation.tasks import probe
-from evaluation.tasks.classifiers import OPTIMIZERS, Protocol
+from evaluation.tasks.classifiers import OPTIMIZERS, Protocol, best_round
 from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask
 from evaluation.tasks.probe import Result
 
@@ -84,26 +83,21 @@ def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Proto
         torch.manual_seed(protocol.seed)
         model = three_layers(x["train"].shape[1], int(y["train"].max()) + 1)
     optimizer = OPTIMIZERS[protocol.optimizer](list(model.parameters()))
-    best, misses, rounds, kept = -1.0, 0, 0, model.state_dict()
-    while rounds * protocol.epoch_size <= protocol.max_epochs:
-        rounds += 1
-        for _ in range(protocol.epoch_size):
-            for batch in torch.randperm(len(labels), generator=order).split(protocol.batch):
-                loss = nn.functional.cross_entropy(model(inputs["train"][batch]), labels[batch])
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-        now = probe.accuracy(y["dev"], _predict(model, inputs["dev"]))
-        if now > best:
-            best, kept = now, copy.deepcopy(model.state_dict())
-        elif misses >= protocol.tenacity:
-            break
-        else:
-            misses += 1
-    model.load_state_dict(kept)
-    predicted = _predict(model, inputs["test"])
+
+    def epoch() -> None:
+        for batch in torch.randperm(len(labels), generator=order).split(protocol.batch):
+            loss = nn.functional.cross_entropy(model(inputs["train"][batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def dev() -> float:
+        return probe.accuracy(y["dev"], _predict(model, inputs["dev"]))
+
+    best, score, epochs = best_round(model, epoch, dev, protocol)
+    predicted = _predict(best, inputs["test"])
     accuracy = probe.accuracy(y["test"], predicted)
-    return Result(accuracy, best, [0.0], [accuracy], [rounds * protocol.epoch_size], predicted)
+    return Result(accuracy, score, [0.0], [accuracy], [epochs], predicted)
 
 
 @torch.no_grad()

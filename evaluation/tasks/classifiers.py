@@ -22,7 +22,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -38,6 +38,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {  # to
     "rmsprop": torch.optim.RMSprop,
 }
 WEIGHTS = 2**20  # in one matrix, at most: larger ones leave the cache
+_Model = TypeVar("_Model")
 
 
 @dataclass(frozen=True)
@@ -240,15 +241,31 @@ def _train_hidden(
     # its penalty is divided by the rows of a minibatch
     settings = {"activation": "logistic", "alpha": l2 * protocol.batch, "batch_size": protocol.batch}
     model = MLPClassifier((protocol.nhid,), random_state=protocol.seed, **settings)
-    best, score, misses, epochs = model, -1.0, 0, 0
+
+    def epoch() -> None:
+        model.partial_fit(x[train], y[train], classes=np.unique(y))
+
+    if length is None:
+        return best_round(model, epoch, lambda: float(model.score(x[dev], y[dev])), protocol)
+    length = max(length, protocol.epoch_size)
+    for _ in range(length):
+        epoch()
+    return model, -1.0, length
+
+
+def best_round(
+    model: _Model, epoch: Callable[[], None], dev: Callable[[], float], protocol: Protocol
+) -> tuple[_Model, float, int]:
+    """Train `model` by calls of `epoch`, and look at `dev` after every round of them, until the protocol says stop.
+
+    Returns the model of the best round, its score on dev, and how many epochs were run.
+    """
+    best, score, misses, epochs = model, -math.inf, 0, 0
     while epochs <= protocol.max_epochs:
         for _ in range(protocol.epoch_size):
-            model.partial_fit(x[train], y[train], classes=np.unique(y))
+            epoch()
         epochs += protocol.epoch_size
-        if length is not None:
-            if epochs >= length:
-                break
-        elif (now := float(model.score(x[dev], y[dev]))) > score:
+        if (now := dev()) > score:
             best, score = copy.deepcopy(model), now
         elif misses >= protocol.tenacity:
             break

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from evaluation.task import Encoder, EvaluationError, Score, logit_scale_of, look_up, unit
+from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 from evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 BATCH = 80  # pairs, unless said otherwise
@@ -47,7 +47,7 @@ class ContrastiveTask(PairedTask):
 
     def score(self, encoder: Encoder) -> Score:
         """The loss; in the details the scale, what is in a batch, and the loss of a model that knows nothing."""
-        scale = logit_scale_of(encoder)
+        scale = getattr(encoder, "logit_scale", None)
         if scale is None:
             raise EvaluationError(
                 f"task {self.name}: the encoder has no logit scale, so it has no contrastive loss; give a model with one "

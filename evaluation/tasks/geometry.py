@@ -34,13 +34,9 @@ def alignment(x: np.ndarray, y: np.ndarray) -> float:
     return (_unit(x) - _unit(y)).square().sum(-1).mean().item()
 
 
-def uniformity(x: np.ndarray, log: bool = True) -> float:
-    """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d), brought to unit length first; -8 to 0, lower is better.
-
-    ``log=False`` is the form that NonLing-CSE prints, without the logarithm: e to that power, 0 to 1.
-    """
-    value = cross_uniformity_cyclip(x, x)
-    return float(np.float32(value if log else math.exp(value)))  # as precise as the cosines
+def uniformity(x: np.ndarray) -> float:
+    """log mean_{i<j} exp(-2 ||x_i - x_j||^2) of x (N, d), brought to unit length first; -8 to 0, lower is better."""
+    return float(np.float32(cross_uniformity_cyclip(x, x)))  # as precise as the cosines
 
 
 def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
@@ -64,34 +60,17 @@ def mean_cosine(x: np.ndarray) -> float:
 
     Ethayarajh (2019) estimates it from random pairs; over all pairs it has a closed form and needs no sample.
     """
-    return float(dimension_contributions(x).sum())
-
-
-def dimension_contributions(x: np.ndarray) -> np.ndarray:
-    """What each dimension (d,) adds to the mean cosine of x (N, d); they sum to it (Timkey & van Schijndel 2021, eq. 2).
-
-    In an isotropic space every one is near 0; in BERT and its like a few "rogue" dimensions make up nearly all of it.
-    """
     if len(x) < 2:
         raise EvaluationError(f"a mean over pairs needs at least 2 vectors; {len(x)} was given")
     rows = _unit(x).double()
-    contributions: np.ndarray = (rows.sum(0).square() - rows.square().sum(0)).numpy()
-    return contributions / (len(x) * (len(x) - 1))
-
-
-def dimension_spread(x: np.ndarray) -> np.ndarray:
-    """Standard deviation (d,) of each dimension of x (N, d) at unit length, times sqrt(d).
-
-    1 in every dimension when directions are spread evenly, 0 when all vectors are one (Chen & He 2021, Figure 2).
-    """
-    spread: np.ndarray = _unit(x).double().std(0, correction=0).numpy()
-    return spread * np.sqrt(x.shape[1])
+    return float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
 
 
 def anisotropy(x: np.ndarray) -> dict[str, float]:
-    """``mean_cosine``, ``dimension_std`` (mean of `dimension_spread`) and ``top3_variance``, the share of the variance
-    that the three most variable dimensions hold (3/d when all are alike), of x (N, d)."""
-    spread = dimension_spread(x)
+    """Of x (N, d) at unit length: ``mean_cosine``; ``dimension_std``, the mean over the dimensions of their standard
+    deviation times sqrt(d), 1 when directions are spread evenly and 0 when all vectors are one (Chen & He 2021, Figure 2);
+    ``top3_variance``, the share of the variance that the three most variable dimensions hold (3/d when all are alike)."""
+    spread = _unit(x).double().std(0, correction=0).numpy() * np.sqrt(x.shape[1])
     variance = np.sort(spread**2)[::-1]
     share = variance[:TOP].sum() / variance.sum() if variance.sum() > 0 else 1.0
     return {"mean_cosine": mean_cosine(x), "dimension_std": float(spread.mean()), "top3_variance": float(share)}

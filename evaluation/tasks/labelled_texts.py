@@ -92,17 +92,14 @@ class Labelled:
         seconds = [row.second for row in rows] if self.pairs else []
         return list(dict.fromkeys([row.text for row in rows] + seconds))
 
-    def vectors(self, encoder: Encoder) -> dict[str, list[np.ndarray]]:
-        """float32 vectors (N, d) of every part: of the sentences, and for pairs of the second sentences as well."""
+    def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
+        """What a classifier is given, float32 by part: vectors (N, d), or the `pair_features` (N, 2d) of pairs."""
         sides = [[row.text for row in rows] for rows in self.parts.values()]
         if self.pairs:
             sides += [[row.second for row in rows] for rows in self.parts.values()]
         found = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
-        return {part: found[i :: len(self.parts)] for i, part in enumerate(self.parts)}
-
-    def features(self, encoder: Encoder) -> dict[str, np.ndarray]:
-        """What a classifier is given, float32 by part: vectors (N, d), or the `pair_features` (N, 2d) of pairs."""
-        return {part: pair_features(*sides) if self.pairs else sides[0] for part, sides in self.vectors(encoder).items()}
+        made = map(pair_features, found[: len(self.parts)], found[len(self.parts) :]) if self.pairs else found
+        return dict(zip(self.parts, made, strict=True))
 
     def check_folds(self, folds: int, least: int) -> None:
         """Raises EvaluationError when a class has fewer than `least` rows to learn from."""

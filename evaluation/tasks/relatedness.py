@@ -6,9 +6,7 @@ its followers report under the same names), but Pearson of a regressor on top of
 
 from __future__ import annotations
 
-import copy
 import hashlib
-import logging
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -18,16 +16,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from evaluation.task import Encoder, EvaluationError, Score, look_up
+from evaluation.tasks.classifiers import Protocol, best_round
 from evaluation.tasks.labelled_texts import pair_features
-from evaluation.tasks.sts import Pairs, PairTask, pearson, spearman
-
-logger = logging.getLogger(__name__)
+from evaluation.tasks.sts import Pairs, PairTask, correlations, spearman
 
 CLASSES = 5
 BATCH = 64
-ROUND = 50  # epochs between two looks at dev
-LAST_EPOCH = 1000  # no round begins after it
-TENACITY = 4  # rounds without a better dev score, counted over the whole run, that end it
+ROUNDS = Protocol(epoch_size=50, max_epochs=1000, tenacity=3)
 RATE = 1e-3
 ROUNDING = 1e-5  # what float32 may add to a rating
 
@@ -88,15 +83,8 @@ class RelatednessTask:
         guess = expected_rating(features["test"], fitted.model)
         if np.ptp(guess) < ROUNDING:  # one and the same guess, which has no correlation
             guess = np.full_like(guess, guess.mean())
-        metrics = {
-            "pearson": pearson(guess, gold["test"]),
-            "spearman": spearman(guess, gold["test"]),
-            "mse": float(np.mean((guess - gold["test"]) ** 2)),
-        }
-        for metric, value in metrics.items():
-            if np.isnan(value):
-                logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
-                metrics[metric] = 0.0
+        metrics = correlations(self.name, guess, gold["test"])
+        metrics["mse"] = float(np.mean((guess - gold["test"]) ** 2))
         details = {f"{part}_pairs": len(pairs) for part, pairs in self.parts.items()}
         details |= {"skipped": sum(pairs.skipped for pairs in self.parts.values()), "hidden": self.hidden}
         return Score(metrics, {"dev_spearman": fitted.dev, "epochs": fitted.epochs, **details}, guess)
@@ -135,23 +123,18 @@ def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray
         model.extend([nn.GELU(), linear] if len(model) else [linear])
     parts = list(model.parameters())
     optimizer = torch.optim.Adam(parts, lr=RATE, fused=True)
-    best: Fit | None = None
-    epoch = idle = 0
-    while epoch <= LAST_EPOCH and idle < TENACITY:
-        for _ in range(ROUND):
-            order = torch.randperm(len(train), generator=generator)
-            shuffled, wanted = train[order], targets[order]
-            for x, y in zip(shuffled.split(BATCH), wanted.split(BATCH), strict=True):
-                loss = F.mse_loss(model(x).softmax(1), y)
-                for part, gradient in zip(parts, torch.autograd.grad(loss, parts), strict=True):
-                    part.grad = gradient
-                optimizer.step()
-        epoch += ROUND
+
+    def epoch() -> None:
+        order = torch.randperm(len(train), generator=generator)
+        shuffled, wanted = train[order], targets[order]
+        for x, y in zip(shuffled.split(BATCH), wanted.split(BATCH), strict=True):
+            loss = F.mse_loss(model(x).softmax(1), y)
+            for part, gradient in zip(parts, torch.autograd.grad(loss, parts), strict=True):
+                part.grad = gradient
+            optimizer.step()
+
+    def on_dev() -> float:
         value = spearman(expected_rating(dev, model), dev_ratings)
-        value = 0.0 if np.isnan(value) else value
-        if best is None or value > best.dev:
-            best = Fit(copy.deepcopy(model), value, epoch)
-        else:
-            idle += 1
-    assert best is not None
-    return best._replace(epochs=epoch)
+        return 0.0 if np.isnan(value) else value
+
+    return Fit(*best_round(model, epoch, on_dev, ROUNDS))

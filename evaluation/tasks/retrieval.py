@@ -1,6 +1,6 @@
 """Retrieval by cosine, exact and in blocks: item and caption in both directions, and the nearest captions of a text.
 
-Only a block of queries times a block of database rows is in memory at a time, in float64, never the whole matrix.
+Only the scores of a block of queries are in memory at a time, in float64, never the whole matrix.
 """
 
 from __future__ import annotations
@@ -19,33 +19,9 @@ from evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 logger = logging.getLogger(__name__)
 
-CHUNK = 1024  # rows of a block on either side: 8 MB of scores
+CELLS = 2**20  # scores of a block: 8 MB
 ENCODE = 8192  # captions of a database encoded at a time
 TIE = 1e-9  # cosines that differ by less are equal
-
-
-class Ranks(NamedTuple):
-    """Ranks from 1, one a caption."""
-
-    text: np.ndarray  # (T,) of the caption among all captions, when its item asks
-    item: np.ndarray  # (T,) of its item among all items, when the caption asks
-
-
-def paired_ranks(items: np.ndarray, texts: np.ndarray, owners: np.ndarray, chunk: int = CHUNK) -> Ranks:
-    """Ranks of everything relevant, in both directions, from items (N, d), texts (T, d) and the item (T,) of each text.
-
-    The rank of a caption is its place among the captions of the same item plus the number of other items' captions that
-    score as high or higher. A tie thus counts as lost: an encoder that gives everything one vector finds nothing, where
-    counting strictly higher scores, or sorting, would let it find what happens to come first.
-
-    Raises EvaluationError for vectors of different widths or that are not finite (a NaN compares as lower than nothing,
-    which would be a perfect rank).
-    """
-    numbers = np.arange(len(texts))
-    there = relevant_ranks(items, texts, (owners, numbers), chunk=chunk)
-    ranks = np.empty(len(texts), dtype=np.int64)
-    ranks[np.argsort(owners, kind="stable")] = there.ranks
-    return Ranks(ranks, relevant_ranks(texts, items, (numbers, owners), chunk=chunk).ranks)
 
 
 class Found(NamedTuple):
@@ -55,33 +31,28 @@ class Found(NamedTuple):
     ranks: np.ndarray  # (P,)
 
 
-def relevant_ranks(
-    queries: np.ndarray, database: np.ndarray, relevant: tuple[np.ndarray, np.ndarray], chunk: int = CHUNK
-) -> Found:
-    """Ranks of all rows of database (M, d) that are relevant to queries (Q, d): pairs of row numbers, each (P,), once each.
+def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarray) -> Found:
+    """Ranks of all rows of database (M, d) that are relevant to queries (Q, d): pairs of row numbers (2, P), each once.
 
-    The rank is the place among the query's relevant rows plus the number of other rows that score as high or higher, so
-    that a tie with an irrelevant row counts as lost, see `paired_ranks`. Queries come out in ascending order.
+    The rank is the place among the query's relevant rows plus the number of other rows that score as high or higher. A tie
+    thus counts as lost: an encoder that gives everything one vector finds nothing, where counting strictly higher scores,
+    or sorting, would let it find what happens to come first. Queries come out in ascending order.
+
+    Raises EvaluationError for vectors of different widths or that are not finite (a NaN compares as lower than nothing,
+    which would be a perfect rank).
     """
     if queries.ndim != 2 or database.ndim != 2 or queries.shape[1] != database.shape[1]:
         raise EvaluationError(f"vectors {queries.shape} and {database.shape} do not lie in one space, (N, d) and (M, d)")
-    order = np.argsort(relevant[0], kind="stable")
-    asking, asked = (np.asarray(side)[order] for side in relevant)
-    blocks = [slice(start, start + chunk) for start in range(0, len(asking), chunk)]
-    own = np.concatenate([np.einsum("pd,pd->p", unit(queries[asking[b]]), unit(database[asked[b]])) for b in blocks])
-    ahead = np.zeros(len(asking), dtype=np.int64)
-    for top in range(0, len(queries), chunk):
-        block = unit(queries[top : top + chunk])
-        first, last = np.searchsorted(asking, [top, top + chunk])
-        for left in range(0, len(database), chunk):
-            scores = block @ unit(database[left : left + chunk]).T
-            columns = asked[first:last] - left
-            inside = np.flatnonzero((columns >= 0) & (columns < scores.shape[1]))
-            scores[asking[first + inside] - top, columns[inside]] = -np.inf  # what is relevant does not compete
-            for start in range(first, last, chunk):  # a query may have more relevant rows than a block has
-                part = slice(start, min(start + chunk, last))
-                ahead[part] += (scores[asking[part] - top] >= own[part, None] - TIE).sum(1)
-    return Found(asking, _place(asking, -own) + ahead)
+    asking, asked = relevant[:, np.argsort(relevant[0], kind="stable")]
+    bounds = np.searchsorted(asking, np.arange(len(queries) + 1))
+    rows, ranks, size = unit(database), np.empty(len(asking), np.int64), max(1, CELLS // len(database))
+    for start in range(0, len(queries), size):
+        for query, scores in enumerate(unit(queries[start : start + size]) @ rows.T, start):
+            own = slice(bounds[query], bounds[query + 1])
+            found, others = scores[asked[own]], np.delete(scores, asked[own])
+            place = np.argsort(np.argsort(-found, kind="stable")) + 1
+            ranks[own] = place + (others >= found[:, None] - TIE).sum(1)
+    return Found(asking, ranks)
 
 
 def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
@@ -96,15 +67,12 @@ def recall_at(ranks: np.ndarray) -> dict[int, float]:
     return {k: 100 * float(np.mean(np.asarray(ranks) <= k)) for k in (1, 5, 10)}
 
 
-def map_at_10(ranks: np.ndarray, owners: np.ndarray | None = None, most: int | None = None) -> float:
+def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) -> float:
     """mAP@10 in points, as LAION-CLAP describes it; what its code computes is `map_at_10_released`.
 
-    With `owners` (T,) the mean over items of sum_r (r / rank_r) over those of its captions, in order, whose rank is at
-    most 10, divided by the number of its captions (by `most`, if there are more); without, every rank is a query of its
-    own: mean of 1 / rank.
+    The mean over the items that `owners` (T,) names of sum_r (r / rank_r) over those of its captions, in order, whose rank
+    is at most 10, divided by the number of its captions (by `most`, if there are more).
     """
-    ranks = np.asarray(ranks)
-    owners = np.arange(len(ranks)) if owners is None else np.asarray(owners)
     gain = np.where(ranks <= 10, _place(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
     share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], most or len(ranks))
@@ -130,19 +98,6 @@ def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
     return place
-
-
-Best = tuple[np.ndarray, np.ndarray]  # scores and rows (Q, k), best first
-
-
-def _merge(best: Best | None, scores: np.ndarray, start: int, k: int) -> Best:
-    """The k best so far, with those of a block (Q, M) whose first row is `start`; of equal scores the earlier row."""
-    kept = np.argpartition(-scores, min(k, scores.shape[1]) - 1, axis=1)[:, :k]
-    values, rows = np.take_along_axis(scores, kept, 1), kept + start
-    if best is not None:
-        values, rows = np.concatenate([best[0], values], 1), np.concatenate([best[1], rows], 1)
-    order = np.lexsort((rows, -values), axis=1)[:, :k]
-    return np.take_along_axis(values, order, 1), np.take_along_axis(rows, order, 1)
 
 
 # ----------------------------------------------------------------------------------------------------------- paired shards
@@ -205,14 +160,11 @@ class RetrievalTask(PairedTask):
         """Recall and mAP in both directions; counts of items and captions."""
         items, captions, owners = encode_pairs(self.samples, encoder)
         distinct = {text: row for row, text in enumerate(dict.fromkeys(captions))}
+        pairs = np.stack([owners, np.arange(len(captions))])
         if self.shared:
             pairs = np.unique(np.stack([owners, [distinct[text] for text in captions]]), axis=1)
-            texts = embed(encoder, list(distinct))
-            there = relevant_ranks(items, texts, (pairs[0], pairs[1]))
-            back = relevant_ranks(texts, items, (pairs[1], pairs[0]))
-        else:
-            ranks = paired_ranks(items, look_up(encoder, captions)[0], owners)
-            there, back = Found(owners, ranks.text), Found(np.arange(len(captions)), ranks.item)
+        (texts,) = look_up(encoder, list(distinct) if self.shared else captions)
+        there, back = relevant_ranks(items, texts, pairs), relevant_ranks(texts, items, pairs[::-1])
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
         counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
@@ -257,13 +209,16 @@ def nearest_captions(encoder: Encoder, queries: Sequence[str], database: Sequenc
             f"k is {k} for {len(queries)} queries; the database has {others} distinct texts beside a query, so there must "
             f"be a query, and k must be 1 to {others}"
         )
-    asking, best = unit(embed(encoder, list(queries))), None
+    asking = unit(embed(encoder, list(queries)))
+    best, numbers = np.empty((len(queries), 0)), np.empty((len(queries), 0), np.int64)
     for start in range(0, len(distinct), ENCODE):
-        vectors = unit(embed(encoder, distinct[start : start + ENCODE]))
-        best = _merge(best, asking @ vectors.T, start, k + 1)  # one more: the query itself may be among them
-    assert best is not None
+        scores = asking @ unit(embed(encoder, distinct[start : start + ENCODE])).T
+        numbers = np.concatenate([numbers, np.broadcast_to(np.arange(scores.shape[1]) + start, scores.shape)], 1)
+        best = np.concatenate([best, scores], 1)
+        kept = np.argsort(-best, axis=1, kind="stable")[:, : k + 1]  # one more: the query itself may be among them
+        best, numbers = np.take_along_axis(best, kept, 1), np.take_along_axis(numbers, kept, 1)
     found = []
-    for query, scores, rows in zip(queries, best[0].tolist(), best[1].tolist(), strict=True):
+    for query, scores, rows in zip(queries, best.tolist(), numbers.tolist(), strict=True):
         near = [Neighbour(distinct[i], score, row[distinct[i]]) for score, i in zip(scores, rows, strict=True)]
         found.append([neighbour for neighbour in near if neighbour.text != query][:k])
     return found

@@ -112,26 +112,16 @@ class PairTask:
         """The correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
         similarities = self.similarities(encoder)
         parts = self._parts(similarities)
+        metrics = correlations(self.name, similarities, self.gold)
+        defined = [part for part in parts.values() if not math.isnan(part["spearman"])]
+        sizes = [part["pairs"] for part in defined]
+        for metric in list(metrics) if len(parts) > 1 else ["spearman"]:  # of one subset both are the whole
+            values = [part[metric] for part in defined]
+            metrics[f"{metric}_mean"] = float(np.mean(values)) if values else 0.0
+            metrics[f"{metric}_wmean"] = float(np.average(values, weights=sizes)) if values else 0.0
         subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
         details = {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
-        return Score(self.metrics(similarities), details, similarities)
-
-    def metrics(self, similarities: np.ndarray) -> dict[str, float]:
-        """The correlations of given similarities (N,) with the ratings, in points."""
-        both = {"spearman": spearman(similarities, self.gold), "pearson": pearson(similarities, self.gold)}
-        for metric, value in both.items():
-            if math.isnan(value):
-                # every pair alike: the encoder has collapsed, or all ratings are equal. Nothing is ranked, which is 0.
-                logger.warning("task %s: %s is undefined because all values are equal; counted as 0", self.name, metric)
-                both[metric] = 0.0
-        means: dict[str, float] = {}
-        parts = [part for part in self._parts(similarities).values() if not math.isnan(part["spearman"])]
-        sizes = [part["pairs"] for part in parts]
-        for metric in both if len(set(self.pairs.subset)) > 1 else ("spearman",):  # of one subset both are the whole
-            values = [part[metric] for part in parts]
-            means[f"{metric}_mean"] = float(np.mean(values)) if parts else 0.0
-            means[f"{metric}_wmean"] = float(np.average(values, weights=sizes)) if parts else 0.0
-        return both | means
+        return Score(metrics, details, similarities)
 
     def _parts(self, similarities: np.ndarray) -> dict[str, dict[str, float]]:
         names = np.asarray(self.pairs.subset)
@@ -140,6 +130,17 @@ class PairTask:
             x, y = similarities[names == name], self.gold[names == name]
             parts[name] = {"spearman": spearman(x, y), "pearson": pearson(x, y), "pairs": len(y)}
         return parts
+
+
+def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]:
+    """``spearman`` and ``pearson`` of x with ratings (N,), in points; 0, and a warning about the task, where one is
+    undefined: the encoder has collapsed, so nothing is ranked."""
+    found = {"spearman": spearman(x, gold), "pearson": pearson(x, gold)}
+    for metric, value in found.items():
+        if math.isnan(value):
+            logger.warning("task %s: %s is undefined because all values are equal; counted as 0", task, metric)
+            found[metric] = 0.0
+    return found
 
 
 def spearman(x: np.ndarray, y: np.ndarray) -> float:

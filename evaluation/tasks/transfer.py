@@ -122,19 +122,19 @@ SETS: dict[str, tuple[str, tuple[str, str] | tuple[Form, dict[str, str]]]] = {
 TRANSFER = tuple(SETS)  # in the papers' column order
 
 
-def available(folder: str | Path) -> list[str]:
-    """The transfer tasks whose data is in `folder`, SentEval's ``downstream`` or the folder above it."""
-    return [name for name, (place, _) in SETS.items() if any((base / place).is_dir() for base in _bases(folder))]
+def available(folder: Path) -> list[str]:
+    """The transfer tasks whose data is in `folder`, SentEval's ``downstream``."""
+    return [name for name, (place, _) in SETS.items() if (folder / place).is_dir()]
 
 
-def make(name: str, folder: str | Path, protocol: Protocol = probe.TEST) -> TransferTask:
-    """A transfer task by its name in `SETS`, from SentEval's ``downstream`` folder or the folder above it.
+def make(name: str, folder: Path, protocol: Protocol = probe.TEST) -> TransferTask:
+    """A transfer task by its name in `SETS`, from SentEval's ``downstream`` folder.
 
     Raises EvaluationError or DataError for a missing folder or file, and bad lines.
     """
     place, (form, files) = SETS[name]
-    base = next((base / place for base in _bases(folder) if (base / place).is_dir()), None)
-    if base is None:
+    base = folder / place
+    if not base.is_dir():
         raise EvaluationError(f"task {name}: no folder {place} in {folder}; give SentEval's downstream folder")
     if isinstance(form, Form):
         assert isinstance(files, dict)
@@ -142,10 +142,3 @@ def make(name: str, folder: str | Path, protocol: Protocol = probe.TEST) -> Tran
     else:
         parts = {"all": [*_read_binary(base / form, "1"), *_read_binary(base / str(files), "0")]}
     return TransferTask(name, parts, protocol, str(base))
-
-
-def _bases(folder: str | Path) -> tuple[Path, Path]:
-    base = Path(folder).expanduser()
-    if not base.is_dir():
-        raise EvaluationError(f"no data folder {base}")
-    return base, base / "downstream"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from evaluation.tasks.retrieval import TIE
 logger = logging.getLogger(__name__)
 
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
-PROMPTS = 4096  # prompts encoded at a time
+PROMPTS = 4096  # prompts encoded at a time, about
 
 # The 29 further audio prompts of Zhao et al. (Table 12), in its order. A blank at the end, which it prints as @, is part of
 # the prompt.
@@ -162,24 +162,15 @@ class ZeroShotTask:
 
 def class_vectors(encoder: Encoder, classes: Sequence[Name], templates: Sequence[str]) -> np.ndarray:
     """A unit vector (C, d), float64, for each class: the mean of the unit vectors of its prompts, normalised."""
+    prompts = [[fill(template, name) for name in _names(names) for template in templates] for names in classes]
+    size = max(1, PROMPTS // max(map(len, prompts)))  # classes at a time
     vectors = []
-    for group in _groups(classes, templates):
-        ends = np.cumsum([len(prompts) for prompts in group])[:-1]
-        parts = np.split(unit(embed(encoder, [text for prompts in group for text in prompts])), ends)
+    for start in range(0, len(prompts), size):
+        group = prompts[start : start + size]
+        ends = np.cumsum([len(texts) for texts in group])[:-1]
+        parts = np.split(unit(embed(encoder, [text for texts in group for text in texts])), ends)
         vectors += [part.mean(0) for part in parts]
     return unit(np.stack(vectors))
-
-
-def _groups(classes: Sequence[Name], templates: Sequence[str]) -> Iterator[list[list[str]]]:
-    """The prompts of some classes at a time."""
-    group: list[list[str]] = []
-    for names in classes:
-        group.append([fill(template, name) for name in _names(names) for template in templates])
-        if sum(map(len, group)) >= PROMPTS:
-            yield group
-            group = []
-    if group:
-        yield group
 
 
 def _names(names: Name) -> tuple[str, ...]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.order import Window, mixed_windows, pass_windows, permutation, seed_of, windows
+from data.order import Window, mixed_windows, permutation, seed_of, windows
 
 COUNTS = [7, 0, 13, 1, 29, 4]
 
@@ -36,8 +36,9 @@ def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples
     return list(windows(rank=rank, world_size=world, window=window, start=start, samples=samples, **settings))  # type: ignore[arg-type]
 
 
-def pass_sequence(counts: list[int], **settings: Any) -> list[tuple[int, int]]:
-    return [pick for part in pass_windows(counts, **settings) for pick in part.picks]
+def pass_sequence(counts: list[int], pass_: int, **settings: Any) -> list[tuple[int, int]]:
+    until = itertools.takewhile(lambda part: part.pass_ <= pass_, windows(counts, **settings))
+    return [pick for part in until if part.pass_ == pass_ for pick in part.picks]
 
 
 @pytest.mark.parametrize(("world", "window"), [(1, 8), (2, 5), (3, 1), (5, 100)])

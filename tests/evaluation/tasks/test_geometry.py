@@ -21,8 +21,6 @@ from evaluation.tasks.geometry import (
     anisotropy,
     class_distances,
     cross_uniformity_cyclip,
-    dimension_contributions,
-    dimension_spread,
     mean_cosine,
     uniformity,
 )
@@ -51,7 +49,6 @@ def squares(x: np.ndarray) -> list[float]:
 def test_golden_values() -> None:
     assert alignment(A, B) == pytest.approx(0.58, abs=1e-6)
     assert uniformity(A) == pytest.approx(-1.976761, abs=1e-6)
-    assert uniformity(A, log=False) == pytest.approx(math.exp(-1.976761), abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +100,7 @@ def test_anisotropy_is_that_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(geometry, "CHUNK", chunk)
     x = cone(40, 6)
     products = np.array([a * b for a, b in combinations(unit(x), 2)])
-    np.testing.assert_allclose(dimension_contributions(x), products.mean(0), atol=1e-7)
     assert mean_cosine(x) == pytest.approx(products.sum(1).mean(), abs=1e-6)
-    np.testing.assert_allclose(dimension_spread(x), unit(x).std(0) * math.sqrt(6), atol=1e-6)
     variance = np.sort(unit(x).var(0))
     want = {"mean_cosine": products.sum(1).mean(), "top3_variance": variance[-3:].sum() / variance.sum()}
     assert anisotropy(x) == pytest.approx({**want, "dimension_std": (unit(x).std(0) * math.sqrt(6)).mean()}, abs=1e-6)

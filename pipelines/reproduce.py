@@ -273,7 +273,7 @@ def status(paper: str, row: Row, checked: runs.Scale | None) -> str:
     if row.model is not None:
         return f"measured: {row.model}"
     changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
-    line = f"trained: {row.recipe} {changes}".rstrip() + row.suffix
+    line = f"trained: {row.recipe} {changes}".rstrip()
     return f"{line}: {sizes(dry_run(runs.scaled(row, module_of(paper), checked)))}" if checked else line
 
 

@@ -10,8 +10,6 @@ first evaluation of runs this short.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import json
 import tarfile
@@ -98,9 +96,7 @@ def pack_all(offline: Offline) -> None:
         return
     write_demo_shards(offline.shards, ["sounds-train", "sounds-val", "sounds-test"])
     offline.nli()
-    with gzip.open(offline.data / "nli" / "nli_triples.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        triples = list(csv.DictReader(file))
-    offline.lines([row[column] for row in triples for column in ("sent0", "sent1")], "nli-sentences")
+    offline.nli_sentences()
     pack_emoji(offline)
     pack_coco(offline)
     pack_cifar(offline)

@@ -6,9 +6,7 @@ table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLI
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from evaluation.load import CENTRING
@@ -190,5 +188,4 @@ def mini_model(spec: str, offline: Offline) -> str:
         return plain
     if spec.endswith(sgbert_tables.STSB):
         return f"{plain}+{how}:{offline.stsb()}"
-    with gzip.open(offline.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
-        return f"{plain}+{how}:{offline.lines([line.strip() for line in islice(lines, FITTED)], f'wiki-{FITTED}')}"
+    return f"{plain}+{how}:{offline.lines(offline.sentences(FITTED), f'wiki-{FITTED}')}"

@@ -26,8 +26,8 @@ class Trial:
     step: int
     steps: int
     """Steps made, and steps of a trial that runs to its end."""
-    curve: tuple[tuple[int, float], ...]
-    """(step, score then), one an evaluation."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(step, score then), one an evaluation; of a sweep that still runs nothing."""
     seeds: int = 1
     """Runs with different seeds whose scores are averaged."""
     error: str | None = None

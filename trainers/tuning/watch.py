@@ -35,7 +35,6 @@ class Watch(tune.Callback):
 
     def __init__(self, plan: Plan, parent: RunHandle, show: Callable[[Sequence[Trial]], None]) -> None:
         self.plan, self.parent, self.show = plan, parent, show
-        self._curves: dict[str, dict[int, float]] = {}
         self._changes: dict[str, tuple[str, dict[str, Any]]] = {}
         self._ended: dict[str, float] = {}
         """Trial id -> when its end was seen, in seconds since 1970."""
@@ -46,10 +45,6 @@ class Watch(tune.Callback):
 
     def set_state(self, state: dict[str, Any]) -> None:
         self._ended = state["ended"]
-
-    def on_trial_result(self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any) -> None:
-        if "score" in result:
-            self._curves.setdefault(trial.trial_id, {})[int(result["step"])] = float(result["score"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._end(trials, trial, "TERMINATED")
@@ -77,7 +72,6 @@ class Watch(tune.Callback):
             best=result.get("best"),
             step=int(result.get("step", 0)),
             steps=int(result.get("steps", 0)),
-            curve=tuple(sorted(self._curves.get(trial.trial_id, {}).items())),
             seeds=int(result.get("seeds", 1)),
             error=_last_line(trial),
             trial_id=trial.trial_id,

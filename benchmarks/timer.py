@@ -18,12 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    import psutil
 
 Call = Callable[[], object]
 ROWS = "MULTICSE_BENCH_ROWS"
@@ -234,28 +231,22 @@ def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], ar
     return resident("VmHWM") - before, result
 
 
-def of_family(value: Callable[[psutil.Process], float], root: int | None = None) -> float:
-    """Sum over a process, this one unless another number is given, and all that it has started and that are still there."""
-    import psutil  # here: the environment in which exports are tried lacks it
-
-    found = 0.0
-    with contextlib.suppress(psutil.Error):
-        head = psutil.Process(root)
-        for process in (head, *head.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                found += value(process)
-    return found
-
-
 @contextlib.contextmanager
 def watched(root: int | None = None, every: float = 0.25) -> Iterator[list[float]]:
-    """The peak of memory of all these processes during the body, in megabytes; pages that they share count once. They are
-    looked at `every` so many seconds, which takes milliseconds of each."""
-    peak, done = [0.0], threading.Event()
+    """The peak of memory of a process and all that it has started during the body, in megabytes; pages that they share count
+    once. They are looked at `every` so many seconds, which takes milliseconds of each. root: none: this process."""
+    import psutil  # here: the environment in which exports are tried lacks it
+
+    peak, done, head = [0.0], threading.Event(), psutil.Process(root)
 
     def watch() -> None:
         while not done.wait(every):
-            peak[0] = max(peak[0], of_family(lambda process: process.memory_full_info().pss / 2**20, root))
+            now = 0.0
+            with contextlib.suppress(psutil.Error):
+                for process in (head, *head.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        now += process.memory_full_info().pss / 2**20
+            peak[0] = max(peak[0], now)
 
     thread = threading.Thread(target=watch)
     thread.start()

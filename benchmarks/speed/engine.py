@@ -21,12 +21,15 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import tyro
+from torch import Tensor
 
 from benchmarks.speed.start import Ran, run
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
 from data.batch import Batch
+from models.text_encoder import TextEncoder
 from pipelines import parts, simcse, visualcse
 from pipelines.cli import prepare
 from trainers.engine.hosts import Host, LocalHost
@@ -41,6 +44,8 @@ from trainers.recipe import Recipe
 EVERY = {"log": 10, "checkpoint": 100, "evaluation": 125}
 """Steps between two of each."""
 BETWEEN = Target(area="engine", what="log, checkpoints and evaluation / the steps of SimCSE", at_most=0.04)
+TEMPERATURE, LR = 0.05, 3e-5
+"""Of a bare loop."""
 NOT_TRAINED: dict[str, Any] = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}
 
 
@@ -115,6 +120,25 @@ def loops(made: Engine) -> tuple[dict[str, Call], Any, Window]:
         update = TurnOptimizer(plain, turn, made.recipe.optim[turn], made.steps, "fp32")
         sides[turn] = partial(bare, streams, update)
     return sides, readers, window
+
+
+def bare(folder: str, ready: list[dict[str, Tensor]]) -> Call:
+    """A loop over padded tokens, both views in one forward."""
+    model = TextEncoder.from_pretrained(folder).model.train()
+    model.config._attn_implementation = "sdpa"
+    adam = torch.optim.AdamW(model.parameters(), LR, fused=True)
+
+    def block() -> None:
+        for tokens in ready:
+            states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"][..., None]
+            z = F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1).unflatten(0, (-1, 2))
+            logits = z[:, 0] @ z[:, 1].T / TEMPERATURE
+            F.cross_entropy(logits, torch.arange(len(logits))).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+            adam.zero_grad()
+
+    return block
 
 
 def between(made: Engine, readers: Any, window: Window) -> dict[str, float]:

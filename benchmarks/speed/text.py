@@ -18,16 +18,14 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import tyro
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
-from benchmarks.speed.engine import batches, engine
+from benchmarks.speed.engine import LR, TEMPERATURE, bare, batches, engine
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
 from models.text_encoder import TextEncoder
@@ -37,7 +35,7 @@ from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.window import Window
 from trainers.recipe import OptimConfig, Recipe
 
-LENGTH, TEMPERATURE, LR = 32, 0.05, 3e-5
+LENGTH = 32
 OURS, BF16, THEIRS, BARE, PRODUCT = "ours", "ours, bf16", "sentence-transformers", "bare padded loop", "matrix product"
 METHODS: dict[str, Callable[[], Recipe]] = {
     "SG-BERT": sgbert.demo,
@@ -113,25 +111,6 @@ def theirs(folder: str, texts: list[str], batch: int) -> Call:
         for _ in range(len(texts) // batch):
             turns.go.release()
             turns.done.acquire()
-
-    return block
-
-
-def bare(folder: str, ready: list[dict[str, Tensor]]) -> Call:
-    """A loop over padded tokens, both views in one forward."""
-    model = TextEncoder.from_pretrained(folder).model.train()
-    model.config._attn_implementation = "sdpa"
-    adam = torch.optim.AdamW(model.parameters(), LR, fused=True)
-
-    def block() -> None:
-        for tokens in ready:
-            states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"][..., None]
-            z = F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1).unflatten(0, (-1, 2))
-            logits = z[:, 0] @ z[:, 1].T / TEMPERATURE
-            F.cross_entropy(logits, torch.arange(len(logits))).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            adam.step()
-            adam.zero_grad()
 
     return block
 

@@ -28,7 +28,6 @@ import urllib.request
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
 
 import psutil
 import tyro
@@ -167,21 +166,11 @@ def _line(process: psutil.Process) -> str:
     return ""
 
 
-class Ended(NamedTuple):
-    """How a command ended."""
-
-    code: int | None
-    """Its exit code; none: it hung."""
-    left: list[str]
-    """Processes that had to be killed after it."""
-    took: float = 0.0
-    """Seconds until all its own had ended."""
-
-
 def ended(
     driver: subprocess.Popen[bytes], place: Place, victim: str = "", earlier: Collection[psutil.Process] = ()
-) -> Ended:
-    """Wait for the command, and for all processes.
+) -> tuple[int | None, list[str], float]:
+    """Wait for the command, and for all processes: its exit code (none: it hung), the processes that had to be killed after
+    it, and the seconds until all its own had ended.
 
     victim: what was killed; after the driver the others are not waited for. earlier: those of a driver killed before.
     """
@@ -190,7 +179,7 @@ def ended(
         code = driver.wait(LIMIT * place.patience)
     took = time.monotonic() - began
     if victim == "driver" and code is not None:
-        return Ended(code, [])
+        return code, [], 0.0
     deadline = time.monotonic() + VANISH * place.patience * (REPORTING if victim == "control store" else 1)
     while (left := family(place)) and code is not None and time.monotonic() < deadline:
         if set(left) - set(earlier):
@@ -201,7 +190,7 @@ def ended(
         with contextlib.suppress(psutil.Error):
             process.kill()
     driver.wait()
-    return Ended(code, names, took)
+    return code, names, took
 
 
 def carry_out(case: Case, place: Place, seed: int) -> None:

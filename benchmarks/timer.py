@@ -116,12 +116,9 @@ def show(title: str, took: Mapping[str, Sequence[float]], items: float = 1, ours
     print(f"\n{title}\n| side | ms | spread | items/s | {ours} is faster by | peak MB |\n|---|---:|---:|---:|---:|---:|")
     for name, seconds in took.items():
         median, faster = statistics.median(seconds), ratio(seconds, took[ours])
-        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}", _mb(seconds)]
+        peak = f"{seconds.peak_mb:,.0f}" if isinstance(seconds, Rounds) and seconds.peak_mb else ""
+        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}", peak]
         print(f"| {name} | {' | '.join(row)} |", flush=True)
-
-
-def _mb(seconds: Sequence[float]) -> str:
-    return f"{seconds.peak_mb:,.0f}" if isinstance(seconds, Rounds) and seconds.peak_mb else ""
 
 
 @dataclass(kw_only=True)

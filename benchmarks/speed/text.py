@@ -25,7 +25,7 @@ from sentence_transformers.sentence_transformer.losses import MultipleNegativesR
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
-from benchmarks.speed.engine import LR, TEMPERATURE, bare, batches, engine
+from benchmarks.speed.engine import LR, NOT_TRAINED, TEMPERATURE, bare, batches, engine
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
 from models.text_encoder import TextEncoder
@@ -50,9 +50,7 @@ def changed(demo: Recipe, folder: str, batch: int, steps: int, precision: str = 
         "encoder.path": folder,
         "streams.text.batch_size": batch,
         "streams.text.max_length": LENGTH,
-        "evaluation.select": None,
-        "evaluation.watch": (),
-        "evaluation.final": (),
+        **NOT_TRAINED,
         "run.max_steps": steps,
         "run.precision": precision,
         "run.workers": 0,

@@ -184,7 +184,7 @@ def panel(number: int, title: str, place: str, small: str, modality: str, rows: 
     return Table(title, columns, rows, metrics, mini=own, draw=partial(draw, number), open=left)
 
 
-def settings(items: str, pipeline: str, own: Mapping[str, float]) -> Table:
+def settings(items: str, pipeline: str, own: dict[str, float]) -> Table:
     """Tables 9 and 10."""
     numbers: dict[str, Numbers] = {name: (value,) for name, value in (SETTINGS | own).items()}
     where = f"a list, nothing to measure; pipelines/{pipeline}.py"

@@ -43,13 +43,13 @@ def small() -> Recipe:
 def further() -> Recipe:
     """Goes on with an encoder that there is, on your text: --encoder.path, --streams.text.shards."""
     changes = {"name": "pretrain/further", "method.fresh": None, "run.output": "runs/pretrain/further"}
-    return parts.changed(small(), {**changes, "encoder.path": parts.SMALL_ENCODER})
+    return small().changed({**changes, "encoder.path": parts.SMALL_ENCODER})
 
 
 def smoke() -> Recipe:
     """Eight steps of a tiny one: what tests run."""
     tiny = FreshEncoder(vocab_size=500, width=32, layers=1, heads=2, intermediate=64, positions=64, lowercase=True)
-    return parts.smoke(parts.changed(small(), {"method.fresh": tiny, "optim.text.lr": 3e-4}))
+    return parts.smoke(small().changed({"method.fresh": tiny, "optim.text.lr": 3e-4}))
 
 
 RECIPES = {"small": small, "further": further, "smoke": smoke}

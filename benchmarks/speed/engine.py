@@ -30,7 +30,7 @@ from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
 from data.batch import Batch
 from models.text_encoder import TextEncoder
-from pipelines import parts, simcse, visualcse
+from pipelines import simcse, visualcse
 from pipelines.cli import prepare
 from trainers.engine.hosts import Host, LocalHost
 from trainers.engine.loop import Engine
@@ -82,7 +82,7 @@ def text_recipe(model: Path, place: str, batch: int) -> Recipe:
         "run.output": f"{place}/run",
         "run.workers": 0,
     }
-    recipe = parts.changed(simcse.demo(), changes)
+    recipe = simcse.demo().changed(changes)
     prepare(recipe)
     return recipe
 
@@ -162,7 +162,7 @@ def text_steps(model: Path, place: str, rounds: int) -> None:
     """SimCSE: two rows."""
     recipe = text_recipe(model, place, 64)
     data = datasets("sts", rows=[BETWEEN])
-    recipe = parts.changed(recipe, {"evaluation": {"data": str(data), "select": "stsb-dev"}})
+    recipe = recipe.changed({"evaluation": {"data": str(data), "select": "stsb-dev"}})
     handle = open_run(f"sqlite:///{place}/mlflow.db", "speed", "engine", {})
     made = engine(recipe, Tracker(Path(place) / "journal.jsonl", handle.uri, handle.run_id))
     sides, readers, window = loops(made)
@@ -179,7 +179,7 @@ def text_steps(model: Path, place: str, rounds: int) -> None:
 
 def picture_steps(place: str, rounds: int) -> None:
     """VisualCSE on the small encoder: a row."""
-    recipe = parts.changed(visualcse.demo(), {"run.output": f"{place}/visual", "run.workers": 0, **NOT_TRAINED})
+    recipe = visualcse.demo().changed({"run.output": f"{place}/visual", "run.workers": 0, **NOT_TRAINED})
     prepare(recipe)
     took = race(loops(engine(recipe))[0], rounds)
     alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]

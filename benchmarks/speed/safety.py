@@ -17,7 +17,7 @@ import tyro
 
 from benchmarks.timer import Target, device, race, ratios, show
 from data import shard_hashes
-from pipelines import parts, visualcse
+from pipelines import visualcse
 from pipelines.cli import prepare
 from trainers.engine import checkpoint
 from trainers.engine.hosts import LocalHost
@@ -66,7 +66,7 @@ def main(rounds: int = 5) -> None:
         prepare(recipe)
         steps = recipe.evaluation.every
         changes = {"run.max_steps": steps, "run.threads": 1, "evaluation.final": (), "evaluation.watch": ()}
-        recipe = parts.changed(recipe, changes)
+        recipe = recipe.changed(changes)
         took = race({"safe": lambda: safe(recipe), "bare": lambda: bare(recipe)}, rounds)
     show(f"{steps} steps of {recipe.name} and a checkpoint, on {on}", took, steps, ours="safe")
     Target(

@@ -67,7 +67,7 @@ def main(model: Path | None = None, batch: int = 4096, chunk: int = 64, pairs: i
         text = text_recipe(model or Path(parts.SMALL_ENCODER), place, chunk)
         tower = {"method.tower.width": 64, "method.tower.layers": 2, "method.embed_dim": 64}
         losses = {"method.i_cyclic": 0.0, "method.c_cyclic": 0.0, "method.captions": 0.0}
-        clip = parts.changed(cyclip.demo(), {**tower, **losses, "run.output": f"{place}/clip", "run.workers": 0})
+        clip = cyclip.demo().changed({**tower, **losses, "run.output": f"{place}/clip", "run.workers": 0})
         prepare(clip)
         found = compare("SimCSE", text, batch, chunk)
         (small, short), (large, long) = found[chunk], found[batch]

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import tyro
 
 from benchmarks.timer import Target
-from pipelines import parts, registry
+from pipelines import registry
 from pipelines.cli import prepare
 from trainers.engine.hosts import LocalHost
 from trainers.engine.launch import resolve
@@ -55,7 +55,7 @@ def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any
     seconds = 0.0
     for trial in trials:
         changes = {**settings, **trial["changes"], "evaluation.final": (), "run.checkpoint_every": None}
-        recipe = parts.changed(resolve(registry.load(pipeline).RECIPES["demo"]()), changes)
+        recipe = resolve(registry.load(pipeline).RECIPES["demo"]()).changed(changes)
         prepare(recipe)
         with tempfile.TemporaryDirectory() as place:
             seconds += Engine(recipe.replace("run.output", place), LocalHost(Store(place)), None).run()["train_seconds"]

@@ -29,7 +29,7 @@ from benchmarks.speed.engine import LR, NOT_TRAINED, TEMPERATURE, bare, batches,
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
 from models.text_encoder import TextEncoder
-from pipelines import mocoutrl, nonlingcse, parts, sgbert, simcse
+from pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from pipelines.cli import prepare
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.window import Window
@@ -56,7 +56,7 @@ def changed(demo: Recipe, folder: str, batch: int, steps: int, precision: str = 
         "run.workers": 0,
         **{f"optim.{turn}": OptimConfig(lr=LR).model_dump() for turn in demo.optim},
     }
-    recipe = parts.changed(demo, changes)
+    recipe = demo.changed(changes)
     prepare(recipe)
     return recipe
 

@@ -46,7 +46,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     changes = pictures(recipe, offline.shards) if recipe.paper == "cyclip" else sounds(recipe, offline.shards)
     scratch = {"encoder.scratch": recipe.flat()["encoder.scratch"]} if recipe.paper == "clap" else {}  # Table 13
     run = {"run.epochs": 10_000, "run.max_steps": STEPS, "run.checkpoint_every": None}
-    return parts.changed(recipe, {"encoder": parts.SMALL, **scratch, "method.embed_dim": 128, **changes, **run})
+    return recipe.changed({"encoder": parts.SMALL, **scratch, "method.embed_dim": 128, **changes, **run})
 
 
 def pictures(recipe: Recipe, shards: Path) -> dict[str, Any]:

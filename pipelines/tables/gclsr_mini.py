@@ -43,7 +43,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     changes |= {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr}
     if isinstance(text, EDATextStream):
         changes["streams.text.lexicon"] = "small"
-    return parts.changed(recipe, changes)
+    return recipe.changed(changes)
 
 
 def mini_model(spec: str, offline: Offline) -> str:

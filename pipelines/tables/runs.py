@@ -27,7 +27,7 @@ from evaluation.report import measure, provenance
 from evaluation.task import EvaluationError
 from pipelines import registry
 from pipelines.cli import prepare
-from pipelines.parts import SMALL_ENCODER, changed
+from pipelines.parts import SMALL_ENCODER
 from pipelines.repeat import run_seed
 from pipelines.tables.offline import Offline
 from pipelines.tables.table import Row, Table, Values
@@ -76,7 +76,7 @@ def recipe_of(row: Row) -> Recipe:
     recipes = registry.load(pipeline).RECIPES
     if name not in recipes:
         raise RecipeError(f"{row.label}: the pipeline {pipeline!r} has no recipe {name!r}")
-    return changed(recipes[name](), row.changes)
+    return recipes[name]().changed(row.changes)
 
 
 def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
@@ -96,7 +96,7 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
         shared |= {"run.workers": workers}
     if workers == 0:
         shared |= {"run.gpus_per_worker": 0}
-    return changed(recipe, shared)
+    return recipe.changed(shared)
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> R
     rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
     tried = {}
     for factor in factors:
-        candidate = changed(recipe, {path: factor * rate for path, rate in rates.items()})
+        candidate = recipe.changed({path: factor * rate for path, rate in rates.items()})
         tried[factor] = run_seed(candidate, 0, folder / f"rates-{factor:g}")["best_score"], candidate
     return max(tried.values(), key=lambda found: sign * found[0])[1]
 

@@ -292,8 +292,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""
     method = recipe.method
     assert isinstance(method, SGBERTConfig)
-    return parts.changed(
-        recipe,
+    return recipe.changed(
         {
             "encoder.path": parts.SMALL_ENCODER,
             "method.head_width": min(method.head_width, 768),

@@ -16,7 +16,7 @@ from torch import nn
 from data.batch import Batch
 from data.streams.text import EDATextStream
 from pipelines import gclsr as recipes
-from pipelines import parts, simcse
+from pipelines import simcse
 from tests.models import tiny_encoder
 from trainers import losses
 from trainers.engine.optim import TurnOptimizer
@@ -203,6 +203,6 @@ EDA = EDATextStream(shards="x", lexicon="small")
 )
 def test_settings_that_do_not_go_together(base: Callable[[], Recipe], changes: dict[str, Any], named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
-        recipe = parts.changed(base(), changes)
+        recipe = base().changed(changes)
         check_settings(recipe)
         recipe.encoder.read()

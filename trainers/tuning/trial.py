@@ -89,10 +89,8 @@ class Plan:
 
     def recipe(self, config: Config) -> Recipe:
         """The recipe of a trial, with the sweep's first seed."""
-        recipe = self.base(config)
-        for path, value in config["trial"]["changes"][config["trial"]["pipeline"]].items():
-            recipe = recipe.replace(path, value)
-        return recipe.replace("run.seed", self.seeds[0])
+        changes = config["trial"]["changes"][config["trial"]["pipeline"]]
+        return self.base(config).changed(changes).replace("run.seed", self.seeds[0])
 
     def trial_folder(self, trial_id: str) -> Path:
         """Where a trial writes on its node: journals, vectors."""
@@ -165,7 +163,7 @@ def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
     """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
     run = recipe.run
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
-    settings = {
+    settings: dict[str, Any] = {
         "run.seed": seed,
         "run.output": str(folder),
         "run.checkpoint_every": None,
@@ -173,9 +171,7 @@ def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
         "run.register_as": None,
         "evaluation.final": (),
     }
-    for path, value in settings.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return recipe.changed(settings)
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any]) -> RunHandle:

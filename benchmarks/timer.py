@@ -214,17 +214,16 @@ def peaks(took: Mapping[str, Rounds]) -> dict[str, float]:
     return {name: rounds.peak_mb for name, rounds in took.items()}
 
 
-def peak_mb(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], *arguments: Any) -> tuple[float, Any]:
-    """Megabytes by which ``call(*make(*arguments))`` raises the peak of a fresh process, and what it returns."""
+def peak_mb(call: Callable[..., object], *arguments: Any) -> tuple[float, Any]:
+    """Megabytes by which a call raises the peak of a fresh process, and what it returns."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_grown, (make, call, arguments))
+        return pool.apply(_grown, (call, arguments))
 
 
-def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float, Any]:
-    given = make(*arguments)
-    forget_peak()  # that of `make`
+def _grown(call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float, Any]:
+    forget_peak()  # that of imports
     before = resident("VmRSS")
-    result = call(*given)
+    result = call(*arguments)
     return resident("VmHWM") - before, result
 
 

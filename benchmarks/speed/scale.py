@@ -28,11 +28,6 @@ MEMORY_GB = 8
 """What a machine of two cores has at least."""
 
 
-def arguments(recipe: Recipe, size: int, steps: int) -> tuple[str, int, int]:
-    """What the child trains with; the model is made in what is measured."""
-    return recipe.to_json(), size, steps
-
-
 def train(content: str, size: int, steps: int) -> float:
     """Seconds of a step on `size` samples, which are those of the stream's first batch again and again."""
     device()
@@ -55,7 +50,7 @@ def compare(title: str, recipe: Recipe, size: int, chunk: int) -> dict[int, tupl
     print(f"\n{title}\n| samples | at a time | peak MB | ms a sample |\n|---:|---:|---:|---:|")
     found = {}
     for samples, pieces, steps in ((chunk, None, 5), (size, chunk, 1)):
-        peak, seconds = peak_mb(arguments, train, recipe.replace("run.chunk", pieces), samples, steps)
+        peak, seconds = peak_mb(train, recipe.replace("run.chunk", pieces).to_json(), samples, steps)
         found[samples] = peak, seconds / samples
         print(f"| {samples:,} | {pieces or 'all'} | {peak:,.0f} | {1e3 * seconds / samples:.2f} |", flush=True)
     return found

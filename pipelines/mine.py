@@ -90,9 +90,7 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     base, encoder = _base(recipes, asked)
     output = asked.output or Path("runs") / base.paper / "mine"
     choices = list(_choose(base, encoder, asked, output))
-    recipe = base
-    for path, value, _ in choices:
-        recipe = recipe.replace(path, value)
+    recipe = base.changed({path: value for path, value, _ in choices})
     output.mkdir(parents=True, exist_ok=True)
     (output / FILE).write_text(recipe.replace("run.output", str(output)).to_json(), encoding="utf-8")
     wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))

@@ -29,11 +29,6 @@ FILES = ("text", "image", "audio")
 """Kinds of streams that `mine` takes files for."""
 
 
-def pipelines() -> dict[str, ModuleType]:
-    """Every pipeline of this repository by its name."""
-    return {name: load(name) for name in NAMES}
-
-
 def takes_files(recipes: Recipes) -> bool:
     """Whether `mine` can choose settings from files: a transformer's demo takes them, one kind of file a stream."""
     if "demo" not in recipes:

@@ -14,6 +14,7 @@ import io
 import os
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -168,38 +169,31 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
     """The shares of the stages of a batch, one after the other in this process."""
     reader = WindowReader(shards, config, "bench", 0, config.batch_size, 0)
     plan = next(windows(shards.counts, seed=0, stream="bench", rank=0, world_size=1, window=config.batch_size))
-    seen: dict[str, float] = {}
-    began = time.perf_counter()
+    seen: defaultdict[str, float] = defaultdict(float)
 
-    def stage(name: str) -> None:
-        nonlocal began
-        seen[name] = seen.get(name, 0.0) + time.perf_counter() - began
+    def timed(stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
         began = time.perf_counter()
+        found = call(*arguments)
+        seen[stage] += time.perf_counter() - began
+        return found
 
-    samples = [sample for shard, first, stop in plan.ranges for sample in read(shards.shards[shard], range(first, stop))]
-    stage("read")
-    rngs = list(generators([seed_of(0, "bench", 0, sample.shard, sample.key) for sample in samples]))
-    stage("seed")
-    for sample, rng in zip(samples, rngs, strict=True):
-        assert isinstance(sample, RawSample)
+    def samples(shard: int, first: int, stop: int) -> list[Any]:
+        return list(read(shards.shards[shard], range(first, stop)))
+
+    found = [sample for place in plan.ranges for sample in timed("read", samples, *place)]
+    seeds = [seed_of(0, "bench", 0, sample.shard, sample.key) for sample in found]
+    for sample, rng in zip(found, timed("seed", lambda: list(generators(seeds))), strict=True):
         if "flac" in sample.fields:
-            decode.audio(sample.fields["flac"], "flac", rate=16_000, key=sample.key)
+            timed("decode", decode.audio, sample.fields["flac"], "flac", 16_000, sample.key)
         else:
-            decode.image(sample.fields["jpg"], key=sample.key)
-        stage("decode")
-        config.row(sample, rng)
-        stage("decode and views")
-    seen["views"] = seen.pop("decode and views") - seen["decode"]
+            timed("decode", decode.image, sample.fields["jpg"], sample.key)
+        timed("views", config.row, sample, rng)  # which decodes, too
+    seen["views"] -= seen["decode"]
     rows = [row for row in reader.decoded(plan) if isinstance(row, dict)]
-    began = time.perf_counter()
-    chunk = Chunk(columns_of(rows, len(rows)), [])
-    stage("stack")
-    reference = ray.put(chunk.to_block())
-    stage("serialise")
-    chunk = Chunk.from_block(ray.get(reference))
-    stage("fetch")
-    config.collate(chunk.columns, None)
-    stage("collate")
+    chunk = timed("stack", lambda: Chunk(columns_of(rows, len(rows)), []))
+    reference = timed("serialise", lambda: ray.put(chunk.to_block()))
+    chunk = timed("fetch", lambda: Chunk.from_block(ray.get(reference)))
+    timed("collate", config.collate, chunk.columns, None)
     return ", ".join(f"{name} {part / sum(seen.values()):.0%}" for name, part in seen.items())
 
 

@@ -15,7 +15,7 @@ from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
 from evaluation.load import load_model
 from models.towers import ResNetTower
-from pipelines import clap, parts
+from pipelines import clap
 from pipelines.cli import OFFLINE
 from tests import small
 from tests.small import journal
@@ -102,7 +102,7 @@ def here(recipe: Recipe, place: Path, changes: dict[str, Any]) -> Recipe:
     """The recipe in this process on one thread, with its output below `place`."""
     run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "output": str(place / "run")}
     run["tracking_uri"] = f"sqlite:///{place / 'mlflow.db'}"
-    return parts.changed(recipe, {f"run.{name}": value for name, value in run.items()} | changes)
+    return recipe.changed({f"run.{name}": value for name, value in run.items()} | changes)
 
 
 @pytest.mark.cluster

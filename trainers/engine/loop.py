@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.sharding import gathered, shard, whole
 from trainers.engine.step import Stepper
+from trainers.engine.tracker import Tracker
 from trainers.engine.watchdog import Watchdog
 from trainers.engine.window import Window
 from trainers.method import Method
@@ -38,23 +39,10 @@ NAMED = 10_000
 """Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
 
 
-class Log(Protocol):
-    """Whom the loop tells of itself on rank 0; a `Tracker`."""
-
-    def log(self, step: int, metrics: dict[str, float]) -> None: ...
-
-    @property
-    def progress(self) -> Callable[[dict[str, Any]], object]: ...
-
-    def resume(self, checkpoint: Path) -> None: ...
-
-    def store(self, checkpoint: Path) -> None: ...
-
-
 class Engine:
-    """One run of a recipe on one rank."""
+    """One run of a recipe on one rank. log: whom it tells of itself, on rank 0."""
 
-    def __init__(self, recipe: Recipe, host: Host, log: Log | None) -> None:
+    def __init__(self, recipe: Recipe, host: Host, log: Tracker | None) -> None:
         run = recipe.run
         self.recipe, self.host, self.log = recipe, host, log
         if host.device.type == "cpu":

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainers import registry
-from trainers.engine.checkpoint import weights_of
+from trainers.engine.checkpoint import BEST, METHOD, read_state, weights_of
 from trainers.engine.cluster import quiet
 from trainers.engine.journal import Journal
 from trainers.engine.launch import train
@@ -53,7 +53,7 @@ PATIENCE = 900.0
 """Seconds that a trial waits for a tracking server before it fails."""
 THREAD_ENDS = 600
 """Seconds that a stopped trial has for its end; sending what a slow tracking server lacks takes 30 of them at most."""
-SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
+SEEDS, STATE = "seeds", "trial.json"
 """In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
 
 Config = Mapping[str, Any]
@@ -89,10 +89,8 @@ class Plan:
 
     def recipe(self, config: Config) -> Recipe:
         """The recipe of a trial, with the sweep's first seed."""
-        recipe = self.base(config)
-        for path, value in config["trial"]["changes"][config["trial"]["pipeline"]].items():
-            recipe = recipe.replace(path, value)
-        return recipe.replace("run.seed", self.seeds[0])
+        changes = config["trial"]["changes"][config["trial"]["pipeline"]]
+        return self.base(config).changed(changes).replace("run.seed", self.seeds[0])
 
     def trial_folder(self, trial_id: str) -> Path:
         """Where a trial writes on its node: journals, vectors."""
@@ -154,7 +152,7 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
             store = store_of(seeded, handle.run_id)
             _, checkpoint = train(seeded, handle, Path(seeded.run.output), store, [host.forward(store)])
             score = budget.report_end(seed, checkpoint, handle.run_id)
-            best = load_file(checkpoint / ("best.safetensors" if (checkpoint / "best.safetensors").exists() else METHOD))
+            best = load_file(checkpoint / (BEST if (checkpoint / BEST).exists() else METHOD))
             budget.finish(seed, score, best, seeded)
         handle.drain(Path(seeded.run.output) / "journal.jsonl")
         handle.finish()
@@ -165,7 +163,7 @@ def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
     """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
     run = recipe.run
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
-    settings = {
+    settings: dict[str, Any] = {
         "run.seed": seed,
         "run.output": str(folder),
         "run.checkpoint_every": None,
@@ -173,9 +171,7 @@ def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
         "run.register_as": None,
         "evaluation.final": (),
     }
-    for path, value in settings.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return recipe.changed(settings)
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any]) -> RunHandle:
@@ -300,7 +296,7 @@ class Budget:
 
     def report_end(self, seed: int, checkpoint: Path, run_id: str) -> float:
         """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the seed's best score."""
-        state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+        state = read_state(checkpoint)
         best, _, _, last = state["best"]
         report = self.report(seed, {"step": state["step"], "score": last, "best": best}, run_id)
         with self.staged() as place:
@@ -365,7 +361,7 @@ class TrialHost:
 def _adopted(checkpoint: Path, folder: Path) -> Path:
     """Another trial's checkpoint as a start: its weights, optimizers and step, but not its best score nor its journal."""
     shutil.copy(checkpoint / METHOD, folder)
-    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    state = read_state(checkpoint)
     _, _, _, score = state["best"]
     state["best"], state["done"] = [-math.inf, state["step"], 0, score], False
     torch.save(state, folder / "state.pt")

@@ -55,7 +55,7 @@ class Memory:
         }
 
 
-def engine(recipe: Recipe, memory: Memory) -> Engine:
+def engine(recipe: Recipe, memory: Any) -> Engine:
     host = LocalHost(store_of(recipe))
     host.device = torch.device("cpu")
     return Engine(recipe, host, memory)

@@ -76,27 +76,6 @@ def test_default_is_everything_found_but_training_splits(
     assert "lee-dev" in shown and "1,225" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--model", "{model}", "--data", "{data}", "--tasks", "transfer"], "holds none of the tasks 'transfer'"),
-        (["--model", "{model}", "--tasks", "pairs:"], "names no place"),
-        (["--compare", "a={model}", "b={tmp}/absent.json"], "absent.json is no report of a single model"),
-        (["--model", "{model}@max", "--layers"], "Leave out @POOLING"),
-        (["--model", "{model}", "--json", "{tmp}"], "it is a folder"),
-        (["--model", "{model}", "--data", "{data}", "--tasks", "sts12", "pairs:{twin}"], "two tasks are called 'sts12'"),
-    ],
-)
-def test_bad_input(
-    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
-    twin = write_raw(tmp_path / "sts12.tsv", rated(5))
-    filled = [text.format(tmp=tmp_path, model=model, data=data, twin=twin) for text in [*arguments, message]]
-    assert main(filled[:-1]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith("error: ") and filled[-1] in error and "Traceback" not in error
-
-
 @pytest.fixture
 def single(model: Path, data: Path, tmp_path: Path) -> Path:
     """The report of one model."""

@@ -350,21 +350,3 @@ def test_two_methods_at_once_from_the_command_line(
     resumed = json.loads((tmp_path / "out" / "trials.json").read_text())
     for before_it, after_it in zip(trials, resumed, strict=True):
         assert {key: before_it[key] for key in KEPT} == {key: after_it[key] for key in KEPT}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["visualcs"], "'visualcse'"),
-        (["visualcse", "--space", "WIEDE"], "Did you mean 'wide'?"),
-        (["visualcse", "--resume"], "--resume"),
-        (["visualcse", "--evaluation.select", "None"], "evaluation.select"),
-        (["visualcse", "--evaluation.select", "stsb-test"], "stsb-test"),
-    ],
-)
-def test_bad_command_lines(
-    arguments: list[str], words: str, offline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(offline)
-    assert pipeline.main(arguments) == 2
-    assert words in capsys.readouterr().err

@@ -199,18 +199,6 @@ def test_a_word_that_is_cut_off_is_no_candidate(tmp_path: Path) -> None:
     assert batch["word_mask"].sum(2)[:, 0].tolist() == [2, 0] and batch["candidate"].tolist() == [True, False]
 
 
-@pytest.mark.usefixtures("local_ray")
-def test_ray_gives_what_inline_gives(tmp_path: Path) -> None:
-    config = stream(write(tmp_path, LINES * 4), lexicon="small")
-    through_ray, plain = reader(config, 10, inline=False), reader(config, 10)
-    for _ in range(10):  # more than the first round of the plan brings
-        a, b = next(through_ray), next(plain)
-        assert a.keys == b.keys and all(torch.equal(a[name], b[name]) for name in a.tensors)
-    assert through_ray.position == plain.position and sorted(through_ray.skipped) == sorted(plain.skipped)
-    through_ray.close()
-    plain.close()
-
-
 def test_a_run_without_wordnet_stops_and_skips_no_sample(tmp_path: Path) -> None:
     config = stream(write(tmp_path, LINES), lexicon=str(tmp_path / "none"))
     with pytest.raises(ValueError, match="lexicon=") as caught:
@@ -292,12 +280,6 @@ def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: p
     assert len(planned) > 5 and max(planned) < 40 * 16 / 2
     found.close()
     whole.close()
-
-
-def test_a_stream_without_one_usable_sample_ends(tmp_path: Path) -> None:
-    config = stream(write(tmp_path, [PLAIN] * 20))
-    with pytest.raises(DataError, match=r"stream 'text'"):
-        next(reader(config, 5))
 
 
 def test_the_plan_ends_where_the_allowed_share_is_lost(tmp_path: Path) -> None:

@@ -43,9 +43,9 @@ class Postgres:
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def uri(self, database: str = "postgres", driver: str = "", password: str | None = None) -> str:
+    def uri(self, database: str = "postgres", driver: str = "") -> str:
         """The URI of a database. driver: ``+psycopg`` for SQLAlchemy and MLflow, nothing for psycopg itself."""
-        return f"postgresql{driver}://{USER}:{password or self.password}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql{driver}://{USER}:{self.password}@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
         """Make the data folder and start the server; returns when it takes connections."""

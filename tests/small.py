@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -102,6 +102,15 @@ def in_processes(worker: Callable[..., None], *arguments: object, count: int = 2
 def journal(run: Path) -> list[dict[str, object]]:
     """Lines of a run's journal."""
     return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+
+
+def four_steps(recipe: Recipe, folder: Path, changes: Mapping[str, Any]) -> Recipe:
+    """Four steps of a recipe in this process on one thread, evaluated every second, with its output below a folder."""
+    from pipelines.parts import changed
+
+    run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "log_every": 1, "epochs": 100.0, "max_steps": 4}
+    settings = {f"run.{name}": value for name, value in run.items()}
+    return changed(recipe, {**settings, "run.output": str(folder / "run"), "evaluation.every": 2, **changes})
 
 
 def text_only(recipe: Recipe) -> Recipe:

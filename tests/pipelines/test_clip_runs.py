@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +14,10 @@ from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
 from evaluation.load import load_model
 from models.towers import ResNetTower
-from pipelines import clap, parts
+from pipelines import clap
 from pipelines.cli import OFFLINE
 from tests import small
-from tests.small import journal
+from tests.small import four_steps, journal
 from trainers.clip import CLIPConfig
 from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import fit
@@ -98,20 +97,14 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
 
 
-def here(recipe: Recipe, place: Path, changes: dict[str, Any]) -> Recipe:
-    """The recipe in this process on one thread, with its output below `place`."""
-    run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "output": str(place / "run")}
-    run["tracking_uri"] = f"sqlite:///{place / 'mlflow.db'}"
-    return parts.changed(recipe, {f"run.{name}": value for name, value in run.items()} | changes)
-
-
 @pytest.mark.cluster
 def test_sixty_steps_of_the_demo_find_sounds_far_above_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sounds and captions that were held out; vectors at random find 21 % of the sounds among the first ten."""
     monkeypatch.chdir(tmp_path)
     write_demo_shards(tmp_path / OFFLINE, ["sounds-train", "sounds-val"])
     demo = clap.demo()
+    tracking = {"run.tracking_uri": f"sqlite:///{tmp_path / 'mlflow.db'}"}
     short = {"run.max_steps": 60, "evaluation.every": 60, "evaluation.final": (demo.evaluation.select,)}
-    summary = fit(here(demo, tmp_path, short))
+    summary = fit(four_steps(demo, tmp_path, short | tracking))
     before, after = (summary[when]["retrieval:sounds-val"]["text_to_audio_r10"] for when in ("before", "after"))
     assert before < 35 and after > 55

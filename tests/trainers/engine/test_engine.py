@@ -249,7 +249,7 @@ def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monk
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> None:
-    """Neither those of its turn nor those of the turns behind it."""
+    """Neither those of its turn nor those of the turns behind it; turn, stream and samples are named."""
     made = engine(recipe, Memory())
     losses, before = made.method.losses, dict[str, torch.Tensor]()
 
@@ -264,7 +264,7 @@ def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> Non
         return StepOutput({"image": image + (image - image.detach()).sqrt()})
 
     made.method.losses = broken  # type: ignore[method-assign]
-    with pytest.raises(NonFiniteLoss, match=f"step 2, turn 'image': {what}"):
+    with pytest.raises(NonFiniteLoss, match=f"step 2, turn 'image': {what}.*stream 'image': .*train-000000.*optim.image.lr"):
         made.run()
     for name, tensor in made.method.state_dict().items():
         assert torch.equal(tensor, before[name]), name
@@ -299,12 +299,6 @@ def test_nobody_waits_for_the_device_inside_a_step(
     assert made.stepper.optimizers["text"].rate < 1e-3  # it was a whole step
     for reader in readers.values():
         reader.close()
-
-
-def test_a_non_finite_loss_names_turn_stream_and_samples(recipe: Recipe) -> None:
-    broken = recipe.replace("optim.image.lr", 1e30).replace("optim.image.clip", None)
-    with pytest.raises(NonFiniteLoss, match=r"turn '\w+'.*stream '\w+': .*train-000000.*optim\.\w+\.lr"):
-        run(broken)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from models.adapters import merged
 from models.config import EncoderConfig
+from pipelines.parts import changed
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import interrupted, run, same_weights
@@ -38,12 +39,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "layer_decay": {"optim.text.layer_decay": 0.5},
     "weights": {"streams.text.weights": (1, 3)},
 }
-
-
-def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
 
 
 @pytest.fixture

@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from tests.cluster.servers import RAY, RayHead, S3Server
+from tests.conftest import ROOT
 from trainers.engine.cluster import AUTOSCALING
 
-ROOT = Path(__file__).resolve().parents[2]
 VERSION = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#"
 )

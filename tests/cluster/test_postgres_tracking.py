@@ -40,7 +40,7 @@ def database() -> Iterator[postgres.Postgres]:
 
 @pytest.fixture
 def server(database: postgres.Postgres, tmp_path: Path) -> Iterator[Server]:
-    """As docs/cluster.md says: the database's URI, which holds the password, in the environment; MLflow's own user list in
+    """As docs/cluster.md says: the database's URI in the environment; MLflow's own user list in
     front of everything, the host that the proxy passes on allowed."""
     settings = configparser.ConfigParser()
     settings["mlflow"] = {

@@ -9,7 +9,6 @@ import json
 import os
 import tarfile
 import traceback
-from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -95,22 +94,10 @@ def test_expand_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch
         expand(urls)
 
 
-@pytest.fixture
-def memory() -> Iterator[Callable[[str, bytes], None]]:
-    fs = fsspec.filesystem("memory")
-
-    def put(path: str, data: bytes) -> None:
-        fs.pipe_file(path, data)
-
-    yield put
-    fs.store.clear()
-    fs.pseudo_dirs.clear()
-
-
-def test_any_fsspec_url(folder: Path, memory: Callable[[str, bytes], None]) -> None:
+def test_any_fsspec_url(folder: Path, memory: fsspec.AbstractFileSystem) -> None:
     local = ShardSet.open(str(folder / "set" / "a-{000..001}.tar"))
     for name in ("a-000", "a-001"):
-        memory(f"/bucket/{name}.tar", (folder / "set" / f"{name}.tar").read_bytes())
+        memory.pipe_file(f"/bucket/{name}.tar", (folder / "set" / f"{name}.tar").read_bytes())
     for urls in ("memory://bucket", "memory://bucket/a-{000..001}.tar", "memory://bucket/a-*.tar"):
         remote = ShardSet.open(urls)
         assert [shard.url for shard in remote.shards] == ["memory://bucket/a-000.tar", "memory://bucket/a-001.tar"]

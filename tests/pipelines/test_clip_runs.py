@@ -17,6 +17,7 @@ from models.towers import ResNetTower
 from pipelines import clap
 from pipelines.cli import OFFLINE
 from tests import small
+from tests.evaluation.paired_helpers import image_shards
 from tests.small import four_steps, journal
 from trainers.clip import CLIPConfig
 from trainers.engine.checkpoint import load_method
@@ -24,24 +25,11 @@ from trainers.engine.launch import fit
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 INPUT = ImageInput(size=32)
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "old": (40, 40, 40), "new": (240, 240, 240)}
-
-
-def write_pairs(folder: Path, count: int = 16) -> str:
-    """Coloured squares with the colour's word among their captions."""
-    rng = np.random.default_rng(3)
-    members = []
-    for i in range(count):
-        word, colour = list(COLOURS.items())[i % 4]
-        pixels = np.clip(np.array(colour) + rng.normal(0, 20, (24, 30, 3)), 0, 255).astype(np.uint8)
-        members.append((f"{i:04d}.png", small.png(pixels)))
-        members.append((f"{i:04d}.json", f'{{"captions": ["a {word} house {i}", "the {word} cat"]}}'.encode()))
-    return small.write_tar(folder / "pairs-val-000000.tar", members)
 
 
 @pytest.fixture
 def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
-    pairs = write_pairs(tmp_path / "pairs")
+    pairs = image_shards(tmp_path / "pairs", [[f"a {small.WORDS[i % 15]} house {i}", "the cat"] for i in range(16)])
     templates = {"templates": ("a {} house", "the {} dog"), "classes": ("red", "green", "old", "new")}
     tower = ResNetTower(input=INPUT, width=8, blocks=(1, 1, 1, 1))
     images = small.write_images(tmp_path / "images")

@@ -6,14 +6,12 @@ import io
 import json
 import subprocess
 import sys
-import tarfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from PIL import Image
 from pydantic import ValidationError
@@ -24,23 +22,12 @@ from data.stream import Reader
 from data.streams.inputs import AudioInput, ImageInput
 from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream
 from data.streams.preprocess import prepare_images, prepare_sounds
-from tests.small import add
+from tests import small
+from tests.data.packing import letters, spelt
 
 SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
 IMAGE = ImageInput(size=12)
 CAPTIONS = 4
-
-
-def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
-    """A tokenizer that can be read back: one token a character."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([[ord(letter) for letter in text.ljust(longest, "\0")] for text in texts])
-    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": ids * 0}
-
-
-def spoken(ids: torch.Tensor) -> list[str]:
-    assert ids.ndim == 3 and ids.shape[1] == 1
-    return ["".join(map(chr, row[0].tolist())).rstrip("\0") for row in ids]
 
 
 def picture(number: int) -> np.ndarray:
@@ -53,35 +40,28 @@ def sound(number: int) -> np.ndarray:
 
 
 def encoded(number: int, kind: str) -> bytes:
-    data = io.BytesIO()
-    if kind == "png":
-        Image.fromarray(picture(number)).save(data, "PNG")
-    else:
-        soundfile.write(data, sound(number), 8000, format="WAV", subtype="FLOAT")
-    return data.getvalue()
+    return small.png(picture(number)) if kind == "png" else small.sound(sound(number), subtype="FLOAT")
 
 
 def write(folder: Path, kind: str, count: int = 24) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / "pairs-train-000000.tar", "w") as tar:
-        for i in range(count):
-            record = {"captions": [f"item {i} caption {j}" for j in range(CAPTIONS)]}
-            add(tar, f"{i:04d}.{kind}", encoded(i, kind))
-            add(tar, f"{i:04d}.json", json.dumps(record).encode())
-            add(tar, f"{i:04d}.cls", str(i % 3).encode())
-    return str(folder)
+    members = []
+    for i in range(count):
+        record = {"captions": [f"item {i} caption {j}" for j in range(CAPTIONS)]}
+        fields = {kind: encoded(i, kind), "json": json.dumps(record).encode(), "cls": str(i % 3).encode()}
+        members += [(f"{i:04d}.{name}", content) for name, content in fields.items()]
+    return small.write_tar(folder / "pairs-train-000000.tar", members)
 
 
 def reader(config: CaptionedStream, start: int = 0, seed: int = 5, **more: Any) -> Reader:
     shards = ShardSet.open(config.shards)
     settings = {"batches": 40, "inline": True, "rank": 0, "world_size": 1, **more}
-    return Reader(config, "pairs", shards, seed=seed, tokenize=words, start=start, **settings)
+    return Reader(config, "pairs", shards, seed=seed, tokenize=letters, start=start, **settings)
 
 
 def seen(config: CaptionedStream, batches: int, **more: Any) -> list[tuple[str, str]]:
     """(key, text) of every sample."""
     found = reader(config, **more)
-    out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spoken(b["input_ids"]), strict=True)]
+    out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spelt(b["input_ids"]), strict=True)]
     found.close()
     return out
 
@@ -171,7 +151,7 @@ def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     for image, number in zip(batch["image"], numbers, strict=True):
         np.testing.assert_allclose(image[0].numpy(), naive_image(picture(number), 12), atol=0.02)
     assert torch.equal(prepare_images([picture(number) for number in numbers], **IMAGE.model_dump()), batch["image"][:, 0])
-    assert [int(text.split()[1]) for text in spoken(batch["input_ids"])] == numbers  # its own caption
+    assert [int(text.split()[1]) for text in spelt(batch["input_ids"])] == numbers  # its own caption
     found.close()
 
 

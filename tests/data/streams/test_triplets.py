@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from data.shards import RawSample, ShardSet
 from data.stream import Reader
 from data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
 from data.wordnet.lexicon import open_lexicon
-from tests.small import add, write_text
+from tests.small import write_tar, write_text
 
 TABLE = {
     "big": (("large", "great"), ("small",)),
@@ -39,11 +38,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def write(folder: Path, lines: list[str]) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / "lines-train-000000.tar", "w") as tar:
-        for number, line in enumerate(lines):
-            add(tar, f"{number:04d}.txt", line.encode())
-    return str(folder)
+    return write_tar(folder / "lines-train-000000.tar", ((f"{i:04d}.txt", line.encode()) for i, line in enumerate(lines)))
 
 
 def letters(texts: list[str], spans: list[tuple[int, int]], max_length: int = 99) -> dict[str, torch.Tensor]:

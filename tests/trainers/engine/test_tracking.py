@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests import small
+from tests.conftest import ROOT
 from trainers.engine.journal import Journal
 from trainers.engine.mirrors import check_mirrors
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, drain, open_run, send
 from trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
 
-ROOT = Path(__file__).resolve().parents[3]
 Points = list[tuple[int, float]]
 
 
@@ -41,9 +42,7 @@ def run(uri: str) -> RunHandle:
 
 
 def history(run: RunHandle, key: str) -> Points:
-    from mlflow import MlflowClient
-
-    return sorted((metric.step, metric.value) for metric in MlflowClient(run.uri).get_metric_history(run.run_id, key))
+    return small.history(run.uri, run.run_id, key)
 
 
 def content(run: RunHandle) -> Any:

@@ -19,6 +19,7 @@ from data.streams.text import EDATextStream
 from data.word_vectors import open_vectors, write_vectors
 from evaluation.load import load_model
 from pipelines import gclsr, mocoutrl, parts
+from pipelines.cli import report
 from tests.small import four_steps, write_text
 from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import interrupted, run
@@ -158,4 +159,4 @@ def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str, eda: bool
     assert load_model(str(export)).encode(["the dog runs", "unheard"]).shape == (2, 12)
     card = (export / "README.md").read_text()
     assert "trust_remote_code=True" in card and "AutoModel" not in card and "--encoder.path" not in card
-    assert "word vectors" in card
+    assert "word vectors" in card and "trust_remote_code" in report(summary)

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
+from tests.conftest import ROOT
 from tests.small import add, journal, text_only, write_text
 from trainers.engine.launch import LostWorker, _worker_error, fit
 from trainers.recipe import Recipe
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def steps_of(run: Path, metric: str) -> list[int]:

@@ -16,11 +16,11 @@ from data.errors import DataError
 from data.shards import ShardSet
 from data.streams.text import TextStream
 from evaluation.registry import make_tasks
-from pipelines import audiocse, cli, cyclip, gclsr, mine, pretrain, simcse, visualcse
+from pipelines import audiocse, cli, mine, simcse, visualcse
 from pipelines.pack import main as pack
 from tests.small import WORDS
 from trainers.engine.launch import fit
-from trainers.recipe import Recipe, RecipeError
+from trainers.recipe import Recipe
 
 
 @pytest.fixture
@@ -42,15 +42,6 @@ def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def chosen(pipeline: Any, *given: str) -> Recipe:
     return cli.parse(pipeline.RECIPES, "", mine.arguments(pipeline.RECIPES, list(given)))
-
-
-@pytest.mark.parametrize("pipeline", [pretrain, gclsr, cyclip])
-def test_who_takes_no_files_says_so(pipeline: Any, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(RecipeError, match="has no 'mine'"):
-        chosen(pipeline, "--text", "sentences.txt")
-    with pytest.raises(SystemExit):
-        cli.parse(pipeline.RECIPES, "", ["--help"])
-    assert "mine --help" not in capsys.readouterr().out
 
 
 def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixture[str]) -> None:

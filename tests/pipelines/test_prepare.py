@@ -17,10 +17,9 @@ from pipelines import prepare
 from pipelines.downloads import SOURCES, maker
 from pipelines.registry import NAMES, load
 from pipelines.reproduce import PAPERS, tables_of
+from tests.conftest import ROOT
 from tests.data.packing import samples
 from tests.pipelines.miniatures import DOWNLOADS, Seen, put
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words: object) -> int:

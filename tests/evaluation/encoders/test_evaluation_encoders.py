@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,12 +17,7 @@ from transformers import AutoTokenizer
 from evaluation.encoders.encoder import ModuleEncoder, load_encoder
 from evaluation.task import EvaluationError
 from models.text_encoder import TextEncoder
-from tests.evaluation.evaluation_helpers import sentence, tiny_bert, tiny_roberta
-
-
-def texts(n: int, longest: int = 12) -> list[str]:
-    rng = random.Random(3)
-    return [sentence(rng, longest) for _ in range(n)]
+from tests.evaluation.evaluation_helpers import texts, tiny_bert, tiny_roberta
 
 
 @pytest.fixture(scope="module")
@@ -37,16 +31,6 @@ def sentence_bert(bert: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     encoder = load_encoder(bert, pooling="cls", device="cpu")
     encoder.model.save(str(folder))
     return folder
-
-
-def test_sentence_transformers_folder_keeps_or_replaces_its_pooling(sentence_bert: Path, bert: Path) -> None:
-    items = texts(40)
-    own = load_encoder(sentence_bert, device="cpu")
-    assert own.pooling == "cls"
-    np.testing.assert_allclose(own.encode(items), SentenceTransformer(str(sentence_bert)).encode(items), atol=1e-5)
-    replaced = load_encoder(sentence_bert, "mean", "cpu")
-    assert replaced.pooling == "mean"
-    np.testing.assert_allclose(replaced.encode(items), load_encoder(bert, "mean", "cpu").encode(items), atol=1e-5)
 
 
 def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) -> None:

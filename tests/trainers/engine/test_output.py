@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.small import history
 from trainers.engine import launch
 from trainers.engine.launch import fit
 from trainers.engine.lease import held
@@ -56,10 +57,8 @@ def runs(recipe: Recipe) -> dict[str, str]:
     return {run.info.run_id: run.info.status for run in client.search_runs(experiments)}
 
 
-def history(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
-    from mlflow import MlflowClient
-
-    return sorted((m.step, m.value) for m in MlflowClient(recipe.run.tracking_uri).get_metric_history(run_id, "train/text"))
+def losses(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
+    return history(recipe.run.tracking_uri or "", run_id, "train/text")
 
 
 @pytest.fixture
@@ -94,8 +93,8 @@ def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, begun: list[in
     assert begun == [3] and summary["mlflow_run_id"] == dead
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
-    assert history(recipe, dead) == history(recipe, expected["mlflow_run_id"])
-    assert [step for step, _ in history(recipe, dead)] == [2, 4, 6]
+    assert losses(recipe, dead) == losses(recipe, expected["mlflow_run_id"])
+    assert [step for step, _ in losses(recipe, dead)] == [2, 4, 6]
     assert [file.read_text() for file in mine] == ["mine", "mine"]
 
     # Once more: finished. Its weights are not made again, and another recipe does not replace them by chance.
@@ -129,7 +128,14 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
     file.write_text(content)
     summary = fit(recipe.replace("run.resume", "never"))
     assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
-    assert [step for step, _ in history(recipe, summary["mlflow_run_id"])] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in losses(recipe, summary["mlflow_run_id"])] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
@@ -174,7 +180,6 @@ def test_ray_s_own_answer_to_sigterm_is_ours() -> None:
 def test_a_second_signal_ends_at_once() -> None:
     program = """
 import os, signal, time
-from trainers.engine.stop import Stop
 from trainers.engine.stop import Stop
 with Stop() as stop, stop.patient():
     for number in (signal.SIGTERM, signal.SIGINT):

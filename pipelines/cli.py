@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import tyro
 
-from data.errors import did_you_mean, quiet_pipe
+from data.errors import did_you_mean, quiet_end
 from pipelines.registry import Recipes, takes_files
 from trainers.recipe import Recipe, RecipeError
 
@@ -185,7 +185,7 @@ def prepare(recipe: Recipe) -> None:
         write_demo_shards(Path(OFFLINE), kinds)
 
 
-@quiet_pipe()
+@quiet_end()
 def main(
     recipes: Recipes, description: str | None, before: Callable[[Recipe], Recipe] = lambda recipe: recipe
 ) -> dict[str, Any]:

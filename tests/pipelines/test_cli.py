@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from data.errors import told
 from pipelines import clap, cyclip, gclsr, pretrain, visualcse
 from pipelines.cli import parse, prepare, report
 from tests.conftest import ROOT
@@ -172,3 +173,13 @@ def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     assert "model   runs:/x/export " in report(copy), "of a job whose folder goes, where its user finds it"
     pod = report(summary | {"tracking_uri": "http://mlflow:5000"})
     assert f"model   {tmp_path} " in pod and "model   runs:/x/export " in pod, "the folder may be a pod's"
+
+
+def test_ctrl_c_ends_a_command_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
+    @told
+    def command(argv: list[str] | None) -> int:
+        raise KeyboardInterrupt
+
+    with pytest.raises(SystemExit) as ended:
+        command()
+    assert ended.value.code == 130 and capsys.readouterr().err == "\ninterrupted\n"

@@ -122,7 +122,7 @@ def test_bad_models(bert: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("layout", ["transformers", "sentence-transformers"])
-@pytest.mark.parametrize("spoil", ["foreign names", "missing", "no tokenizer", "cut short"])
+@pytest.mark.parametrize("spoil", ["foreign names", "missing", "no tokenizer", "cut short", "pickled"])
 def test_random_weights_are_not_scored(bert: Path, sentence_bert: Path, tmp_path: Path, spoil: str, layout: str) -> None:
     """What a library makes up where a folder lacks it: training and evaluation refuse the same folders."""
     folder = tmp_path / "spoilt"
@@ -136,9 +136,12 @@ def test_random_weights_are_not_scored(bert: Path, sentence_bert: Path, tmp_path
     elif spoil == "no tokenizer":
         for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
             (folder / name).unlink(missing_ok=True)
+    elif spoil == "pickled":
+        torch.save(weights, folder / "pytorch_model.bin")
+        file.unlink()
     else:
         file.write_bytes(file.read_bytes()[:5000])
-    with pytest.raises(EvaluationError, match="spoilt"):
+    with pytest.raises(EvaluationError, match="spoilt.*pickled" if spoil == "pickled" else "spoilt"):
         load_encoder(folder, device="cpu")
     with pytest.raises(ValueError, match=r"encoder\.path: .*spoilt"):
         TextEncoder.from_pretrained(str(folder), "mean")

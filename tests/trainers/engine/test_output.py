@@ -78,7 +78,13 @@ def weights(output: Path) -> bytes:
     return (output / "export" / "model.safetensors").read_bytes()
 
 
-def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, begun: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_goes_on(
+    recipe: Recipe,
+    tmp_path: Path,
+    begun: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
     broken = recipe.replace("run.log_every", 2).replace("evaluation.keep", "last")
     expected = fit(broken.replace("run.output", str(tmp_path / "whole")))
@@ -91,6 +97,7 @@ def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, begun: list[in
         file.write_text("mine")
     summary = fit(broken)
     assert begun == [3] and summary["mlflow_run_id"] == dead
+    assert "last checkpoint is of step 3" in capsys.readouterr().out
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
     assert losses(recipe, dead) == losses(recipe, expected["mlflow_run_id"])

@@ -94,7 +94,10 @@ def test_the_default_is_a_database_in_the_current_folder(tmp_path: Path, monkeyp
     assert resolve_uri("") == "http://host:5000"
 
 
-@pytest.mark.parametrize("bad", ["mlruns", "s3://bucket/x", "sqlite:///:memory:", "https://me:secret@host"])
+SECRETS = ["https://me:secret@host", "redis://me:secret@host", "postgresql://host/db?user=me&password=secret"]
+
+
+@pytest.mark.parametrize("bad", ["mlruns", "s3://bucket/x", "sqlite:///:memory:", *SECRETS])
 def test_uris_that_mlflow_does_not_take_are_named(bad: str) -> None:
     with pytest.raises(TrackingError, match=r"run\.tracking_uri=") as error:
         resolve_uri(bad)

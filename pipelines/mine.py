@@ -45,8 +45,10 @@ FEWEST = 16
 HELD_OUT = 20
 """Every so-many-th sentence is held out, where no rated pairs are given."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
-LOOKED_AT = 500
+LOOKED_AT, SOUNDS_LOOKED_AT = 500, 50
 """Samples whose lengths and sizes decide."""
+RATES = (8000, 16000)
+"""Samples per second that sounds are read at."""
 SHORTEST = 0.1
 """Seconds of half of the sounds."""
 SIZES = (32, 64, 96, 128, 160, 192, 224)
@@ -160,8 +162,8 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         elif not shards.classes[1:]:
             yield (f"method.{kind}.loss", "simclr", "no subfolders that could be classes")
             yield (f"{setting}.label", None, "the same")
-        # Packing has mixed them.
-        samples = [found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample)]
+        # Packing has mixed them. One at a time: 500 photographs of a camera are gigabytes.
+        samples = (found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample))
         yield from LOOKS[kind](asked.model or base.encoder.path, encoder, samples, gpu)  # type: ignore[union-attr]
 
 
@@ -187,7 +189,7 @@ def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
 # ------------------------------------------------------------------------------------------- what the samples look like
 
 
-def _texts(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+def _texts(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     from transformers import AutoTokenizer
 
     from models.text_folders import positions
@@ -200,7 +202,7 @@ def _texts(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Ite
     yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1]}")
 
 
-def _images(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+def _images(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     sides = [min(Image.open(BytesIO(decode.member(one.fields, decode.IMAGES, one.key))).size) for one in samples]
     allowed = [size for size in SIZES if size <= median(sides) and (gpu or size <= 64)]
     size = max(allowed, default=SIZES[0])
@@ -212,21 +214,26 @@ def _images(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> It
         yield ("method.image.path", None, f"pretrained patches are for {SIZES[-1]} pixels")
 
 
-def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+def _sounds(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     import soundfile
     import torch
 
-    from data.streams.preprocess import log_mel
+    from data.streams.preprocess import log_mel, samples_for
 
-    found = [decode.member_with_extension(one.fields, decode.SOUNDS, one.key) for one in samples[:50]]
-    infos = [soundfile.info(BytesIO(content)) for _, content in found]
-    seconds, rate = median(info.duration for info in infos), median(info.samplerate for info in infos)
+    longest, infos, beginnings = 1024 if gpu else 256, [], []
+    for one in islice(samples, SOUNDS_LOOKED_AT):
+        ending, content = decode.member_with_extension(one.fields, decode.SOUNDS, one.key)
+        infos.append(soundfile.info(BytesIO(content)))
+        own = _rate(infos[-1].samplerate)
+        wave = decode.audio(content, ending, own, one.key, samples_for(own, longest))
+        beginnings.append((own, wave[: samples_for(own, longest)]))
+    seconds, rate = median(info.duration for info in infos), _rate(median(info.samplerate for info in infos))
     if seconds < SHORTEST:
         raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
-    rate, bins = (16000, 128) if rate >= 16000 else (8000, 32)
-    frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
-    waves = [decode.audio(content, ending, rate, "sound") for ending, content in found]
-    values = torch.cat([log_mel(torch.as_tensor(wave)[None], rate=rate, bins=bins).flatten() for wave in waves])
+    bins = 128 if rate == RATES[1] else 32
+    frames = max(64, min(longest, round(seconds * 100) // 16 * 16))
+    waves = [torch.as_tensor(wave)[None, None] for own, wave in beginnings if own == rate]
+    values = torch.cat([log_mel(wave, rate=rate, bins=bins).flatten() for wave in waves])
     yield ("streams.audio.rate", rate, "that of most sounds, 16,000 or 8,000")
     for place in ("streams", "method"):
         yield (f"{place}.audio.bins", bins, "as many as the rate allows")
@@ -234,6 +241,11 @@ def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> It
     yield ("method.audio.path", None, "fresh patches, for these sizes")
     yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
     yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "the same")
+
+
+def _rate(rate: float) -> int:
+    """The one of `RATES` that a sound of so many samples per second is read at."""
+    return RATES[rate >= RATES[1]]
 
 
 LOOKS = {"text": _texts, "image": _images, "audio": _sounds}

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 from PIL import Image
 
 from data.errors import DataError
 from data.shards import ShardSet
+from data.streams.preprocess import log_mel, samples_for
 from data.streams.text import TextStream
 from evaluation.registry import make_tasks
 from pipelines import audiocse, cli, cyclip, gclsr, mine, pretrain, simcse, visualcse
@@ -110,6 +112,19 @@ def test_sounds_of_no_length_are_refused(files: Path) -> None:
         soundfile.write(f"sounds/{number}.wav", np.zeros(80), 8000)
     with pytest.raises(DataError, match="--sounds"):
         chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds")
+
+
+def test_sounds_of_minutes_are_looked_at_where_they_begin(files: Path) -> None:
+    """All of one as a spectrogram of every sample would be 80 GB."""
+    wave = np.random.default_rng(0).normal(0, 0.1, 30 * 8000)
+    for number in range(20):
+        soundfile.write(f"sounds/{number}.wav", wave, 8000)
+    settings = chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds").flat()
+    beginning = torch.as_tensor(wave[: samples_for(8000, 256)], dtype=torch.float32)[None, None]
+    values = log_mel(beginning, rate=8000, bins=32)
+    assert settings["streams.audio.frames"] == 256
+    assert settings["method.audio.mean"] == pytest.approx(float(values.mean()), abs=0.01)
+    assert settings["method.audio.std"] == pytest.approx(float(values.std()), abs=0.01)
 
 
 def test_a_folder_of_packed_shards_is_read_as_it_is(files: Path) -> None:

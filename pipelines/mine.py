@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from trainers.recipe import Recipe, RecipeError
 
 FILE = "mine.json"
 """The recipe, in the output folder."""
-OPTIONS = dict(zip(FILES, ("--text", "--images", "--sounds"), strict=True))
+OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Kinds of streams, and what their files are given by."""
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
 """Endings of tables."""
@@ -51,6 +51,9 @@ RATES = (8000, 16000)
 """Samples per second that sounds are read at."""
 SHORTEST = 0.1
 """Seconds of half of the sounds."""
+ENGLISH, FOREIGN = "small-bert-en", 1.8
+"""The encoder of this project, and pieces a word from which on sentences are not in its language: English has 1.4 of them,
+no other language that was looked at less than 2."""
 SIZES = (32, 64, 96, 128, 160, 192, 224)
 
 
@@ -74,6 +77,10 @@ class Arguments:
     dev: Path | None = None
     """Rated pairs that choose the best step: a .tsv with sentence1, sentence2, score. Default: halves of sentences that are
     held out."""
+    language: str = ""
+    """Code of the language of the sentences, e.g. de; it goes into the model card."""
+    licence: str = "unknown"
+    """Licence of the files, e.g. CC-BY-SA-4.0; it goes into the model card as well."""
     output: Path | None = None
     """Folder of shards, recipe and model. Default: runs/PAPER/mine."""
 
@@ -197,6 +204,14 @@ def _texts(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) ->
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [decode.text(sample.fields, ("txt",), sample.key)[0] for sample in samples]
     lengths = sorted(len(ids) for ids in tokenizer(texts)["input_ids"])
+    pieces = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) / sum(
+        len(text.split()) for text in texts
+    )
+    if Path(model).name == ENGLISH and pieces > FOREIGN:
+        print(
+            f"warning: the encoder is English, and cuts these sentences into {pieces:.1f} pieces a word (English: 1.4). "
+            "Name one of their language by --model, or make one: docs/new-language.md"
+        )
     most = -(-lengths[int(0.95 * (len(lengths) - 1))] // 8) * 8
     length = max(16, min(most, 128, positions(encoder)))
     yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1]}")
@@ -259,12 +274,13 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     if _are_shards(place):
         return ShardSet.open(str(place))
     out = folder / f"{kind}-{_fingerprint(place, asked)}"
+    output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
         if kind == "text":
-            pack(_kept(asked, folder), Output(out, out.name, source=str(place), overwrite=True))
+            pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
-            pack(drafts, Output(out, out.name, shard_size=1000, source=str(place), overwrite=True), files_of(place))
+            pack(drafts, replace(output, shard_size=1000), files_of(place))
     return ShardSet.open(str(out))
 
 
@@ -276,8 +292,8 @@ def _fingerprint(place: Path, asked: Arguments) -> str:
     """Eight letters that change with the names, sizes and times of the files below a place."""
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
-    text = place == asked.text and [asked.dev is None, asked.column]
-    return hashlib.sha256(json.dumps([state, text]).encode()).hexdigest()[:8]
+    text = place == asked.text and [asked.dev is None, asked.column, asked.language]
+    return hashlib.sha256(json.dumps([state, text, asked.licence]).encode()).hexdigest()[:8]
 
 
 def _halves(folder: Path, asked: Arguments, part: str) -> Path:

@@ -46,6 +46,17 @@ def chosen(pipeline: Any, *given: str) -> Recipe:
     return cli.parse(pipeline.RECIPES, "", mine.arguments(pipeline.RECIPES, list(given)))
 
 
+@pytest.mark.parametrize("pipeline", [audiocse, simcse, visualcse])
+def test_the_help_of_a_pipeline_has_a_line_that_works(
+    pipeline: Any, files: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("sounds").rename("recordings")
+    with pytest.raises(SystemExit):
+        cli.parse(pipeline.RECIPES, "", ["--help"])
+    (example,) = [line.split("mine ", 1)[1] for line in capsys.readouterr().out.splitlines() if " mine --text" in line]
+    assert chosen(pipeline, *example.split("  ")[0].split())
+
+
 @pytest.mark.parametrize("pipeline", [pretrain, gclsr, cyclip])
 def test_who_takes_no_files_says_so(pipeline: Any, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RecipeError, match="has no 'mine'"):
@@ -105,6 +116,26 @@ def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
     for given in (("table.csv",), ("sentences.txt", "--column", "said")):
         with pytest.raises(DataError, match="--column"):
             chosen(simcse, "--text", *given)
+
+
+def test_sentences_of_another_language_are_told(files: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Data and card say which language they are in, and a text is no larger than its source."""
+    lines = Path("sentences.txt").read_text().splitlines()
+    Path("english.txt").write_text(
+        "\n".join(f"The children of the old house were number {i} in 1905." for i, _ in enumerate(lines))
+    )
+    Path("saetze.txt").write_text(
+        "\n".join(f"Zwölf Boxkämpfer jagen {i} Straßenkehrer über Köln." for i, _ in enumerate(lines))
+    )
+    chosen(simcse, "--text", "english.txt")
+    assert "warning" not in capsys.readouterr().out
+    chosen(simcse, "--text", "saetze.txt", "--model", str(place / "encoder"))
+    assert "warning" not in capsys.readouterr().out
+    given = ("--text", "saetze.txt", "--language", "de", "--licence", "CC0-1.0")
+    shards = ShardSet.open(chosen(simcse, *given).streams["text"].shards)
+    assert "warning: the encoder is English" in capsys.readouterr().out
+    assert (shards.languages, shards.licence, shards.source) == (("de",), "CC0-1.0", "saetze.txt")
+    assert sum(Path(shard.url).stat().st_size for shard in shards.shards) < Path("saetze.txt").stat().st_size
 
 
 def test_sounds_of_no_length_are_refused(files: Path) -> None:

@@ -67,7 +67,7 @@ def export(arguments: Arguments) -> Path:
     _check_target(out, arguments.overwrite)
     encoder, recipe = load_method(checkpoint).sentence_encoder, _recipe_of(checkpoint)
     fit = fit_of(recipe, recipe.export if arguments.export == ExportConfig() else arguments.export)
-    names = write_export(encoder, out, partial(card_of, checkpoint), arguments.onnx, arguments.int8, fit)
+    names = write_export(encoder, out, partial(card_of, checkpoint, hub=name), arguments.onnx, arguments.int8, fit)
     if name is not None:
         print(f"uploaded to {push(out, name, names)}")
     return out
@@ -92,8 +92,8 @@ def _check_target(out: Path, overwrite: bool) -> None:
         )
 
 
-def card_of(checkpoint: Path, text: CardText) -> str:
-    """The model card, with what the encoder says of itself.
+def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
+    """The model card, with what the encoder says of itself. hub: the repository that it is for.
 
     Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
     checkpoint; names and licences come from the shards, where they can still be read.
@@ -116,7 +116,7 @@ def card_of(checkpoint: Path, text: CardText) -> str:
         data = describe_shards_of(recipe)
     except (ValueError, OSError):  # the shards have been moved since; the model has not
         data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
-    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
+    return model_card(json.loads(recipe.replace("run.push_to_hub", hub).to_json()), data, numbers, library_versions(), text)
 
 
 @told

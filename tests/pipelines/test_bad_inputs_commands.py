@@ -19,7 +19,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse deemo": "'demo'",
     "visualcse demo smoke": "smoke",
     "visualcse --recipe": "--recipe",
-    "visualcse --recipe nowhere.json": ("--recipe", "recipe.json"),
+    "visualcse --recipe nowhere.json": ("--recipe", "no file nowhere.json", "recipe.json"),
     "visualcse --recipe sentences.txt": ("sentences.txt", "JSON"),
     "visualcse --recipe list.json": "list.json",
     "visualcse --recipe newer.json": ("newer.json", "run.colour"),

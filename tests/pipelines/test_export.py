@@ -200,6 +200,7 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
     assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]
     there = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
     assert hub.files == {name: data for name, data in there.items() if name != "notes.txt"}
+    assert 'model = SentenceTransformer("me/mine")' in hub.files["README.md"].decode()
     assert hub.authorized == {"Bearer hf_hidden"} and "hf_hidden" not in done.stdout + done.stderr
     assert not any(b"hf_hidden" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 

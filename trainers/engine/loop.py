@@ -209,11 +209,15 @@ class Engine:
 
     def _chosen(self) -> tuple[int, float | None]:
         """The step whose weights are kept so far, and their score on the first development task; none: not finite."""
-        last = self.recipe.evaluation.keep == "last"
-        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
+        step, score = self.step if self.recipe.evaluation.keep == "last" else self.best_step, self.kept_score
         if self.development and lower_is_better(self.development[0]):
             score = -score
         return step, score if math.isfinite(score) else None
+
+    @property
+    def kept_score(self) -> float:
+        """The development score, higher is better, of the weights that are kept so far; without one minus infinity."""
+        return self.last_score if self.recipe.evaluation.keep == "last" else self.best_score
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
         if self.log and scores:
@@ -275,7 +279,7 @@ class Engine:
         self.stepper.watch.check()
         mine = {name: reader.position for name, reader in readers.items()}
         positions, windows = zip(*from_all_ranks((mine, self.window.state()), self.host), strict=True)
-        scores = {"score": self.last_score, "best": self.best_score}
+        scores = {"score": self.last_score, "best": self.kept_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0 and not self.recipe.run.sharded:  # where all have a part of what is kept
             self.host.save(None, metrics, last)

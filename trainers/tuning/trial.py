@@ -147,11 +147,11 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
             with Tracker(Path(seeded.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
                 engine = Engine(seeded, host, tracker)
                 engine.run()
-            budget.finish(seed, engine.best_score, weights_of(engine.chosen), seeded)
+            budget.finish(seed, engine.kept_score, weights_of(engine.chosen), seeded)
         else:
             store = store_of(seeded, handle.run_id)
             _, checkpoint = train(seeded, handle, Path(seeded.run.output), store, [host.forward(store)])
-            score = budget.report_end(seed, checkpoint, handle.run_id)
+            score = budget.report_end(seeded, checkpoint, handle.run_id)
             best = load_file(checkpoint / (BEST if (checkpoint / BEST).exists() else METHOD))
             budget.finish(seed, score, best, seeded)
         handle.drain(Path(seeded.run.output) / "journal.jsonl")
@@ -237,7 +237,7 @@ class Budget:
         self.scratch, self.seeds, self.steps, self.judged = scratch, seeds, steps, judged
         self.kept = scratch / SEEDS
         self.done: dict[int, float] = {}
-        """Seed -> its best score."""
+        """Seed -> the score of its weights that are kept."""
         self.last: dict[str, Any] = {}
         """The last report."""
 
@@ -273,9 +273,9 @@ class Budget:
         if self.kept.exists():
             shutil.copytree(self.kept, folder / SEEDS, dirs_exist_ok=True)
 
-    def finish(self, seed: int, best: float, weights: Mapping[str, Tensor], recipe: Recipe) -> None:
+    def finish(self, seed: int, score: float, weights: Mapping[str, Tensor], recipe: Recipe) -> None:
         """A seed is done. Its chosen weights are kept for the checkpoints of the next ones."""
-        self.done[seed] = best
+        self.done[seed] = score
         if seed == self.seeds[-1]:
             return
         place = self.kept / str(seed)
@@ -294,16 +294,18 @@ class Budget:
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def report_end(self, seed: int, checkpoint: Path, run_id: str) -> float:
-        """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the seed's best score."""
-        state = read_state(checkpoint)
+    def report_end(self, recipe: Recipe, checkpoint: Path, run_id: str) -> float:
+        """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the score of the weights
+        that are kept."""
+        seed, state = recipe.run.seed, read_state(checkpoint)
         best, _, _, last = state["best"]
-        report = self.report(seed, {"step": state["step"], "score": last, "best": best}, run_id)
+        kept = last if recipe.evaluation.keep == "last" else best
+        report = self.report(seed, {"step": state["step"], "score": last, "best": kept}, run_id)
         with self.staged() as place:
             shutil.copytree(checkpoint, place, dirs_exist_ok=True)
             self.write(place, seed)
             tune.report(report, checkpoint=tune.Checkpoint.from_directory(place))
-        return float(best)
+        return float(kept)
 
 
 class TrialHost:
@@ -313,7 +315,6 @@ class TrialHost:
 
     def __init__(self, budget: Budget, recipe: Recipe, run_id: str) -> None:
         self.budget, self.seed, self.run_id = budget, recipe.run.seed, run_id
-        self.keeps_last = recipe.evaluation.keep == "last"
         self.device = torch.device("cuda" if recipe.run.gpus_per_worker and torch.cuda.is_available() else "cpu")
 
     @contextlib.contextmanager
@@ -334,8 +335,6 @@ class TrialHost:
 
     def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
         assert fill is not None  # there is one rank
-        if self.keeps_last and "score" in metrics:  # what is delivered is what counts
-            metrics = {**metrics, "best": metrics["score"]}
         report = self.budget.report(self.seed, metrics, self.run_id)
         with self.budget.staged() as place:
             fill(place)

@@ -169,6 +169,7 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
     same_weights(made.method, load_method(Path(recipe.run.output) / "checkpoint"))
     assert (made.best is None) == (keep == "last")
+    assert made.kept_score == SCORES[kept]  # by which a sweep chooses
     # A tracker's table shows the last value of a metric, and is to be sorted by what was kept.
     last = memory.values[steps]
     assert (last["best/lee-dev/spearman"], last["best/step"]) == (SCORES[kept], kept)

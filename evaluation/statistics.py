@@ -50,7 +50,7 @@ def summary(values: Sequence[float] | np.ndarray) -> Summary:
     return Summary(float(x.mean()), float(x.std(ddof=1)) if len(x) > 1 else None, len(x))
 
 
-def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, pooled: bool = True) -> TTest:
+def student_t(a: Sequence[float] | np.ndarray, b: Sequence[float] | np.ndarray, *, pooled: bool = True) -> TTest:
     """Unpaired t test with pooled variance: the test of NonLing-CSE's Table 3, over seeds. Without, it is Welch's, which
     does not take the two variances for equal.
 

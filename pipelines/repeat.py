@@ -133,7 +133,7 @@ def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
 
 def _p(pooled: bool, a: list[float], b: list[float]) -> str:
     try:
-        return f"{statistics.student_t(a, b, pooled).p:.2g}"
+        return f"{statistics.student_t(a, b, pooled=pooled).p:.2g}"
     except EvaluationError:
         return "-"
 

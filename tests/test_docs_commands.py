@@ -356,7 +356,7 @@ def test_the_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: py
 def test_the_settings_that_are_named_exist() -> None:
     """``--run.storage`` in a table, ``method.loss=opt3`` in a sentence: of some recipe."""
     registry = ours("pipelines.registry")
-    pipelines = [*registry.pipelines().values(), registry.load(str(ROOT / "docs" / "new_method.py"))]
+    pipelines = [*map(registry.load, registry.NAMES), registry.load(str(ROOT / "docs" / "new_method.py"))]
     known = {path for pipeline in pipelines for make in pipeline.RECIPES.values() for path in make().flat()}
     known |= {"method.safetensors", "evaluation.figures.words.word_importance"}  # a file and a function
     wrong = []

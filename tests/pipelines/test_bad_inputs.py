@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from pipelines import parts
 from trainers.engine.launch import resolve
 from trainers.engine.preflight import check, check_kept
 from trainers.recipe import Recipe, RecipeError
@@ -30,7 +29,7 @@ from trainers.recipe import Recipe, RecipeError
 )
 def test_an_error_names_what_is_wrong(recipe: Recipe, changes: dict[str, Any], cluster: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
-        check(parts.changed(recipe, changes), **{"cpus": 4, "gpus": 0, **cluster})
+        check(recipe.changed(changes), **{"cpus": 4, "gpus": 0, **cluster})
 
 
 def test_local_tracking_on_two_nodes(recipe: Recipe) -> None:

@@ -18,7 +18,6 @@ from torch import Tensor
 
 from models.adapters import merged
 from models.config import EncoderConfig
-from pipelines.parts import changed
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import interrupted, run, same_weights
@@ -45,13 +44,13 @@ def short(recipe: Recipe, place: Path) -> Recipe:
     """SimCSE of a text stream of two sets, 6 steps; the development set chooses the weights."""
     write_text(place / "news", (25,))
     changes = {"streams.text.shards": f"{place}/text::{place}/news", "evaluation.select": "lee-dev", "optim.text.lr": 1e-2}
-    return changed(text_only(recipe), changes)
+    return text_only(recipe).changed(changes)
 
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_it_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_path: Path) -> None:
     plain, _, _ = run(short.replace("run.output", str(tmp_path / "plain")))
-    recipe = changed(short, FEATURES[name])
+    recipe = short.changed(FEATURES[name])
     whole, _, before = run(recipe)
     assert whole.losses() != plain.losses()
     half = recipe.replace("run.output", str(tmp_path / "half"))
@@ -73,10 +72,10 @@ def _worker(rank: int, folder: str) -> None:
 
 def test_two_processes_train_with_all_of_them(short: Recipe, tmp_path: Path, tables: Path) -> None:
     """They end with equal parameters."""
-    recipe = changed(short, {path: value for changes in FEATURES.values() for path, value in changes.items()})
+    recipe = short.changed({path: value for changes in FEATURES.values() for path, value in changes.items()})
     for rank in (0, 1):
         uri = f"sqlite:///{shutil.copy(tables, tmp_path / f'{rank}.db')}"
-        own = changed(recipe, {"run.output": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
+        own = recipe.changed({"run.output": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
         (tmp_path / f"{rank}.json").write_text(own.to_json())
     in_processes(_worker, tmp_path)
     summary = json.loads((tmp_path / "run-0" / "summary.json").read_text())
@@ -154,7 +153,7 @@ def test_matryoshka_wants_the_vectors_that_are_exported(short: Recipe) -> None:
 @pytest.mark.parametrize("select", ["lee-dev", None])
 def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: str | None) -> None:
     """The average is that of a loop which spells it out; the first step's weights begin it. Training takes no notice."""
-    recipe = changed(short, {"run.ema": 0.75, "evaluation.select": select, "evaluation.keep": "last"})
+    recipe = short.changed({"run.ema": 0.75, "evaluation.select": select, "evaluation.keep": "last"})
     seen: list[dict[str, Tensor]] = []
 
     def remember(recipe: Recipe) -> Any:
@@ -201,9 +200,9 @@ def test_layer_wise_rates_fall_from_layer_to_layer(short: Recipe) -> None:
 def test_weights_are_one_for_each_set(short: Recipe) -> None:
     for weights, told in {(1, 2, 3): "weights=", (1, 9): "25"}.items():
         with pytest.raises(ValueError, match=rf"streams\.text.*{told}"):
-            check(changed(short, {"streams.text.weights": weights, "streams.text.batch_size": 32}))
+            check(short.changed({"streams.text.weights": weights, "streams.text.batch_size": 32}))
     with pytest.raises(RecipeError, match=r"streams\.text\.weights"):
-        check(changed(short, {"streams.text.weights": (1, 3), "streams.text.first": 5}))
+        check(short.changed({"streams.text.weights": (1, 3), "streams.text.first": 5}))
 
 
 CALLBACK = """
@@ -229,9 +228,8 @@ def test_a_function_of_a_users_own_is_told_of_steps_and_evaluations(
     Path("mine").mkdir()
     Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
     launch.fit(
-        changed(
-            short,
-            {"run.callbacks": (f"{module}:note".format(tmp_path),), "run.workers": workers, "run.cpus_per_worker": 0.5},
+        short.changed(
+            {"run.callbacks": (f"{module}:note".format(tmp_path),), "run.workers": workers, "run.cpus_per_worker": 0.5}
         )
     )
     lines = [json.loads(line) for line in told.read_text().splitlines()]

@@ -8,7 +8,7 @@ from trainers.engine.description import describe
 
 DATA: list[dict[str, Any]] = [
     {"name": "wiki", "samples": 1977, "licence": "CC BY-SA 4.0"},
-    {"name": "photos", "samples": 20, "licence": ""},
+    {"name": "photos", "samples": 20, "licence": "unknown"},
 ]
 RESULT: dict[str, Any] = {
     "before": {"lee": {"spearman": 39.7, "alignment": 0.5}},

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
+import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -49,22 +53,36 @@ def write_onnx(folder: Path, texts: list[str], int8: bool = False) -> list[str]:
     model = AutoModel.from_pretrained(folder, dtype=torch.float32)
     tokens = AutoTokenizer.from_pretrained(folder)(texts, padding=True, return_tensors="pt")
     sizes = {0: torch.export.Dim("texts"), 1: torch.export.Dim("tokens", max=positions_of(model))}
-    torch.onnx.export(
-        _States(model).eval(),
-        tuple(tokens[name] for name in INPUTS),
-        str(folder / FLOAT),
-        input_names=INPUTS,
-        output_names=[OUTPUT],
-        dynamic_shapes=tuple(sizes for _ in INPUTS),
-        external_data=False,
-        dynamo=True,
-        verbose=False,
-    )
-    if not int8:
-        return [FLOAT]
-    # 7 bits of the 8: where a CPU adds pairs of products in 16 bits (AVX2, AVX-512 without VNNI), 8 would overflow.
-    quantize_dynamic(folder / FLOAT, folder / INT8, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
+    with _quiet():
+        torch.onnx.export(
+            _States(model).eval(),
+            tuple(tokens[name] for name in INPUTS),
+            str(folder / FLOAT),
+            input_names=INPUTS,
+            output_names=[OUTPUT],
+            dynamic_shapes=tuple(sizes for _ in INPUTS),
+            external_data=False,
+            dynamo=True,
+            verbose=False,
+        )
+        if not int8:
+            return [FLOAT]
+        # 7 bits of the 8: where a CPU adds pairs of products in 16 bits (AVX2, AVX-512 without VNNI), 8 would overflow.
+        quantize_dynamic(folder / FLOAT, folder / INT8, weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
     return [FLOAT, INT8]
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Without the libraries' remarks on what is not installed or is to change, which no user can act on."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.filterwarnings("ignore", message="# The axis name")
+        logging.disable(logging.WARNING)
+        try:
+            yield
+        finally:
+            logging.disable(logging.NOTSET)
 
 
 def onnx_states(file: Path, tokens: Any) -> Tensor:

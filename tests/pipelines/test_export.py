@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -132,12 +133,20 @@ def test_a_saved_model_that_differs_is_not_delivered(
 
 
 @pytest.mark.filterwarnings("error:Exporting a model while it is in training mode")
-def test_onnx_files_are_checked_and_delivered(recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """The other systems that load them are in tests/interop."""
+def test_onnx_files_are_checked_and_delivered(
+    recipe: Recipe,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    """Without remarks of the libraries. The other systems that load them are in tests/interop."""
     pytest.importorskip("onnxscript", reason="the extra onnx is not installed")
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     assert verb.main([str(checkpoint), str(tmp_path / "out"), "--onnx", "--int8"]) == 0
     assert {path.name for path in (tmp_path / "out" / "onnx").iterdir()} == {"model.onnx", "model_int8.onnx"}
+    assert not [one.getMessage() for one in caplog.records if one.levelno >= logging.WARNING]
+    assert not [one for one in recwarn if one.category in (UserWarning, FutureWarning)]
     averaged = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "averaged")
     assert verb.main([str(averaged), str(tmp_path / "other"), "--onnx"]) == 2
     assert "--onnx" in capsys.readouterr().err and not (tmp_path / "other").exists()

@@ -36,7 +36,8 @@ def _change(result: Mapping[str, Any]) -> str:
 
 
 def _trained_on(name: str, data: Sequence[Mapping[str, Any]]) -> str:
-    parts = [f"{row['samples']:,} samples of {row['name']} ({row['licence'] or 'licence unknown'})" for row in data]
+    licences = ("licence unknown" if row["licence"] in ("", "unknown") else row["licence"] for row in data)
+    parts = [f"{row['samples']:,} samples of {row['name']} ({licence})" for row, licence in zip(data, licences, strict=True)]
     return f"`{name}` was trained on {' and '.join(parts)}."
 
 

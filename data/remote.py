@@ -8,9 +8,10 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 from data.errors import DataError
-from data.redact import redacted
+from data.redact import HIDDEN, redacted
 
 log = logging.getLogger(__name__)
 
@@ -103,7 +104,10 @@ def answered(url: str, act: Callable[[], _T]) -> _T:
     except (FileNotFoundError, NotADirectoryError, DataError):
         raise
     except Exception as error:  # of any package that knows a store
-        why = f"{url} cannot be read: {str(error) or type(error).__name__}"
+        text = str(error) or type(error).__name__
+        if user := urlsplit(url).netloc.rpartition("@")[0]:  # botocore takes it for a part of the bucket, and says so
+            text = text.replace(user, HIDDEN)
+        why = f"{url} cannot be read: {text}"
         if _denied(error):
             fix = "give this machine its credentials (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
             raise Denied(f"{why}; {fix}") from None  # an error's text may be the URL with its password

@@ -105,7 +105,7 @@ def _named(recipe: Recipe, base: Recipe) -> Recipe:
 
 def _folders(shards: str) -> list[Path]:
     """The folders of shards: ``s3:/bucket/wiki1m`` of ``s3://bucket/wiki1m/train-{000..009}.tar``."""
-    places = [Path(re.split("[?#]", url)[0]) for url in shards.split("::")]
+    places = [Path(re.split("[?#]", re.sub("://[^/]*@", "://", url))[0]) for url in shards.split("::")]  # no password
     return [place.parent if re.search(r"\.(tar|parquet)", place.name) else place for place in places]
 
 

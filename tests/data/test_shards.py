@@ -20,6 +20,7 @@ import webdataset
 
 from data import limits
 from data.errors import DataError
+from data.remote import answered
 from data.shard_urls import expand
 from data.shards import BadSample, RawSample, ShardSet, read, scan
 
@@ -304,6 +305,13 @@ def test_secrets_of_urls_are_in_no_message() -> None:
     ):
         text = str(DataError(f"shard {url} cannot be read"))
         assert ("hid" not in text and text.count("***") >= 1 and "host" in text) or "bucket" in text
+
+    def refuse() -> None:
+        raise ValueError('Invalid bucket name "me:hidden@bucket"')  # as botocore does
+
+    with pytest.raises(DataError, match="bucket") as refused:
+        answered("s3://me:hidden@bucket/x.tar", refuse)
+    assert "hidden" not in str(refused.value)
 
     class Absent(BaseHTTPRequestHandler):
         def do_GET(self) -> None:

@@ -79,6 +79,7 @@ def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
         (["demo", "--streams.text.shards", "shards/text", "--streams.image.shards", "photos/"], "visualcse/text+photos"),
         (["--streams.image.shards", "s3://b/mine/train-{00..09}.tar::more/x.tar"], "visualcse/mine+more"),
         (["--streams.text.shards", "shards/wiki/wiki-train-{000000..000004}.parquet"], "visualcse/wiki"),
+        (["--streams.text.shards", "https://me:hidden@host/x.tar?sig=hidden"], "visualcse/host"),
         (["roberta-base", "--streams.text.shards", "mine"], "visualcse/roberta-base-mine"),
         (["roberta-base", "--streams.text.shards", "s3://bucket/shards/wiki1m"], "visualcse/roberta-base"),  # its own
         (["demo", "--streams.text.shards", "mine", "--name", "visualcse/first"], "visualcse/first"),

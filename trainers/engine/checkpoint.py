@@ -132,8 +132,8 @@ def read_state(folder: Path) -> dict[str, Any]:
     """What a checkpoint keeps beside weights and recipe. Raises ValueError for a damaged file."""
     try:
         state: dict[str, Any] = torch.load(folder / STATE, map_location="cpu", weights_only=True)
-    except Exception as error:  # RuntimeError, EOFError, UnpicklingError, KeyError, ...
+    except Exception as error:  # RuntimeError, EOFError, UnpicklingError whose text advises to run what is in it, ...
         raise ValueError(
-            f"{folder / STATE} is damaged ({type(error).__name__}: {error}); take an earlier checkpoint, or train again"
+            f"{folder / STATE} is damaged ({type(error).__name__}); take an earlier checkpoint, or train again"
         ) from None
     return state

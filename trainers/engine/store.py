@@ -97,7 +97,10 @@ class Store:
         return None
 
     def _away(self, error: OSError) -> CheckpointError:
-        return CheckpointError(f"{self.place} does not answer ({error}); the same command goes on when it does")
+        return CheckpointError(
+            f"run.storage: {self.place} does not answer ({error}); the same command goes on when it does. This machine "
+            "needs credentials for it (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
+        )
 
     def get(self, step: int) -> Path:
         """The folder of a checkpoint, fetched when it is behind a URL. Raises CheckpointError for one that is not whole."""
@@ -189,21 +192,27 @@ class Store:
         copy_files(place, str(file), self._files, self._disk)
 
     def read(self, name: str) -> bytes | None:
-        """The content of a small file beside the checkpoints; none where there is none."""
+        """The content of a small file beside the checkpoints; none where there is none. Raises CheckpointError for a store
+        that does not answer."""
         try:
             return self._content(f"{self._root}/{name}")
         except FileNotFoundError:
             return None
+        except OSError as error:
+            raise self._away(error) from None
 
     def _content(self, place: str) -> bytes:
         with self._files.open_input_stream(place) as file:
             return bytes(file.read())
 
     def write(self, name: str, content: bytes) -> None:
-        """Replace a small file beside the checkpoints."""
-        self._files.create_dir(self._root)
-        with self._files.open_output_stream(f"{self._root}/{name}") as file:
-            file.write(content)
+        """Replace a small file beside the checkpoints. Raises CheckpointError as `read`."""
+        try:
+            self._files.create_dir(self._root)
+            with self._files.open_output_stream(f"{self._root}/{name}") as file:
+                file.write(content)
+        except OSError as error:
+            raise self._away(error) from None
 
     def delete(self, name: str) -> None:
         """Remove a small file beside the checkpoints."""
@@ -230,10 +239,15 @@ class Store:
 
 
 def whole(folder: Path) -> Path:
-    """The newest checkpoint of a run's output or of its folder ``checkpoint``; `folder` where it is none of these."""
+    """The newest checkpoint of a run's output or of its folder ``checkpoint``; `folder` where it is none of these.
+
+    Raises CheckpointError for a checkpoint's own folder whose files are not those of its manifest.
+    """
     for place in (folder, folder / "checkpoint"):
         if place.is_dir() and (found := Store(str(place)).newest()):
             return found
+    if (folder / MANIFEST).is_file():
+        verify(folder)
     return folder
 
 

@@ -55,8 +55,9 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path, capl
     (tmp_path / name_of(6) / "weights").write_text("step 7")
     assert store.newest() == tmp_path / name_of(3)
     assert f"{name_of(6)} is damaged: weights" in caplog.text
-    with pytest.raises(CheckpointError, match=name_of(6)):
-        store.get(6)
+    for read in (lambda: store.get(6), lambda: whole(tmp_path / name_of(6))):
+        with pytest.raises(CheckpointError, match=name_of(6)):
+            read()
 
 
 def test_a_full_disk_leaves_the_one_before_and_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -140,8 +141,9 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
         raise OSError("503")
 
     monkeypatch.setattr(Store, "_content", away)  # which does not say that there is nothing to go on with
-    with pytest.raises(CheckpointError, match=r"does not answer \(503\); the same command goes on"):
-        store.newest()
+    for read in (store.newest, lambda: store.read("holder.json")):
+        with pytest.raises(CheckpointError, match=r"run\.storage: .*does not answer \(503\); the same command goes on"):
+            read()
 
 
 def test_a_store_that_does_not_answer_is_not_taken_for_empty(

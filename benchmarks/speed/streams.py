@@ -3,9 +3,9 @@
     python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 6] [--rounds 3]
 
 All read the same shards, decode and augment with the same functions, and have the same two cores. Every round begins anew.
-The clock runs while readers are as far ahead of the batches as they will be: after two windows, and up to two windows before
-the end, so that no side is given work that was done before, or has done more than was asked. Memory is that of all processes
-together.
+The clock runs from two windows behind the start to two before the end, so that readers may work ahead at both its ends. How
+far they are ahead is not measured: it decides short turns (0.5 seconds gave Ray twice the rate that two cores can have), so
+take the default or more. Memory is that of all processes together.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from data.errors import DataError
-from data.order import pass_windows
+from data.order import windows
 from data.shards import ShardSet
 from data.stream import Reader
 from data.streams.image import ImageStream
@@ -48,10 +48,8 @@ def test_inline_order_is_the_pure_function(text: TextStream) -> None:
     counts = [s.samples for s in shards.shards]
     got = keys(reader(text, inline=True), 20)  # two passes of 80
     names = [Path(s.url).stem for s in shards.shards]
-    for pass_ in (0, 1):
-        plan = pass_windows(counts, seed=5, stream="x", pass_=pass_, rank=0, world_size=1, window=16)
-        expected = [f"{names[shard]}/{shard}-{index:04d}" for window in plan for shard, index in window.picks]
-        assert got[80 * pass_ : 80 * pass_ + 80] == expected
+    plan = windows(counts, seed=5, stream="x", rank=0, world_size=1, window=16, samples=160)
+    assert got == [f"{names[shard]}/{shard}-{index:04d}" for window in plan for shard, index in window.picks]
     assert got[:80] != got[80:] and sorted(got[:80]) == sorted(got[80:])
 
 

@@ -40,7 +40,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 @contextlib.contextmanager
 def quiet_pipe() -> Iterator[None]:
-    """What reads standard output may have read enough, as ``head`` has: then the program ends without a word, with code 1.
+    """Whoever reads standard output may stop reading, as ``head`` does: then the program ends without a word, with code 1.
 
     Everything that is printed inside is written before the end.
     """

@@ -31,10 +31,8 @@ class Source:
         """
         if Path(path).is_dir():
             return Path(path)
-        tokenizer, tensors = (
-            (["*.txt", "*.model", "*.spm"] if self.tokenizer else []),
-            (["*.safetensors"] if weights else []),
-        )
+        tokenizer = ["*.txt", "*.model", "*.spm"] if self.tokenizer else []
+        tensors = ["*.safetensors"] if weights else []
         try:
             return Path(snapshot_download(path, allow_patterns=["*.json", "README.md", *tokenizer, *tensors]))
         except (OSError, HFValidationError) as error:

@@ -8,24 +8,24 @@ same        nothing is missing, nothing has changed
 unknowable  the content is another, and neither the format nor a manifest has a checksum of it (a letter in a text)
 silent      samples or words are gone, or weights are random, and nobody was told; or a checksum would have told
 crash       another exception, an error that names no file, or the end of the process
-hang        more than 20 seconds
+hang        more than two minutes, the first of a process among them, which makes the inputs
 memory      more than 1 GiB above what the process had
 """
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tyro
@@ -33,13 +33,10 @@ import tyro
 from benchmarks.damage import pick
 from benchmarks.fuzz_targets import TARGETS, Found, Target
 from benchmarks.timer import forget_peak, resident
+from trainers.engine.cluster import quiet
 
-SECONDS, MEGABYTES = 20, 1024
+SECONDS, MEGABYTES = 120, 1024
 BAD = ("silent", "crash", "hang", "memory")
-
-
-class Hang(BaseException):
-    """The alarm."""
 
 
 @dataclass(frozen=True)
@@ -86,26 +83,16 @@ def _whole(target: Target, place: Path) -> tuple[Path, Found]:
 
 
 def _judged(target: Target, folder: Path, before: Found) -> tuple[str, str]:
-    def ring(*_: Any) -> None:
-        raise Hang
-
     forget_peak()
     start = resident("VmRSS")
-    signal.signal(signal.SIGALRM, ring)
-    signal.alarm(SECONDS)
     try:
-        after = target.read(folder)
-        kind, text = _compared(target, before, after)
-    except Hang:
-        kind, text = "hang", ""
+        kind, text = _compared(target, before, target.read(folder))
     except ValueError as error:
         text = str(error)
         named = folder.name in text or target.name == "recipe"
         kind = "told" if named and not isinstance(error, UnicodeError) else "crash"
     except Exception as error:
         kind, text = "crash", f"{type(error).__name__}: {error}"
-    finally:
-        signal.alarm(0)
     grown = resident("VmHWM") - start
     return ("memory", f"{grown:.0f} MB") if grown > MEGABYTES else (kind, text)
 
@@ -130,23 +117,13 @@ def _compared(target: Target, before: Found, after: Found) -> tuple[str, str]:
 
 def _child(numbers: Iterable[int], out: Connection) -> None:
     os.environ["TQDM_DISABLE"] = "1"
-    _quiet()
+    logging.disable(logging.WARNING)
+    warnings.simplefilter("ignore")
+    quiet()
     with tempfile.TemporaryDirectory() as place:
         os.environ["MULTICSE_CACHE"] = f"{place}/cache"
         for number in numbers:
             out.send(attempt(number, Path(place)))
-
-
-def _quiet() -> None:
-    import logging
-    import warnings
-
-    from transformers.utils import logging as transformers_logging
-
-    logging.disable(logging.WARNING)
-    warnings.simplefilter("ignore")
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
 
 
 def outcomes(first: int, runs: int) -> Iterator[Outcome]:
@@ -159,8 +136,8 @@ def outcomes(first: int, runs: int) -> Iterator[Outcome]:
         send.close()
         while number < end:
             lost = Outcome(number, TARGETS[number % len(TARGETS)].name, "", "hang", "the process was ended")
-            try:  # the first case imports and makes things
-                outcome = receive.recv() if receive.poll(6 * SECONDS) else lost
+            try:
+                outcome = receive.recv() if receive.poll(SECONDS) else lost
             except EOFError:
                 outcome = lost = replace(lost, kind="crash", text="the process ended")
             number += 1

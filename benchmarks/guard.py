@@ -8,7 +8,6 @@ lower than `LEAST` of the recorded one (benchmarks/guard.json) is measured again
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import statistics
@@ -18,12 +17,10 @@ import tempfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-import torch
 import tyro
 
-from benchmarks.speed.engine import engine, loops, text_recipe
+from benchmarks.speed.engine import bare, batches, engine, loops, text_recipe
 from benchmarks.speed.streams import Side, sides_of
 from benchmarks.timer import Call, device, race, ratio, show
 from data.offline.demo import write_demo_shards
@@ -42,28 +39,17 @@ STEPS, BATCH, BATCHES, SENTENCES = 10, 32, 28, 600
 def step(folder: Path) -> dict[str, Call]:
     """SimCSE on the small encoder: the engine's steps, and a bare loop over padded tokens."""
     made = engine(text_recipe(Path(parts.SMALL_ENCODER), str(folder), BATCH))
-    sides, readers, _ = loops(made)
-    encoder: Any = made.method.sentence_encoder
-    model = copy.deepcopy(encoder.model).train()
-    model.config._attn_implementation = "sdpa"
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-6, fused=True)
+    step = loops(made)[0]["engine"]
+    ready = [
+        {name: rows.flatten(0, 1).repeat_interleave(2, 0) for name, rows in batch.tensors.items()}
+        for batch in batches(made, "text", STEPS)
+    ]
 
     def ours() -> None:
         for _ in range(STEPS):
-            sides["engine"]()
+            step()
 
-    def bare() -> None:
-        for _ in range(STEPS):
-            tokens = {name: rows.flatten(0, 1).repeat(2, 1) for name, rows in next(readers["text"]).tensors.items()}
-            states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"][..., None]
-            vectors = torch.nn.functional.normalize((states * mask).sum(1) / mask.sum(1), dim=-1)
-            cosines = vectors[:BATCH] @ vectors[BATCH:].T / 0.2
-            torch.nn.functional.cross_entropy(cosines, torch.arange(BATCH)).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad()
-
-    return {"ours": ours, "theirs": bare}
+    return {"ours": ours, "theirs": bare(parts.SMALL_ENCODER, ready)}
 
 
 def stream(folder: Path) -> dict[str, Call]:

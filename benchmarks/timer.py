@@ -18,12 +18,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-
-if TYPE_CHECKING:
-    import psutil
 
 Call = Callable[[], object]
 ROWS = "MULTICSE_BENCH_ROWS"
@@ -119,12 +116,9 @@ def show(title: str, took: Mapping[str, Sequence[float]], items: float = 1, ours
     print(f"\n{title}\n| side | ms | spread | items/s | {ours} is faster by | peak MB |\n|---|---:|---:|---:|---:|---:|")
     for name, seconds in took.items():
         median, faster = statistics.median(seconds), ratio(seconds, took[ours])
-        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}", _mb(seconds)]
+        peak = f"{seconds.peak_mb:,.0f}" if isinstance(seconds, Rounds) and seconds.peak_mb else ""
+        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}", peak]
         print(f"| {name} | {' | '.join(row)} |", flush=True)
-
-
-def _mb(seconds: Sequence[float]) -> str:
-    return f"{seconds.peak_mb:,.0f}" if isinstance(seconds, Rounds) and seconds.peak_mb else ""
 
 
 @dataclass(kw_only=True)
@@ -220,42 +214,35 @@ def peaks(took: Mapping[str, Rounds]) -> dict[str, float]:
     return {name: rounds.peak_mb for name, rounds in took.items()}
 
 
-def peak_mb(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], *arguments: Any) -> tuple[float, Any]:
-    """Megabytes by which ``call(*make(*arguments))`` raises the peak of a fresh process, and what it returns."""
+def peak_mb(call: Callable[..., object], *arguments: Any) -> tuple[float, Any]:
+    """Megabytes by which a call raises the peak of a fresh process, and what it returns."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
-        return pool.apply(_grown, (make, call, arguments))
+        return pool.apply(_grown, (call, arguments))
 
 
-def _grown(make: Callable[..., tuple[Any, ...]], call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float, Any]:
-    given = make(*arguments)
-    forget_peak()  # that of `make`
+def _grown(call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float, Any]:
+    forget_peak()  # that of imports
     before = resident("VmRSS")
-    result = call(*given)
+    result = call(*arguments)
     return resident("VmHWM") - before, result
-
-
-def of_family(value: Callable[[psutil.Process], float], root: int | None = None) -> float:
-    """Sum over a process, this one unless another number is given, and all that it has started and that are still there."""
-    import psutil  # here: the environment in which exports are tried lacks it
-
-    found = 0.0
-    with contextlib.suppress(psutil.Error):
-        head = psutil.Process(root)
-        for process in (head, *head.children(recursive=True)):
-            with contextlib.suppress(psutil.Error):
-                found += value(process)
-    return found
 
 
 @contextlib.contextmanager
 def watched(root: int | None = None, every: float = 0.25) -> Iterator[list[float]]:
-    """The peak of memory of all these processes during the body, in megabytes; pages that they share count once. They are
-    looked at `every` so many seconds, which takes milliseconds of each."""
-    peak, done = [0.0], threading.Event()
+    """The peak of memory of a process and all that it has started during the body, in megabytes; pages that they share count
+    once. They are looked at `every` so many seconds, which takes milliseconds of each. root: none: this process."""
+    import psutil  # here: the environment in which exports are tried lacks it
+
+    peak, done, head = [0.0], threading.Event(), psutil.Process(root)
 
     def watch() -> None:
         while not done.wait(every):
-            peak[0] = max(peak[0], of_family(lambda process: process.memory_full_info().pss / 2**20, root))
+            now = 0.0
+            with contextlib.suppress(psutil.Error):
+                for process in (head, *head.children(recursive=True)):
+                    with contextlib.suppress(psutil.Error):
+                        now += process.memory_full_info().pss / 2**20
+            peak[0] = max(peak[0], now)
 
     thread = threading.Thread(target=watch)
     thread.start()

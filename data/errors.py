@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import functools
 import os
+import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
@@ -39,8 +40,9 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 @contextlib.contextmanager
-def quiet_pipe() -> Iterator[None]:
-    """Whoever reads standard output may stop reading, as ``head`` does: then the program ends without a word, with code 1.
+def quiet_end() -> Iterator[None]:
+    """A command that is cut off ends without a traceback: after Ctrl-C with code 130; where what reads its standard output
+    has read enough, as ``head`` has, without a word and with code 1.
 
     Everything that is printed inside is written before the end.
     """
@@ -49,6 +51,9 @@ def quiet_pipe() -> Iterator[None]:
             yield
         finally:
             sys.stdout.flush()
+    except KeyboardInterrupt:
+        print("\ninterrupted", file=sys.stderr)
+        sys.exit(128 + signal.SIGINT)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what Python still flushes at its end
         sys.exit(1)
@@ -56,10 +61,10 @@ def quiet_pipe() -> Iterator[None]:
 
 def told(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
     """A command that says in one line what is wrong with its input (ValueError), its files (OSError) or the numbers of its
-    training (FloatingPointError) and returns 2, and that ends quietly with whoever reads its output."""
+    training (FloatingPointError) and returns 2, and that is cut off as in `quiet_end`."""
 
     @functools.wraps(main)
-    @quiet_pipe()
+    @quiet_end()
     def command(argv: list[str] | None = None) -> int:
         try:
             return main(argv)

@@ -119,7 +119,7 @@ class Reader:
         end = start + math.ceil(needed / (1 - share)) + window
         while good < needed and start < end:
             plan = list(self._plan(start, min(int((needed - good) * more) + window, ROUND * window, end - start)))
-            inline = (chunk for part in plan for chunk in reader.chunks(part))
+            inline = (chunk for part in plan for chunk in reader.chunks(part, block_bytes=0))
             for chunk in inline if self.inline else _ray_chunks(plan, reader, self.config.cpus, self.world_size):
                 good += len(chunk)
                 yield chunk

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
 from data.errors import DataError
+from data.generators import generators
 from data.order import Window, seed_of
 from data.remote import StoreError
 from data.shards import BadSample, RawSample, ShardSet, read
@@ -55,13 +57,22 @@ class Chunk:
 
     @classmethod
     def from_block(cls, block: pa.Table) -> Chunk:
-        """The reverse of `to_block`; arrays are copies, as blocks cannot be written to and should go soon."""
+        """The reverse of `to_block`. Arrays lie where the block does, in Ray's store, and keep it there."""
         about, skipped = json.loads(block[""][0].as_py())
         columns = {
-            name: np.frombuffer(block[name][0].as_buffer(), dtype).reshape(shape).copy()
+            name: np.asarray(_Bytes(block[name].chunk(0).buffers()[2], dtype, shape))
             for name, (dtype, shape) in about.items()
         }
         return cls(columns, [Skipped(*item) for item in skipped])
+
+
+class _Bytes:
+    """What numpy makes an array of without a copy. It may be written to, which torch insists on: no one else reads the
+    block."""
+
+    def __init__(self, buffer: pa.Buffer, dtype: str, shape: Sequence[int]) -> None:
+        self.buffer = buffer
+        self.__array_interface__ = {"data": (buffer.address, False), "typestr": dtype, "shape": tuple(shape), "version": 3}
 
 
 def _cell(column: np.ndarray) -> pa.Array:
@@ -100,26 +111,29 @@ class WindowReader(NamedTuple):
     start: int
     """Ordinal where the first batch begins."""
 
-    def chunks(self, window: Window) -> Iterator[Chunk]:
-        """The samples of a window. Where none is skipped a chunk is made of whole batches, but at the window's ends."""
+    def chunks(self, window: Window, block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:
+        """The samples of a window. Where none is skipped a chunk is made of whole batches, but at the window's ends: as many
+        as `block_bytes` hold, at least one."""
         before = (window.start - self.start) % self.size  # of the batch in which the window begins
-        room = most = 0
-        rows: list[Row] = []
         skipped: list[Skipped] = []
+        rows = self._good(window, skipped)
+        for row in rows:
+            batch = self.size * sum(np.asarray(value).nbytes for value in row.values())
+            room = self.size * max(1, block_bytes // batch) - before
+            left = window.start + len(window) + 1 - row["_next"]
+            yield Chunk(columns_of(chain([row], rows), min(room, left)), skipped.copy())
+            skipped.clear()
+            before = 0
+        if skipped:
+            yield Chunk({}, skipped)
+
+    def _good(self, window: Window, skipped: list[Skipped]) -> Iterator[Row]:
+        """The rows of a window; what is left out before a row is in `skipped` when the row comes."""
         for item in self.decoded(window):
             if isinstance(item, Skipped):
                 skipped.append(item)
-                continue
-            rows.append(item)
-            if not room:
-                batch = self.size * sum(np.asarray(value).nbytes for value in item.values())
-                most = self.size * max(1, BLOCK_BYTES // batch)
-                room = most - before
-            if len(rows) == room:
-                yield Chunk(columns_of(rows), skipped)
-                rows, skipped, room = [], [], most
-        if rows or skipped:
-            yield Chunk(columns_of(rows), skipped)
+            else:
+                yield item
 
     def decoded(self, window: Window) -> Iterator[Row | Skipped]:
         """Every pick of a window in its order: a decoded row, or what is wrong with it under ``on_bad_sample="skip"``.
@@ -135,13 +149,13 @@ class WindowReader(NamedTuple):
             found = read(self.shards.shards[shard], [index for index, _ in wanted])
             for (_, place), sample in zip(wanted, found, strict=True):
                 raw[place] = sample
-        for place, sample in enumerate(raw):
+        seeds = [seed_of(self.seed, self.name, window.pass_, sample.shard, sample.key) for sample in raw]
+        for (place, sample), rng in zip(enumerate(raw), generators(seeds), strict=True):
             raw[place] = None  # decoded pictures are large, and so is what is still encoded
             ordinal, label = window.start + place, f"{sample.shard}/{sample.key}"
             try:
                 if isinstance(sample, BadSample):
                     raise DataError(sample.reason)
-                rng = np.random.default_rng(seed_of(self.seed, self.name, window.pass_, sample.shard, sample.key))
                 row = self._row(sample, rng) | {"_key": label, "_next": ordinal + 1}
             except StoreError:
                 raise
@@ -173,6 +187,18 @@ def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
     return (chunk.to_block() for chunk in ray.get(reader).chunks(window))
 
 
-def columns_of(rows: list[Row]) -> dict[str, np.ndarray]:
-    """Rows as columns: axis 0 is the row."""
-    return {name: np.array([row[name] for row in rows]) for name in (rows[0] if rows else ())}
+def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
+    """At most so many rows as columns: axis 0 is the row. Arrays are copied to their place one by one, as they come from the
+    processor's cache."""
+    columns: dict[str, Any] = {}
+    count = 0
+    for count, row in enumerate(islice(rows, most), 1):
+        if not columns:
+            arrays = {name for name, value in row.items() if isinstance(value, np.ndarray)}
+            columns = {n: np.empty((most, *v.shape), v.dtype) if n in arrays else [] for n, v in row.items()}
+        for name, value in row.items():
+            if name in arrays:
+                columns[name][count - 1] = value
+            else:
+                columns[name].append(value)
+    return {name: column[:count] if name in arrays else np.array(column) for name, column in columns.items()}

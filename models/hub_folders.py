@@ -6,9 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import huggingface_hub  # as a module: it imports what a name of it needs when that is asked for
 import torch
-from huggingface_hub import metadata_load, snapshot_download
-from huggingface_hub.errors import HFValidationError
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -33,9 +32,10 @@ class Source:
             return Path(path)
         tokenizer = ["*.txt", "*.model", "*.spm"] if self.tokenizer else []
         tensors = ["*.safetensors"] if weights else []
+        wanted = ["*.json", "README.md", *tokenizer, *tensors]
         try:
-            return Path(snapshot_download(path, allow_patterns=["*.json", "README.md", *tokenizer, *tensors]))
-        except (OSError, HFValidationError) as error:
+            return Path(huggingface_hub.snapshot_download(path, allow_patterns=wanted))
+        except (OSError, ValueError) as error:  # ValueError: what is no name of the hub
             raise self.cannot_load(path, error) from error
 
     def cannot_load(self, path: str, error: Exception) -> ValueError:
@@ -108,5 +108,5 @@ TOWER = Source("method.tower.path", tokenizer=False)
 def languages_of(folder: str | None) -> tuple[str, ...]:
     """Codes of the languages that the card of a model's folder names; none without a card."""
     card = Path(folder or "") / "README.md"
-    found = (metadata_load(card) or {}).get("language") if card.is_file() else None
+    found = (huggingface_hub.metadata_load(card) or {}).get("language") if card.is_file() else None
     return (found,) if isinstance(found, str) else tuple(found or ())

@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 import tyro
 
-from data.errors import did_you_mean, quiet_pipe
-from pipelines.registry import Recipes, takes_files
+from data.errors import did_you_mean, quiet_end
+from pipelines.registry import FILES, Recipes, takes_files
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -61,7 +61,9 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         place = arguments.index("--recipe")
         given = arguments[place + 1 : place + 2]
         if not given or not (given[0] in recipes or Path(given[0]).is_file()):
-            raise RecipeError(f"--recipe takes a file that a run wrote (recipe.json) or one of: {', '.join(recipes)}")
+            missing = f": there is no file {given[0]}" if given else ""
+            allowed = f"it takes a file that a run wrote (recipe.json) or one of: {', '.join(recipes)}"
+            raise RecipeError(f"--recipe{missing}; {allowed}")
         del arguments[place : place + 2]
         base = recipes[given[0]]() if given[0] in recipes else _from_file(Path(given[0]))
     else:
@@ -156,7 +158,8 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
     width = max(map(len, recipes)) + 2
     script = sys.argv[0] if sys.argv[0].startswith("multicse ") else f"python {sys.argv[0]}"
     changed = f"--optim.{next(iter(base.optim))}.lr 1e-5 --run.seed 2"
-    own = f"  {script} {MINE} --text sentences.txt        your own files: {MINE} --help"
+    files = " ".join(given for kind, given in FILES.items() if kind in base.streams)
+    own = f"  {script} {MINE} {files}    your own files: {MINE} --help"
     return "\n".join(
         [
             description,
@@ -185,7 +188,7 @@ def prepare(recipe: Recipe) -> None:
         write_demo_shards(Path(OFFLINE), kinds)
 
 
-@quiet_pipe()
+@quiet_end()
 def main(
     recipes: Recipes, description: str | None, before: Callable[[Recipe], Recipe] = lambda recipe: recipe
 ) -> dict[str, Any]:

@@ -32,7 +32,17 @@ GLUE = {  # folder of a set -> its label and sentences, and what stands in the c
     "MRPC": (("Quality", "#1 String", "#2 String"), ()),
     "RTE": (("label", "sentence1", "sentence2"), ()),
 }
-SENTEVAL = ("STS", "SICK", "MR", "CR", "SUBJ", "MPQA", "SST", "TREC", "MRPC")
+SENTEVAL = ("STS/", "SICK/", "MR/", "CR/", "SUBJ/", "MPQA/", "SST/", "TREC/", "MRPC/")
+NLI = ("snli_1.0/snli_1.0_train.jsonl", "multinli_1.0/multinli_1.0_train.jsonl")
+SEMEVAL = (
+    *(f"STS.{kind}.track{track}.txt" for track in ("1.ar-ar", "3.es-es", "5.en-en") for kind in ("input", "gs")),
+    "es2014/",
+)
+ESC50 = partial(sounds.manifest, file="filename", label="category", where={"fold": "1"})
+US8K = partial(sounds.manifest, file="fold{fold}/{slice_file_name}", label="class")
+IMAGENET_VAL = ("LOC_val_solution.csv", "ILSVRC/Data/CLS-LOC/val/")
+CIFAR100 = partial(pictures.cifar, labels=2)
+PROMPTS = "notebooks/Prompt_Engineering_for_ImageNet.ipynb"
 
 
 def _translated(name: str, sentences: str, licence: str) -> Source:
@@ -80,13 +90,7 @@ TEXTS: dict[str, Source] = {
         title="Premises and hypotheses of SNLI and MultiNLI (train), each distinct one once",
         home="https://nlp.stanford.edu/projects/snli/ and https://cims.nyu.edu/~sbowman/multinli/",
         licence=NLI_TERMS,
-        results=(
-            Result(
-                "shards/nli-sentences",
-                ("snli_1.0/snli_1.0_train.jsonl", "multinli_1.0/multinli_1.0_train.jsonl"),
-                texts.distinct_sentences,
-            ),
-        ),
+        results=(Result("shards/nli-sentences", NLI, texts.distinct_sentences),),
     ),
     "stsb-sentences": Source(
         title="All 17,256 sentences of STS-B, without ratings",
@@ -129,28 +133,14 @@ TEXTS: dict[str, Source] = {
         title="STS12-16, STS-B, SICK and the seven transfer tasks, as SentEval lays them out",
         home=SIMCSE,
         licence="by set",
-        results=(
-            Result("SentEval/data/downstream", ("STS/", "SICK/", "MR/", "CR/", "SUBJ/", "MPQA/", "SST/", "TREC/", "MRPC/")),
-        ),
+        results=(Result("SentEval/data/downstream", SENTEVAL),),
         hint="senteval.tar",
     ),
     "semeval": Source(
         title="SemEval 2017 task 1, tracks 1, 3 and 5, and 2014 task 10, Spanish",
         home="https://alt.qcri.org/semeval2017/task1/ and https://alt.qcri.org/semeval2014/task10/",
         licence="by source of the texts",
-        results=(
-            Result(
-                "semeval",
-                (
-                    *(
-                        f"STS.{kind}.track{track}.txt"
-                        for track in ("1.ar-ar", "3.es-es", "5.en-en")
-                        for kind in ("input", "gs")
-                    ),
-                    "es2014/",
-                ),
-            ),
-        ),
+        results=(Result("semeval", SEMEVAL),),
         hint="es2014 holds STS.input.news.txt, STS.gs.news.txt and the same of wikipedia",
     ),
     "vectors": Source(
@@ -168,12 +158,7 @@ PICTURES: dict[str, Source] = {
         licence="ImageNet's terms: non-commercial research and education",
         results=(
             Result("shards/imagenet60", ("sampled-Imagenet.txt", "ILSVRC/Data/CLS-LOC/train/"), pictures.listed),
-            Result(
-                "shards/imagenet",
-                ("LOC_val_solution.csv", "ILSVRC/Data/CLS-LOC/val/"),
-                pictures.imagenet_validation,
-                "val",
-            ),
+            Result("shards/imagenet", IMAGENET_VAL, pictures.imagenet_validation, "val"),
         ),
         hint="the list is VisualCSE/sampled-Imagenet.txt of https://github.com/yiren-jian/NonLing-CSE",
     ),
@@ -206,11 +191,7 @@ PICTURES: dict[str, Source] = {
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated",
         results=(
-            Result(
-                "shards/cifar",
-                ("batches.meta.txt", *(f"data_batch_{i}.bin" for i in range(1, 6))),
-                pictures.cifar,
-            ),
+            Result("shards/cifar", ("batches.meta.txt", *(f"data_batch_{i}.bin" for i in range(1, 6))), pictures.cifar),
             Result("shards/cifar10", ("batches.meta.txt", "test_batch.bin"), pictures.cifar, "test"),
         ),
     ),
@@ -218,9 +199,7 @@ PICTURES: dict[str, Source] = {
         title="CIFAR-100, binary version: 10,000 pictures of test",
         home="https://www.cs.toronto.edu/~kriz/cifar.html",
         licence="none stated",
-        results=(
-            Result("shards/cifar100", ("fine_label_names.txt", "test.bin"), partial(pictures.cifar, labels=2), "test"),
-        ),
+        results=(Result("shards/cifar100", ("fine_label_names.txt", "test.bin"), CIFAR100, "test"),),
     ),
     "cc3m": Source(
         title="Conceptual Captions: 3 million pictures to train on, 15,000 of validation",
@@ -255,9 +234,7 @@ PICTURES: dict[str, Source] = {
         title="ImageNet's 1,000 class names and 80 templates of CLIP",
         home="https://github.com/openai/CLIP",
         licence="MIT",
-        results=(
-            Result("prompts/imagenet.json", ("notebooks/Prompt_Engineering_for_ImageNet.ipynb",), sheets.imagenet_prompts),
-        ),
+        results=(Result("prompts/imagenet.json", (PROMPTS,), sheets.imagenet_prompts),),
     ),
 }
 
@@ -311,27 +288,13 @@ SOUNDS: dict[str, Source] = {
         title="ESC-50, first fold: 400 sounds of 50 classes",
         home="https://github.com/karolpiczak/ESC-50",
         licence="CC-BY-NC-3.0",
-        results=(
-            Result(
-                "shards/esc50-fold1",
-                ("meta/esc50.csv", "audio/"),
-                partial(sounds.manifest, file="filename", label="category", where={"fold": "1"}),
-                "test",
-            ),
-        ),
+        results=(Result("shards/esc50-fold1", ("meta/esc50.csv", "audio/"), ESC50, "test"),),
     ),
     "us8k": Source(
         title="UrbanSound8K: 8,732 sounds of 10 classes",
         home="https://urbansounddataset.weebly.com/urbansound8k.html",
         licence="CC-BY-NC-3.0",
-        results=(
-            Result(
-                "shards/us8k",
-                ("metadata/UrbanSound8K.csv", "audio/"),
-                partial(sounds.manifest, file="fold{fold}/{slice_file_name}", label="class"),
-                "test",
-            ),
-        ),
+        results=(Result("shards/us8k", ("metadata/UrbanSound8K.csv", "audio/"), US8K, "test"),),
     ),
 }
 

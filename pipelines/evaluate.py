@@ -235,6 +235,8 @@ def main(argv: list[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
     _check_outputs(arguments)
+    from trainers.engine.cluster import quiet
+
     quiet()
     handle = _open_run(arguments)
     try:
@@ -296,15 +298,6 @@ def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> 
             handle.log_figure(name, figure)
         handle.finish()
         print(f"run {handle.run_id} (mlflow ui --backend-store-uri {handle.uri})")
-
-
-def quiet() -> None:
-    """Loading bars and hints of the libraries are not part of a table."""
-    from transformers.utils import logging as transformers_logging
-
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
 
 
 if __name__ == "__main__":

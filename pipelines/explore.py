@@ -30,7 +30,7 @@ from evaluation.load import Model, load_model, parse
 from evaluation.task import EvaluationError, embed, look_up, unit
 from evaluation.tasks.paired_items import CHUNK, Sample, Samples
 from evaluation.tasks.sts import PairTask
-from pipelines.evaluate import quiet
+from trainers.engine.cluster import quiet
 
 ADDRESS = "127.0.0.1"
 SETTINGS = {

@@ -51,18 +51,8 @@ class Arguments:
     `hf auth login`, or HF_TOKEN."""
 
 
-def export(
-    checkpoint: Path,
-    out: Path,
-    overwrite: bool = False,
-    onnx: bool = False,
-    int8: bool = False,
-    settings: ExportConfig | None = None,
-    push_to_hub: str | None = None,
-) -> Path:
-    """Write the model of `checkpoint` to `out`; returns `out`. Nothing is there under that name until all is well.
-
-    settings: none, or as by default: those of the run's recipe. push_to_hub: a repository that it is uploaded to.
+def export(arguments: Arguments) -> Path:
+    """Write the model of a checkpoint; returns its folder. Nothing is there under that name until all is well.
 
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
@@ -71,14 +61,15 @@ def export(
     from trainers.engine.export import fit_of, write_export
     from trainers.engine.hub import check_hub, push
 
-    if push_to_hub is not None:
-        check_hub(push_to_hub, "--push_to_hub")
-    _check_target(out, overwrite)
+    checkpoint, out, name = arguments.checkpoint, arguments.out, arguments.push_to_hub
+    if name is not None:
+        check_hub(name, "--push_to_hub")
+    _check_target(out, arguments.overwrite)
     encoder, recipe = load_method(checkpoint).sentence_encoder, _recipe_of(checkpoint)
-    fit = fit_of(recipe, recipe.export if settings in (None, ExportConfig()) else settings)
-    names = write_export(encoder, out, partial(card_of, checkpoint), onnx, int8, fit)
-    if push_to_hub is not None:
-        print(f"uploaded to {push(out, push_to_hub, names)}")
+    fit = fit_of(recipe, recipe.export if arguments.export == ExportConfig() else arguments.export)
+    names = write_export(encoder, out, partial(card_of, checkpoint, hub=name), arguments.onnx, arguments.int8, fit)
+    if name is not None:
+        print(f"uploaded to {push(out, name, names)}")
     return out
 
 
@@ -101,8 +92,8 @@ def _check_target(out: Path, overwrite: bool) -> None:
         )
 
 
-def card_of(checkpoint: Path, text: CardText) -> str:
-    """The model card, with what the encoder says of itself.
+def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
+    """The model card, with what the encoder says of itself. hub: the repository that it is for.
 
     Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
     checkpoint; names and licences come from the shards, where they can still be read.
@@ -125,7 +116,7 @@ def card_of(checkpoint: Path, text: CardText) -> str:
         data = describe_shards_of(recipe)
     except (ValueError, OSError):  # the shards have been moved since; the model has not
         data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
-    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
+    return model_card(json.loads(recipe.replace("run.push_to_hub", hub).to_json()), data, numbers, library_versions(), text)
 
 
 @told
@@ -133,24 +124,13 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from transformers.utils import logging as transformers_logging
-
     from models.carried_code import carries_code
+    from trainers.engine.cluster import quiet
 
-    transformers_logging.disable_progress_bar()
-    transformers_logging.set_verbosity_error()
-    export(
-        arguments.checkpoint,
-        arguments.out,
-        arguments.overwrite,
-        arguments.onnx,
-        arguments.int8,
-        arguments.export,
-        arguments.push_to_hub,
-    )
-    own = carries_code(arguments.out)
-    trust, text = (", trust_remote_code=True", arguments.out / "text") if own else ("", arguments.out)
-    print(f"{arguments.out} is ready: SentenceTransformer('{arguments.out}'{trust}), or --encoder.path {text}")
+    quiet()
+    out = export(arguments)
+    trust, text = (", trust_remote_code=True", out / "text") if carries_code(out) else ("", out)
+    print(f"{out} is ready: SentenceTransformer('{out}'{trust}), or --encoder.path {text}")
     return 0
 
 

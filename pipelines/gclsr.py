@@ -99,7 +99,7 @@ def demo() -> Recipe:
 
 def smoke() -> Recipe:
     """Eight steps: what tests run."""
-    return parts.changed(parts.smoke(demo()), {"encoder.dim": 20, "encoder.epochs": 1, "optim.text.lr": BASE_RATE / 8})
+    return parts.smoke(demo()).changed({"encoder.dim": 20, "encoder.epochs": 1, "optim.text.lr": BASE_RATE / 8})
 
 
 _row = partial(parts.row, full)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BytesIO
 from itertools import islice
 from pathlib import Path
@@ -31,7 +31,7 @@ from trainers.recipe import Recipe, RecipeError
 
 FILE = "mine.json"
 """The recipe, in the output folder."""
-OPTIONS = dict(zip(FILES, ("--text", "--images", "--sounds"), strict=True))
+OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Kinds of streams, and what their files are given by."""
 KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
 """Endings of tables."""
@@ -45,10 +45,15 @@ FEWEST = 16
 HELD_OUT = 20
 """Every so-many-th sentence is held out, where no rated pairs are given."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
-LOOKED_AT = 500
+LOOKED_AT, SOUNDS_LOOKED_AT = 500, 50
 """Samples whose lengths and sizes decide."""
+RATES = (8000, 16000)
+"""Samples per second that sounds are read at."""
 SHORTEST = 0.1
 """Seconds of half of the sounds."""
+ENGLISH, FOREIGN = "small-bert-en", 1.8
+"""The encoder of this project, and pieces a word from which on sentences are not in its language: English has 1.4 of them,
+no other language that was looked at less than 2."""
 SIZES = (32, 64, 96, 128, 160, 192, 224)
 
 
@@ -72,6 +77,10 @@ class Arguments:
     dev: Path | None = None
     """Rated pairs that choose the best step: a .tsv with sentence1, sentence2, score. Default: halves of sentences that are
     held out."""
+    language: str = ""
+    """Code of the language of the sentences, e.g. de; it goes into the model card."""
+    licence: str = "unknown"
+    """Licence of the files, e.g. CC-BY-SA-4.0; it goes into the model card as well."""
     output: Path | None = None
     """Folder of shards, recipe and model. Default: runs/PAPER/mine."""
 
@@ -90,9 +99,7 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     base, encoder = _base(recipes, asked)
     output = asked.output or Path("runs") / base.paper / "mine"
     choices = list(_choose(base, encoder, asked, output))
-    recipe = base
-    for path, value, _ in choices:
-        recipe = recipe.replace(path, value)
+    recipe = base.changed({path: value for path, value, _ in choices})
     output.mkdir(parents=True, exist_ok=True)
     (output / FILE).write_text(recipe.replace("run.output", str(output)).to_json(), encoding="utf-8")
     wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))
@@ -160,8 +167,8 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         elif not shards.classes[1:]:
             yield (f"method.{kind}.loss", "simclr", "no subfolders that could be classes")
             yield (f"{setting}.label", None, "the same")
-        # Packing has mixed them.
-        samples = [found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample)]
+        # Packing has mixed them. One at a time: 500 photographs of a camera are gigabytes.
+        samples = (found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample))
         yield from LOOKS[kind](asked.model or base.encoder.path, encoder, samples, gpu)  # type: ignore[union-attr]
 
 
@@ -187,7 +194,7 @@ def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
 # ------------------------------------------------------------------------------------------- what the samples look like
 
 
-def _texts(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+def _texts(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     from transformers import AutoTokenizer
 
     from models.text_folders import positions
@@ -195,12 +202,20 @@ def _texts(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Ite
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [decode.text(sample.fields, ("txt",), sample.key)[0] for sample in samples]
     lengths = sorted(len(ids) for ids in tokenizer(texts)["input_ids"])
+    pieces = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) / sum(
+        len(text.split()) for text in texts
+    )
+    if Path(model).name == ENGLISH and pieces > FOREIGN:
+        print(
+            f"warning: the encoder is English, and cuts these sentences into {pieces:.1f} pieces a word (English: 1.4). "
+            "Name one of their language by --model, or make one: docs/new-language.md"
+        )
     most = -(-lengths[int(0.95 * (len(lengths) - 1))] // 8) * 8
     length = max(16, min(most, 128, positions(encoder)))
     yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1]}")
 
 
-def _images(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+def _images(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     sides = [min(Image.open(BytesIO(decode.member(one.fields, decode.IMAGES, one.key))).size) for one in samples]
     allowed = [size for size in SIZES if size <= median(sides) and (gpu or size <= 64)]
     size = max(allowed, default=SIZES[0])
@@ -212,21 +227,26 @@ def _images(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> It
         yield ("method.image.path", None, f"pretrained patches are for {SIZES[-1]} pixels")
 
 
-def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> Iterator[Choice]:
+def _sounds(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     import soundfile
     import torch
 
-    from data.streams.preprocess import log_mel
+    from data.streams.preprocess import log_mel, samples_for
 
-    found = [decode.member_with_extension(one.fields, decode.SOUNDS, one.key) for one in samples[:50]]
-    infos = [soundfile.info(BytesIO(content)) for _, content in found]
-    seconds, rate = median(info.duration for info in infos), median(info.samplerate for info in infos)
+    longest, infos, beginnings = 1024 if gpu else 256, [], []
+    for one in islice(samples, SOUNDS_LOOKED_AT):
+        ending, content = decode.member_with_extension(one.fields, decode.SOUNDS, one.key)
+        infos.append(soundfile.info(BytesIO(content)))
+        own = _rate(infos[-1].samplerate)
+        wave = decode.audio(content, ending, own, one.key, samples_for(own, longest))
+        beginnings.append((own, wave[: samples_for(own, longest)]))
+    seconds, rate = median(info.duration for info in infos), _rate(median(info.samplerate for info in infos))
     if seconds < SHORTEST:
         raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
-    rate, bins = (16000, 128) if rate >= 16000 else (8000, 32)
-    frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
-    waves = [decode.audio(content, ending, rate, "sound") for ending, content in found]
-    values = torch.cat([log_mel(torch.as_tensor(wave)[None], rate=rate, bins=bins).flatten() for wave in waves])
+    bins = 128 if rate == RATES[1] else 32
+    frames = max(64, min(longest, round(seconds * 100) // 16 * 16))
+    waves = [torch.as_tensor(wave)[None, None] for own, wave in beginnings if own == rate]
+    values = torch.cat([log_mel(wave, rate=rate, bins=bins).flatten() for wave in waves])
     yield ("streams.audio.rate", rate, "that of most sounds, 16,000 or 8,000")
     for place in ("streams", "method"):
         yield (f"{place}.audio.bins", bins, "as many as the rate allows")
@@ -234,6 +254,11 @@ def _sounds(model: str, encoder: Any, samples: list[RawSample], gpu: bool) -> It
     yield ("method.audio.path", None, "fresh patches, for these sizes")
     yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
     yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "the same")
+
+
+def _rate(rate: float) -> int:
+    """The one of `RATES` that a sound of so many samples per second is read at."""
+    return RATES[rate >= RATES[1]]
 
 
 LOOKS = {"text": _texts, "image": _images, "audio": _sounds}
@@ -247,12 +272,13 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
     if _are_shards(place):
         return ShardSet.open(str(place))
     out = folder / f"{kind}-{_fingerprint(place, asked)}"
+    output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
         if kind == "text":
-            pack(_kept(asked, folder), Output(out, out.name, source=str(place), overwrite=True))
+            pack(_kept(asked, folder), replace(output, language=asked.language, form="parquet"))
         else:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
-            pack(drafts, Output(out, out.name, shard_size=1000, source=str(place), overwrite=True), files_of(place))
+            pack(drafts, replace(output, shard_size=1000), files_of(place))
     return ShardSet.open(str(out))
 
 
@@ -264,8 +290,8 @@ def _fingerprint(place: Path, asked: Arguments) -> str:
     """Eight letters that change with the names, sizes and times of the files below a place."""
     files = sorted(file for file in place.rglob("*") if file.is_file()) if place.is_dir() else [place]
     state = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
-    text = place == asked.text and [asked.dev is None, asked.column]
-    return hashlib.sha256(json.dumps([state, text]).encode()).hexdigest()[:8]
+    text = place == asked.text and [asked.dev is None, asked.column, asked.language]
+    return hashlib.sha256(json.dumps([state, text, asked.licence]).encode()).hexdigest()[:8]
 
 
 def _halves(folder: Path, asked: Arguments, part: str) -> Path:

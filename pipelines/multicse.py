@@ -70,7 +70,7 @@ def composed(base: Recipe, name: str, lexicon: str | None) -> Recipe:
         shape = {"shards": text.shards, "batch_size": text.batch_size, "max_length": text.max_length}
         changes["streams.text"] = TripletTextStream(**shape, lexicon=lexicon, without_candidate="keep")
         changes["method.text.supervised"] = True
-    return parts.changed(recipe, changes)
+    return recipe.changed(changes)
 
 
 def small(name: str) -> Recipe:
@@ -94,7 +94,7 @@ def smoke() -> Recipe:
     changes = {path: value for part in PARTS.values() for path, value in part.changes.items()}
     triplets = small("synonyms").streams["text"]
     changes |= {"streams.text": triplets, "method.text.supervised": True, "method.schedule": "cosine"}
-    return parts.smoke(parts.changed(everything, changes))
+    return parts.smoke(everything.changed(changes))
 
 
 def _row(make: Callable[[str], Recipe], name: str, prefix: str, where: str) -> Callable[[], Recipe]:

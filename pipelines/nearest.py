@@ -17,7 +17,7 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from data.errors import told
 from evaluation.load import load_model
 from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
-from pipelines.evaluate import quiet
+from trainers.engine.cluster import quiet
 
 
 @dataclass(frozen=True)

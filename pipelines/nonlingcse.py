@@ -99,7 +99,7 @@ def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
         evaluation=parts.STS,
         run=parts.paper_run(full_name, epochs=3 if row.supervised else 1),
     )
-    return parts.changed(recipe, whole(recipe, variant))
+    return recipe.changed(whole(recipe, variant))
 
 
 HOW: dict[Variant, str] = {"fixed": "", "paper": "As printed. ", "released": "As the code has it. "}

@@ -74,20 +74,13 @@ def losses(weights: Mapping[str, float]) -> str:
     return " + ".join(["contrastive", *(f"{weight} {name}" for name, weight in weights.items())])
 
 
-def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
-    """The recipe with the fields at dotted paths changed, in their order. Raises RecipeError as `Recipe.replace` does."""
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
-
-
 def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about: str) -> Callable[[], Recipe]:
     """A row of a paper's table: the recipe `base` named ``PAPER/name`` with `changes`; --help says what it is `about`."""
 
     def make() -> Recipe:
         recipe = base()
         named = {"name": f"{recipe.paper}/{name}", "run.output": f"runs/{recipe.paper}/{name}"}
-        return changed(recipe, {**named, **changes})
+        return recipe.changed({**named, **changes})
 
     make.__doc__ = about
     return make

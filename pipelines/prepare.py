@@ -42,7 +42,8 @@ class Prepare:
     def run(self) -> int:
         """Make what can be made and print it: 0, or 2 when a file is missing."""
         if self.name is None:
-            print(listing())
+            width = max(map(len, SOURCES))
+            print("\n".join(f"{name:<{width}}  {source.title}" for name, source in SOURCES.items()))
             return 0
         if self.name not in SOURCES:
             known = did_you_mean(self.name, SOURCES)
@@ -51,7 +52,8 @@ class Prepare:
         missing: dict[str, None] = {}  # places, each once and in their order
         for result in source.results:
             place = self.out / result.path
-            if result.read is not None and is_made(place) and not self.overwrite:
+            made = place.is_file() or (place / MANIFEST).is_file()  # a table, or a folder whose manifest was written last
+            if result.read is not None and made and not self.overwrite:
                 print(f"{place} is there")
             elif lacking := absent(result, folder, self.out):
                 missing |= dict.fromkeys(lacking)
@@ -62,27 +64,6 @@ class Prepare:
         if missing:
             print(where_from(source, list(missing)), file=sys.stderr)
         return 2 if missing else 0
-
-
-def listing() -> str:
-    """Every data set in a line: its name and what it is."""
-    width = max(map(len, SOURCES))
-    return "\n".join(f"{name:<{width}}  {source.title}" for name, source in SOURCES.items())
-
-
-def table() -> str:
-    """The table of docs/data.md."""
-    rows = [
-        (name, source.title, source.home, source.licence, " ".join(f"`{result.path}`" for result in source.results))
-        for name, source in SOURCES.items()
-    ]
-    head = ("name", "what", "home page", "licence", "makes")
-    return "\n".join("| " + " | ".join(row) + " |" for row in (head, ("---",) * len(head), *rows))
-
-
-def is_made(place: Path) -> bool:
-    """Whether a result is complete: a table, or a folder whose ``dataset.json``, written last, is there."""
-    return place.is_file() or (place / MANIFEST).is_file()
 
 
 def absent(result: Result, folder: Path, out: Path) -> list[str]:

@@ -6,18 +6,17 @@ import hashlib
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from data.shard_hashes import size_and_sha256
-from data.shards import BadSample, ShardSet, read
-from data.streams.decode import text
+from data.shards import ShardSet
 from models.fresh_bert import FreshEncoder, make_encoder
 from pipelines import parts
 from pipelines.cli import main
+from trainers.engine.prepare import sentences
 from trainers.pretrain import MaskedLMConfig
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig
 
@@ -44,24 +43,16 @@ def small() -> Recipe:
 def further() -> Recipe:
     """Goes on with an encoder that there is, on your text: --encoder.path, --streams.text.shards."""
     changes = {"name": "pretrain/further", "method.fresh": None, "run.output": "runs/pretrain/further"}
-    return parts.changed(small(), {**changes, "encoder.path": parts.SMALL_ENCODER})
+    return small().changed({**changes, "encoder.path": parts.SMALL_ENCODER})
 
 
 def smoke() -> Recipe:
     """Eight steps of a tiny one: what tests run."""
     tiny = FreshEncoder(vocab_size=500, width=32, layers=1, heads=2, intermediate=64, positions=64, lowercase=True)
-    return parts.smoke(parts.changed(small(), {"method.fresh": tiny, "optim.text.lr": 3e-4}))
+    return parts.smoke(small().changed({"method.fresh": tiny, "optim.text.lr": 3e-4}))
 
 
 RECIPES = {"small": small, "further": further, "smoke": smoke}
-
-
-def sentences(shards: ShardSet) -> Iterator[str]:
-    """All texts of a shard set, in the order of the files."""
-    for shard in shards.shards:
-        for sample in read(shard, range(shard.samples)):
-            if not isinstance(sample, BadSample):
-                yield text(sample.fields, ("txt",), key=sample.key)[0]
 
 
 def make_start(recipe: Recipe) -> Recipe:
@@ -74,7 +65,7 @@ def make_start(recipe: Recipe) -> Recipe:
     assert isinstance(recipe.encoder, EncoderConfig)
     if not isinstance(config, MaskedLMConfig) or config.fresh is None:
         return recipe
-    path, shards = Path(recipe.encoder.path), ShardSet.open(recipe.streams["text"].shards)
+    path, shards = Path(recipe.encoder.path), recipe.streams["text"].open()
     if re.fullmatch(rf"[0-9a-f]{{{KEY}}}", path.name):  # of a run's recipe.json
         path = path.parent
     if (path / "config.json").exists():
@@ -87,7 +78,7 @@ def make_start(recipe: Recipe) -> Recipe:
         path.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=path, prefix=".new-") as place:
             made = Path(place) / "start"
-            make_encoder(config.fresh, sentences(shards), made, recipe.run.seed)
+            make_encoder(config.fresh, sentences(recipe), made, recipe.run.seed)
             made.rename(folder)
     return recipe.replace("encoder.path", str(folder))
 
@@ -100,7 +91,8 @@ def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
     except OSError as error:
         raise RecipeError(f"method.fresh.vectors={fresh.vectors!r} cannot be read: {error}") from None
     content = fresh.model_copy(update={"vectors": vectors}).model_dump_json()
-    return hashlib.sha256(f"{content} {seed} {files}".encode()).hexdigest()[:KEY]
+    first = "" if shards.first is None else f" {shards.first}"
+    return hashlib.sha256(f"{content} {seed} {files}{first}".encode()).hexdigest()[:KEY]
 
 
 if __name__ == "__main__":

@@ -25,13 +25,8 @@ Recipes = Mapping[str, Callable[[], Recipe]]
 GROUP = "multicse.pipelines"
 """Entry points of installed packages: ``name = "package.module"``; its method is one of the group ``multicse.methods``."""
 
-FILES = ("text", "image", "audio")
-"""Kinds of streams that `mine` takes files for."""
-
-
-def pipelines() -> dict[str, ModuleType]:
-    """Every pipeline of this repository by its name."""
-    return {name: load(name) for name in NAMES}
+FILES = {"text": "--text sentences.txt", "image": "--images photos/", "audio": "--sounds recordings/"}
+"""Kinds of streams that `mine` takes files for, and how they are given."""
 
 
 def takes_files(recipes: Recipes) -> bool:

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -95,7 +95,8 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.paper is None or arguments.table is None:
         checked = scale_of(arguments) if arguments.dry_run else None
         for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
-            print("\n".join(listed(paper, checked)))
+            for key, table in tables_of(paper).items():
+                print("\n".join(row_line(paper, key, row, checked) for row in table.rows))
         return 0
     tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
     return max(reproduce(replace(arguments, table=table)) for table in tables)
@@ -255,12 +256,6 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def listed(paper: str, checked: runs.Scale | None) -> Iterator[str]:
-    """Every row of a paper, a line each: paper, table, what it is, status."""
-    for key, table in tables_of(paper).items():
-        yield from (row_line(paper, key, row, checked) for row in table.rows)
-
-
 def row_line(paper: str, key: str, row: Row, checked: runs.Scale | None) -> str:
     """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps, 110 M parameters, at most 3.2 GB``."""
     return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(paper, row, checked)}"
@@ -273,7 +268,7 @@ def status(paper: str, row: Row, checked: runs.Scale | None) -> str:
     if row.model is not None:
         return f"measured: {row.model}"
     changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
-    line = f"trained: {row.recipe} {changes}".rstrip() + row.suffix
+    line = f"trained: {row.recipe} {changes}".rstrip()
     return f"{line}: {sizes(dry_run(runs.scaled(row, module_of(paper), checked)))}" if checked else line
 
 

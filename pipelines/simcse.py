@@ -46,7 +46,7 @@ def supervised_bert_base() -> Recipe:
     """NLI triples, 3 epochs, 512 at 5e-5; the head stays in the exported model."""
     recipe = unsupervised("supervised-bert-base", parts.BERT_BASE, 512, 5e-5)
     changes = {"encoder.pooling": "cls", "method.supervised": True, "streams.text": parts.nli(512), "run.epochs": 3}
-    return parts.changed(recipe, changes)
+    return recipe.changed(changes)
 
 
 def demo() -> Recipe:

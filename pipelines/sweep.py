@@ -174,33 +174,23 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
     )
 
 
-def _spaces(name: str) -> Mapping[str, SearchSpace]:
-    """The spaces of a pipeline by their names: those of tune_spaces, else ``SPACES`` of the pipeline itself.
+def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
+    """A space by its name, of tune_spaces or else of the pipeline's own ``SPACES``; for PBT what may change within a run.
 
-    Raises RecipeError for a pipeline that has none, with the nearest one that has.
+    Raises RecipeError for a pipeline without spaces, and for a name that none has, with the nearest one.
     """
+    from trainers.tuning.space import within_a_run
     from tune_spaces import every
 
-    known = every()
-    own: Mapping[str, SearchSpace] | None = None if name in known else getattr(registry.load(name), "SPACES", None)
-    if own is None:
-        _check_known(f"the pipeline {name!r} has no search space (SPACES, a dict from a name to a space)", name, known)
-        return known[name]
-    return own
-
-
-def _check_known(problem: str, name: str, known: Collection[str]) -> None:
+    ours = every()
+    known = ours.get(pipeline) or getattr(registry.load(pipeline), "SPACES", None)
+    if known is None:
+        raise _unknown(
+            f"the pipeline {pipeline!r} has no search space (SPACES, a dict from a name to a space)", pipeline, ours
+        )
     if name not in known:
-        raise RecipeError(f"{problem}.{did_you_mean(name, known)} There are: {', '.join(known)}")
-
-
-def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
-    """A space by its name; for PBT what of it may change within a run."""
-    from trainers.tuning.space import within_a_run
-
-    known = _spaces(pipeline)
-    _check_known(f"--space {name}: {pipeline} has none of that name", name, known)
-    found = known[name]
+        raise _unknown(f"--space {name}: {pipeline} has none of that name", name, known)
+    found: SearchSpace = known[name]
     if scheduler != "pbt":
         return found
     moving = {path: domain for path, domain in found.items() if within_a_run(path, domain)}
@@ -210,6 +200,10 @@ def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
             "method. and optim., as rates, weights and temperatures are"
         )
     return moving
+
+
+def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
+    return RecipeError(f"{problem}.{did_you_mean(name, known)} There are: {', '.join(known)}")
 
 
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:

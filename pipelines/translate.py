@@ -223,10 +223,10 @@ def resume(out: Path, sentences: Sequence[str], settings: dict[str, Any], batch:
 @told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    from transformers.utils import logging as transformers_logging
+    from trainers.engine.cluster import quiet
 
     arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)
-    transformers_logging.disable_progress_bar()
+    quiet()
     print(arguments.run())
     return 0
 

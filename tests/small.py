@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from PIL import Image
@@ -59,14 +59,18 @@ def write_images(folder: Path, count: int = 48) -> str:
     return write_tar(folder / "image-train-000000.tar", labelled("png", pictures))
 
 
-def write_sounds(folder: Path, count: int = 32) -> str:
+def sound(wave: np.ndarray, rate: int = 8000, kind: str = "wav", **options: Any) -> bytes:
     import soundfile
 
+    data = io.BytesIO()
+    soundfile.write(data, wave, rate, format=kind.upper(), **options)
+    return data.getvalue()
+
+
+def write_sounds(folder: Path, count: int = 32) -> str:
     rng = np.random.default_rng(2)
-    sounds = [io.BytesIO() for _ in range(count)]
-    for data in sounds:
-        soundfile.write(data, rng.normal(0, 0.1, 2000).astype("float32"), 8000, format="WAV")
-    return write_tar(folder / "audio-train-000000.tar", labelled("wav", (data.getvalue() for data in sounds)))
+    sounds = (sound(rng.normal(0, 0.1, 2000).astype("float32")) for _ in range(count))
+    return write_tar(folder / "audio-train-000000.tar", labelled("wav", sounds))
 
 
 def write_encoder(folder: Path) -> str:
@@ -91,17 +95,46 @@ def write_encoder(folder: Path) -> str:
     return str(folder)
 
 
-def in_processes(worker: Callable[..., None], *arguments: object, count: int = 2) -> None:
-    """Run ``worker(rank, *arguments)`` in processes forked from one that has imported torch, which takes seconds."""
+def in_processes(worker: Callable[..., None], folder: Path, *arguments: object, count: int = 2) -> None:
+    """Run ``worker(rank, folder, *arguments)`` in processes of one gloo group that meets in the folder.
+
+    They are forked from one that has imported torch, which takes seconds.
+    """
     import torch.multiprocessing as mp
 
     mp.get_context("forkserver").set_forkserver_preload(["tests.conftest"])
-    mp.start_processes(worker, arguments, nprocs=count, start_method="forkserver")
+    mp.start_processes(_member, (worker, str(folder), count, arguments), nprocs=count, start_method="forkserver")
+
+
+def _member(rank: int, worker: Callable[..., None], folder: str, count: int, arguments: tuple[object, ...]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=count)
+    worker(rank, folder, *arguments)
+    dist.destroy_process_group()
 
 
 def journal(run: Path) -> list[dict[str, object]]:
     """Lines of a run's journal."""
     return [json.loads(line) for line in (run / "journal.jsonl").read_text().splitlines()]
+
+
+def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
+    """Step and value of a run's metric in MLflow."""
+    from mlflow import MlflowClient
+
+    return sorted((metric.step, metric.value) for metric in MlflowClient(uri).get_metric_history(run_id, key))
+
+
+def four_steps(recipe: Recipe, folder: Path, changes: Mapping[str, Any]) -> Recipe:
+    """Four steps of a recipe in this process on one thread, evaluated every second, with its output below a folder."""
+    from pipelines.parts import changed
+
+    run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "log_every": 1, "epochs": 100.0, "max_steps": 4}
+    settings = {f"run.{name}": value for name, value in run.items()}
+    return changed(recipe, {**settings, "run.output": str(folder / "run"), "evaluation.every": 2, **changes})
 
 
 def text_only(recipe: Recipe) -> Recipe:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
@@ -295,6 +296,13 @@ class Recipe(Settings):
             return type(self).model_validate(content)
         except ValidationError as error:
             raise RecipeError(_readable(error)) from None
+
+    def changed(self, changes: Mapping[str, Any]) -> Self:
+        """The recipe with the fields at these dotted paths changed, in their order. Raises RecipeError as `replace`."""
+        recipe = self
+        for path, value in changes.items():
+            recipe = recipe.replace(path, value)
+        return recipe
 
     def identity(self) -> str:
         """A hash of all that decides the result: neither output, URIs nor resources. 12 hex digits.

@@ -21,13 +21,16 @@ from statistics import median
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import tyro
+from torch import Tensor
 
 from benchmarks.speed.start import Ran, run
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
 from data.batch import Batch
-from pipelines import parts, simcse, visualcse
+from models.text_encoder import TextEncoder
+from pipelines import simcse, visualcse
 from pipelines.cli import prepare
 from trainers.engine.hosts import Host, LocalHost
 from trainers.engine.loop import Engine
@@ -41,6 +44,8 @@ from trainers.recipe import Recipe
 EVERY = {"log": 10, "checkpoint": 100, "evaluation": 125}
 """Steps between two of each."""
 BETWEEN = Target(area="engine", what="log, checkpoints and evaluation / the steps of SimCSE", at_most=0.04)
+TEMPERATURE, LR = 0.05, 3e-5
+"""Of a bare loop."""
 NOT_TRAINED: dict[str, Any] = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}
 
 
@@ -77,7 +82,7 @@ def text_recipe(model: Path, place: str, batch: int) -> Recipe:
         "run.output": f"{place}/run",
         "run.workers": 0,
     }
-    recipe = parts.changed(simcse.demo(), changes)
+    recipe = simcse.demo().changed(changes)
     prepare(recipe)
     return recipe
 
@@ -117,6 +122,25 @@ def loops(made: Engine) -> tuple[dict[str, Call], Any, Window]:
     return sides, readers, window
 
 
+def bare(folder: str, ready: list[dict[str, Tensor]]) -> Call:
+    """A loop over padded tokens, both views in one forward."""
+    model = TextEncoder.from_pretrained(folder).model.train()
+    model.config._attn_implementation = "sdpa"
+    adam = torch.optim.AdamW(model.parameters(), LR, fused=True)
+
+    def block() -> None:
+        for tokens in ready:
+            states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"][..., None]
+            z = F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1).unflatten(0, (-1, 2))
+            logits = z[:, 0] @ z[:, 1].T / TEMPERATURE
+            F.cross_entropy(logits, torch.arange(len(logits))).backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            adam.step()
+            adam.zero_grad()
+
+    return block
+
+
 def between(made: Engine, readers: Any, window: Window) -> dict[str, float]:
     """Seconds of an evaluation, of a checkpoint, and of a line of the log until MLflow has it."""
     assert isinstance(made.log, Tracker)
@@ -138,7 +162,7 @@ def text_steps(model: Path, place: str, rounds: int) -> None:
     """SimCSE: two rows."""
     recipe = text_recipe(model, place, 64)
     data = datasets("sts", rows=[BETWEEN])
-    recipe = parts.changed(recipe, {"evaluation": {"data": str(data), "select": "stsb-dev"}})
+    recipe = recipe.changed({"evaluation": {"data": str(data), "select": "stsb-dev"}})
     handle = open_run(f"sqlite:///{place}/mlflow.db", "speed", "engine", {})
     made = engine(recipe, Tracker(Path(place) / "journal.jsonl", handle.uri, handle.run_id))
     sides, readers, window = loops(made)
@@ -155,7 +179,7 @@ def text_steps(model: Path, place: str, rounds: int) -> None:
 
 def picture_steps(place: str, rounds: int) -> None:
     """VisualCSE on the small encoder: a row."""
-    recipe = parts.changed(visualcse.demo(), {"run.output": f"{place}/visual", "run.workers": 0, **NOT_TRAINED})
+    recipe = visualcse.demo().changed({"run.output": f"{place}/visual", "run.workers": 0, **NOT_TRAINED})
     prepare(recipe)
     took = race(loops(engine(recipe))[0], rounds)
     alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]

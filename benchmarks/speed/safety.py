@@ -66,8 +66,7 @@ def main(rounds: int = 5) -> None:
         prepare(recipe)
         steps = recipe.evaluation.every
         changes = {"run.max_steps": steps, "run.threads": 1, "evaluation.final": (), "evaluation.watch": ()}
-        for path, value in changes.items():
-            recipe = recipe.replace(path, value)
+        recipe = recipe.changed(changes)
         took = race({"safe": lambda: safe(recipe), "bare": lambda: bare(recipe)}, rounds)
     show(f"{steps} steps of {recipe.name} and a checkpoint, on {on}", took, steps, ours="safe")
     Target(

@@ -28,11 +28,6 @@ MEMORY_GB = 8
 """What a machine of two cores has at least."""
 
 
-def arguments(recipe: Recipe, size: int, steps: int) -> tuple[str, int, int]:
-    """What the child trains with; the model is made in what is measured."""
-    return recipe.to_json(), size, steps
-
-
 def train(content: str, size: int, steps: int) -> float:
     """Seconds of a step on `size` samples, which are those of the stream's first batch again and again."""
     device()
@@ -55,7 +50,7 @@ def compare(title: str, recipe: Recipe, size: int, chunk: int) -> dict[int, tupl
     print(f"\n{title}\n| samples | at a time | peak MB | ms a sample |\n|---:|---:|---:|---:|")
     found = {}
     for samples, pieces, steps in ((chunk, None, 5), (size, chunk, 1)):
-        peak, seconds = peak_mb(arguments, train, recipe.replace("run.chunk", pieces), samples, steps)
+        peak, seconds = peak_mb(train, recipe.replace("run.chunk", pieces).to_json(), samples, steps)
         found[samples] = peak, seconds / samples
         print(f"| {samples:,} | {pieces or 'all'} | {peak:,.0f} | {1e3 * seconds / samples:.2f} |", flush=True)
     return found
@@ -67,7 +62,7 @@ def main(model: Path | None = None, batch: int = 4096, chunk: int = 64, pairs: i
         text = text_recipe(model or Path(parts.SMALL_ENCODER), place, chunk)
         tower = {"method.tower.width": 64, "method.tower.layers": 2, "method.embed_dim": 64}
         losses = {"method.i_cyclic": 0.0, "method.c_cyclic": 0.0, "method.captions": 0.0}
-        clip = parts.changed(cyclip.demo(), {**tower, **losses, "run.output": f"{place}/clip", "run.workers": 0})
+        clip = cyclip.demo().changed({**tower, **losses, "run.output": f"{place}/clip", "run.workers": 0})
         prepare(clip)
         found = compare("SimCSE", text, batch, chunk)
         (small, short), (large, long) = found[chunk], found[batch]

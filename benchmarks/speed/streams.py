@@ -2,9 +2,10 @@
 
     python -m benchmarks.speed.streams [--kinds small photographs sounds] [--seconds 6] [--rounds 3]
 
-All read the same shards, decode and augment with the same functions, and have the same two cores. Every round begins anew
-and is timed by the clock from its second batch on, for so long that it matters little how far Ray's readers are ahead at its
-end. Memory is that of all processes together.
+All read the same shards, decode and augment with the same functions, and have the same two cores. Every round begins anew.
+The clock runs while readers are as far ahead of the batches as they will be: after two windows, and up to two windows before
+the end, so that no side is given work that was done before, or has done more than was asked. Memory is that of all processes
+together.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import io
 import os
 import tempfile
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +29,7 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from benchmarks.timer import Target, ratios, show, watched
+from data.generators import generators
 from data.order import seed_of, windows
 from data.shards import RawSample, ShardSet, index_of, read
 from data.stream import Reader
@@ -151,12 +154,13 @@ def sides_of(config: StreamConfig, shards: ShardSet) -> dict[str, Side]:
     }
 
 
-def seconds_of(side: Side, count: int) -> float:
-    """Seconds by the clock from the first batch to the last of `count`."""
-    batches = side(count)
-    next(batches)
+def seconds_of(side: Side, count: int, lead: int) -> float:
+    """Seconds by the clock of `count` batches behind the first `lead`, with as many to come."""
+    batches = side(lead + count + lead)
+    for _ in range(lead):
+        next(batches)
     began = time.perf_counter()
-    for _ in range(count - 1):
+    for _ in range(count):
         next(batches)
     return time.perf_counter() - began
 
@@ -165,38 +169,31 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
     """The shares of the stages of a batch, one after the other in this process."""
     reader = WindowReader(shards, config, "bench", 0, config.batch_size, 0)
     plan = next(windows(shards.counts, seed=0, stream="bench", rank=0, world_size=1, window=config.batch_size))
-    seen: dict[str, float] = {}
-    began = time.perf_counter()
+    seen: defaultdict[str, float] = defaultdict(float)
 
-    def stage(name: str) -> None:
-        nonlocal began
-        seen[name] = seen.get(name, 0.0) + time.perf_counter() - began
+    def timed(stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
         began = time.perf_counter()
+        found = call(*arguments)
+        seen[stage] += time.perf_counter() - began
+        return found
 
-    samples = [sample for shard, first, stop in plan.ranges for sample in read(shards.shards[shard], range(first, stop))]
-    stage("read")
-    for sample in samples:
-        assert isinstance(sample, RawSample)
-        rng = np.random.default_rng(seed_of(0, "bench", 0, sample.shard, sample.key))
-        stage("seed")
+    def samples(shard: int, first: int, stop: int) -> list[Any]:
+        return list(read(shards.shards[shard], range(first, stop)))
+
+    found = [sample for place in plan.ranges for sample in timed("read", samples, *place)]
+    seeds = [seed_of(0, "bench", 0, sample.shard, sample.key) for sample in found]
+    for sample, rng in zip(found, timed("seed", lambda: list(generators(seeds))), strict=True):
         if "flac" in sample.fields:
-            decode.audio(sample.fields["flac"], "flac", rate=16_000, key=sample.key)
+            timed("decode", decode.audio, sample.fields["flac"], "flac", 16_000, sample.key)
         else:
-            decode.image(sample.fields["jpg"], key=sample.key)
-        stage("decode")
-        config.row(sample, rng)
-        stage("decode and views")
-    seen["views"] = seen.pop("decode and views") - seen["decode"]
+            timed("decode", decode.image, sample.fields["jpg"], sample.key)
+        timed("views", config.row, sample, rng)  # which decodes, too
+    seen["views"] -= seen["decode"]
     rows = [row for row in reader.decoded(plan) if isinstance(row, dict)]
-    began = time.perf_counter()
-    chunk = Chunk(columns_of(rows), [])
-    stage("stack")
-    reference = ray.put(chunk.to_block())
-    stage("serialise")
-    chunk = Chunk.from_block(ray.get(reference))
-    stage("fetch")
-    config.collate(chunk.columns, None)
-    stage("collate")
+    chunk = timed("stack", lambda: Chunk(columns_of(rows, len(rows)), []))
+    reference = timed("serialise", lambda: ray.put(chunk.to_block()))
+    chunk = timed("fetch", lambda: Chunk.from_block(ray.get(reference)))
+    timed("collate", config.collate, chunk.columns, None)
     return ", ".join(f"{name} {part / sum(seen.values()):.0%}" for name, part in seen.items())
 
 
@@ -208,10 +205,11 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
         configs = {kind: config_of(kind, Path(place, kind)) for kind in kinds}
         shards = {kind: config.open() for kind, config in configs.items()}
         sides = {kind: sides_of(configs[kind], shards[kind]) for kind in kinds}
+        leads = {kind: 2 * config.window // config.batch_size for kind, config in configs.items()}
         counts = {}
         for kind in kinds:
-            one = seconds_of(sides[kind]["DataLoader, 0 workers"], 5) / 4
-            counts[kind] = 1 + max(8, round(1.5 * seconds / one))
+            one = seconds_of(sides[kind]["DataLoader, 0 workers"], 4, 1) / 4
+            counts[kind] = leads[kind] * max(1, round(1.5 * seconds / one / leads[kind]))
         memory: dict[Kind, dict[str, float]] = {kind: {} for kind in kinds}
         for name in sides[kinds[0]]:
             if name == "Ray Data":  # the last, since its processes are there from then on
@@ -219,14 +217,14 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
                 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
             for kind in kinds:
                 with watched() as peak:
-                    seconds_of(sides[kind][name], counts[kind] // 2)
+                    seconds_of(sides[kind][name], counts[kind] // 2, leads[kind])
                 memory[kind][name] = peak[0]
         for kind in kinds:
             took: dict[str, list[float]] = {name: [] for name in sides[kind]}
             for turn in range(rounds):
                 for name in list(took)[:: -1 if turn % 2 else 1]:
-                    took[name].append(seconds_of(sides[kind][name], counts[kind]))
-            show(TITLES[kind], took, (counts[kind] - 1) * configs[kind].batch_size, ours="Ray Data")
+                    took[name].append(seconds_of(sides[kind][name], counts[kind], leads[kind]))
+            show(TITLES[kind], took, counts[kind] * configs[kind].batch_size, ours="Ray Data")
             why = f"of a batch's work {where_it_goes(configs[kind], shards[kind])}"
             for ours, theirs, least, wanted in TARGETS:
                 if kind in wanted:

@@ -54,9 +54,8 @@ def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any
     """Seconds of the loops of these trials, their evaluations included, one after the other in this process."""
     seconds = 0.0
     for trial in trials:
-        recipe = resolve(registry.load(pipeline).RECIPES["demo"]())
-        for path, value in {**settings, **trial["changes"], "evaluation.final": (), "run.checkpoint_every": None}.items():
-            recipe = recipe.replace(path, value)
+        changes = {**settings, **trial["changes"], "evaluation.final": (), "run.checkpoint_every": None}
+        recipe = resolve(registry.load(pipeline).RECIPES["demo"]()).changed(changes)
         prepare(recipe)
         with tempfile.TemporaryDirectory() as place:
             seconds += Engine(recipe.replace("run.output", place), LocalHost(Store(place)), None).run()["train_seconds"]

@@ -18,26 +18,24 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 import tyro
 from datasets import Dataset
 from sentence_transformers import SentenceTransformer, SentenceTransformerTrainer, SentenceTransformerTrainingArguments
 from sentence_transformers.sentence_transformer.losses import MultipleNegativesRankingLoss
-from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
-from benchmarks.speed.engine import batches, engine
+from benchmarks.speed.engine import LR, NOT_TRAINED, TEMPERATURE, bare, batches, engine
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
 from models.text_encoder import TextEncoder
-from pipelines import mocoutrl, nonlingcse, parts, sgbert, simcse
+from pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from pipelines.cli import prepare
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.window import Window
 from trainers.recipe import OptimConfig, Recipe
 
-LENGTH, TEMPERATURE, LR = 32, 0.05, 3e-5
+LENGTH = 32
 OURS, BF16, THEIRS, BARE, PRODUCT = "ours", "ours, bf16", "sentence-transformers", "bare padded loop", "matrix product"
 METHODS: dict[str, Callable[[], Recipe]] = {
     "SG-BERT": sgbert.demo,
@@ -52,15 +50,13 @@ def changed(demo: Recipe, folder: str, batch: int, steps: int, precision: str = 
         "encoder.path": folder,
         "streams.text.batch_size": batch,
         "streams.text.max_length": LENGTH,
-        "evaluation.select": None,
-        "evaluation.watch": (),
-        "evaluation.final": (),
+        **NOT_TRAINED,
         "run.max_steps": steps,
         "run.precision": precision,
         "run.workers": 0,
         **{f"optim.{turn}": OptimConfig(lr=LR).model_dump() for turn in demo.optim},
     }
-    recipe = parts.changed(demo, changes)
+    recipe = demo.changed(changes)
     prepare(recipe)
     return recipe
 
@@ -117,25 +113,6 @@ def theirs(folder: str, texts: list[str], batch: int) -> Call:
     return block
 
 
-def bare(folder: str, ready: list[dict[str, Tensor]]) -> Call:
-    """A loop over padded tokens, both views in one forward."""
-    model = TextEncoder.from_pretrained(folder).model.train()
-    model.config._attn_implementation = "sdpa"
-    adam = torch.optim.AdamW(model.parameters(), LR, fused=True)
-
-    def block() -> None:
-        for tokens in ready:
-            states, mask = model(**tokens).last_hidden_state, tokens["attention_mask"][..., None]
-            z = F.normalize((states * mask).sum(1) / mask.sum(1), dim=-1).unflatten(0, (-1, 2))
-            logits = z[:, 0] @ z[:, 1].T / TEMPERATURE
-            F.cross_entropy(logits, torch.arange(len(logits))).backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            adam.step()
-            adam.zero_grad()
-
-    return block
-
-
 def operations(block: Call) -> float:
     """Floating-point operations of its matrix products."""
     with FlopCounterMode(display=False) as counter:
@@ -178,13 +155,11 @@ def measure(name: str, folder: str, batch: int, steps: int, rounds: int, demos: 
     faster = ratios(took[THEIRS], took[OURS])
     memory = used[OURS] | used[THEIRS]
     Target(area="text", what=f"{both}, fp32", at_least=1.3, measured=faster, peak_mb=memory).report(own[OURS])
-    half = Target(area="text", what=f"{both}, bf16 / fp32", at_least=2.0)
+    slow = "this processor has no products of bf16, which torch then computes a hundred times slower"
+    half = Target(area="text", what=f"{both}, bf16 / fp32", at_least=2.0, why=slow)
     if fast:
         half.measured, half.peak_mb = ratios(took[THEIRS], took[BF16]), used[BF16] | used[THEIRS]
-        half.report(sides[BF16])
-    else:
-        half.why = "this processor has no products of bf16, which torch then computes a hundred times slower"
-        half.report()
+    half.report(sides.get(BF16))
     shares = {side: [needed[side] / large_operations * share for share in ratios(took[PRODUCT], took[side])] for side in own}
     what = f"{name}: arithmetic of real tokens / matrix-product rate, fp32"
     Target(area="limit", what=what, at_least=0.7, measured=shares[OURS], peak_mb=used[OURS]).report(own[OURS])

@@ -146,12 +146,12 @@ def cost(recipe: Recipe) -> Cost:
     grow with its square, are left out: below 1 % of the work on 512 GPUs."""
     sizes = {f"streams.{name}.batch_size": stream.batch_size for name, stream in recipe.streams.items()}
     times = max(sizes.values()) / SAMPLES
-    made = engine(parts.changed(recipe, {name: max(2, round(size / times)) for name, size in sizes.items()}))
+    made = engine(recipe.changed({name: max(2, round(size / times)) for name, size in sizes.items()}))
     found, operations = imagined(made, 2)
     grown = {"gathered": times, "returned": times / 2}  # of two workers
     sent = Counter({name: int(count * grown.get(name, 1)) for name, count in found.items()})
     windows = {f"streams.{name}.window": stream.batch_size for name, stream in recipe.streams.items()}
-    made.recipe = parts.changed(recipe, windows)  # of one batch, so that nothing is read ahead of the last
+    made.recipe = recipe.changed(windows)  # of one batch, so that nothing is read ahead of the last
     began = time.process_time()  # streams read at the same time, each in a thread
     for reader in made._readers().values():
         for _ in range(reader.batches):
@@ -177,7 +177,7 @@ def papers(place: Path) -> dict[str, Recipe]:
         own: dict[str, Any] = {path: value for path, value in changes.items() if path in recipe.flat()}
         own |= {} if name == "gclsr" else {"encoder": bert}
         run = {"run.output": str(place / name), "run.max_steps": 2}
-        found[name] = parts.changed(recipe, {**shards, **own, **QUIET, **run})
+        found[name] = recipe.changed({**shards, **own, **QUIET, **run})
         prepare(found[name])
     return found
 
@@ -228,7 +228,7 @@ def real(recipes: Mapping[str, Recipe], world: int, steps: int) -> dict[str, Any
     contents = {}
     for name, recipe in recipes.items():
         sizes = {f"streams.{stream}.batch_size": world * config.batch_size for stream, config in recipe.streams.items()}
-        contents[name] = parts.changed(recipe, sizes).to_json()
+        contents[name] = recipe.changed(sizes).to_json()
     with tempfile.TemporaryDirectory() as folder:
         mp.spawn(_work, args=(world, contents, folder, steps), nprocs=world)
         told: dict[str, Any] = json.loads(Path(folder, "told.json").read_text())
@@ -240,7 +240,7 @@ def offline(row: str, names: tuple[str, ...], place: Path) -> dict[str, Recipe]:
     found = {}
     for name in names:
         changes = {**QUIET, "run.output": str(place / f"{row}-{name}"), "run.max_steps": 100}
-        found[name] = parts.changed(registry.load(name).RECIPES[row](), changes)
+        found[name] = registry.load(name).RECIPES[row]().changed(changes)
         make_shards(found[name])
         prepare(found[name])
     return found

@@ -21,6 +21,8 @@ from data.errors import did_you_mean
 from evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
 from evaluation.encoders.folders import refuse_random
 from evaluation.task import EvaluationError
+from models.carried_code import load_saved
+from models.hub_folders import EVALUATED
 from models.text_folders import positions_of
 
 logger = logging.getLogger(__name__)
@@ -334,10 +336,11 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     try:
+        EVALUATED.refuse_pickles(str(folder), folder)
         if (folder / "modules.json").is_file():
-            model = SentenceTransformer(str(folder), device=device, local_files_only=True)
+            model = load_saved(folder, device)
         else:
-            network = Transformer(str(folder), model_kwargs={"local_files_only": True})
+            network = Transformer(str(folder), model_kwargs={"local_files_only": True, "use_safetensors": True})
             if pooling is None:
                 logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
             modules = [network, Pooling(network.get_embedding_dimension(), pooling or "mean")]

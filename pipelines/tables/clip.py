@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from pipelines.clap import ZERO_SHOT as SOUND_CLASSES
 from pipelines.cyclip import ZERO_SHOT as CLASSES
 from pipelines.tables.clip_mini import mini as mini
-from pipelines.tables.table import Row, Table, Values, listed
+from pipelines.tables.table import Numbers, Row, Table, Values, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -113,11 +113,7 @@ PICTURE_CLASS_NUMBERS = {
     "ImageNet-A": (3.59, 3.41, 3.59, 3.95, 5.03, 4.45, 4.93, 5.19),
     "ImageNet-R": (18.39, 18.51, 18.25, 18.24, 24.37, 23.07, 24.36, 26.72),
 }
-SETTINGS = {
-    "Largest logit scale (log)": (4.6052,),
-    "Batch size": (80,),
-    "Language encoder dropout": (0.1,),
-}  # Tables 9 and 10
+SETTINGS = {"Largest logit scale (log)": 4.6052, "Batch size": 80, "Language encoder dropout": 0.1}  # Tables 9 and 10
 
 # ------------------------------------------------------------------------------------------------------------------ parts
 
@@ -188,6 +184,13 @@ def panel(number: int, title: str, place: str, small: str, modality: str, rows: 
     return Table(title, columns, rows, metrics, mini=own, draw=partial(draw, number), open=left)
 
 
+def settings(items: str, pipeline: str, own: dict[str, float]) -> Table:
+    """Tables 9 and 10."""
+    numbers: dict[str, Numbers] = {name: (value,) for name, value in (SETTINGS | own).items()}
+    where = f"a list, nothing to measure; pipelines/{pipeline}.py"
+    return listed(f"Settings of models of {items}", ("value",), where, numbers)
+
+
 def draw(number: int, table: Table, values: Values) -> Figure:
     """Figure 2 or 3, a mark for each run."""
     from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
@@ -210,6 +213,7 @@ NO_E = tuple(name for name in PICTURES if not name.endswith("e"))
 ON_COCO = ("shards/coco", "{shards}/coco-test", "image")
 ON_FLICKR = ("shards/flickr30k", "{shards}/emoji-test", "image")
 ON_AUDIOCAPS = ("shards/audiocaps-test", "{shards}/fsdd-test", "audio")
+CLOTHO, AUDIOCAPS = ("shards/clotho-val", ESC10, "audio"), ("shards/audiocaps-test", FSDD, "audio")
 ALL_PICTURES = tuple(Row(name, f"cyclip/{PICTURES[name]}") for name in NO_E)
 ALL_SOUNDS = tuple(Row(name, f"clap/audiocaps-{recipe}") for name, recipe in SOUNDS.items())
 
@@ -219,12 +223,12 @@ TABLES = {
         ("contrastive", "c-cyclic", "i-cyclic", "captions (s)", "nli (n)"),
         "a list, nothing to measure; pipelines/cyclip.py and pipelines/clap.py, MODELS",
         {
-            **{
-                "CLI(A)P": (1, None, None, None, None),
-                "CLI(A)Ps": (1, None, None, 1, None),
-                "CLI(A)Pn": (1, None, None, None, 1),
-            },
-            **{"CyCLI(A)P": (1, 1, 1, None, None), "CyCLI(A)Ps": (1, 1, 1, 1, None), "CyCLIPn": (1, 1, 1, None, 1)},
+            "CLI(A)P": (1, None, None, None, None),
+            "CLI(A)Ps": (1, None, None, 1, None),
+            "CLI(A)Pn": (1, None, None, None, 1),
+            "CyCLI(A)P": (1, 1, 1, None, None),
+            "CyCLI(A)Ps": (1, 1, 1, 1, None),
+            "CyCLIPn": (1, 1, 1, None, 1),
         },
     ),
     "T2": listed(
@@ -249,26 +253,14 @@ TABLES = {
         FSDD,
         (Row("CLAP", "clap/audiocaps-clap", paper=(51.34, 55.60)), LAION_AUDIOCAPS),
     ),
-    "T5a": retrieval("Retrieval on Clotho, validation", "shards/clotho-val", ESC10, "audio", sounds(CLOTHO_NUMBERS, "")),
-    "T5b": retrieval(
-        "Retrieval on AudioCaps, test", "shards/audiocaps-test", FSDD, "audio", sounds(AUDIOCAPS_NUMBERS, "audiocaps-")
-    ),
+    "T5a": retrieval("Retrieval on Clotho, validation", *CLOTHO, sounds(CLOTHO_NUMBERS, "")),
+    "T5b": retrieval("Retrieval on AudioCaps, test", *AUDIOCAPS, sounds(AUDIOCAPS_NUMBERS, "audiocaps-")),
     "T6": picture_classes("Zero-shot classes of pictures", NO_E),
     "T7": sound_classes("Zero-shot classes of sounds", SOUND_CLASS_NUMBERS, ""),
     "T8a": sentences("The language encoder on STS", STS, NO_E),
     "T8b": sentences("The language encoder on transfer tasks", TRANSFER, NO_E),
-    "T9": listed(
-        "Settings of models of pictures",
-        ("value",),
-        "a list, nothing to measure; pipelines/cyclip.py",
-        SETTINGS | {"Epochs": (64,), "Learning rate x 10,000": (5,), "Warm-up steps": (10_000,)},
-    ),
-    "T10": listed(
-        "Settings of models of sounds",
-        ("value",),
-        "a list, nothing to measure; pipelines/clap.py",
-        SETTINGS | {"Epochs": (90,), "Learning rate x 10,000": (0.9,), "Warm-up steps": (9600,)},
-    ),
+    "T9": settings("pictures", "cyclip", {"Epochs": 64, "Learning rate x 10,000": 5, "Warm-up steps": 10_000}),
+    "T10": settings("sounds", "clap", {"Epochs": 90, "Learning rate x 10,000": 0.9, "Warm-up steps": 9600}),
     "T11": sound_classes(
         "Zero-shot classes of sounds by the prompts of Table 12", SOUND_CLASS_NUMBERS_29, "?templates=clap29"
     ),
@@ -278,18 +270,10 @@ TABLES = {
         "a list, nothing to measure; evaluation/tasks/zero_shot.py, CLAP_TEMPLATES",
         {"all": (29,)},
     ),
-    "T13a": retrieval(
-        "Retrieval on Clotho, both towers from scratch",
-        "shards/clotho-val",
-        ESC10,
-        "audio",
-        sounds(SCRATCH_CLOTHO_NUMBERS, "scratch-"),
-    ),
+    "T13a": retrieval("Retrieval on Clotho, both towers from scratch", *CLOTHO, sounds(SCRATCH_CLOTHO_NUMBERS, "scratch-")),
     "T13b": retrieval(
         "Retrieval on AudioCaps, both towers from scratch",
-        "shards/audiocaps-test",
-        FSDD,
-        "audio",
+        *AUDIOCAPS,
         sounds(SCRATCH_AUDIOCAPS_NUMBERS, "scratch-audiocaps-"),
     ),
     "T14": retrieval("Retrieval on COCO, with the e models", *ON_COCO, pictures(COCO_NUMBERS)),

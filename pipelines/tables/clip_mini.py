@@ -10,8 +10,6 @@ first evaluation of runs this short.
 
 from __future__ import annotations
 
-import csv
-import gzip
 import hashlib
 import json
 import tarfile
@@ -48,7 +46,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     changes = pictures(recipe, offline.shards) if recipe.paper == "cyclip" else sounds(recipe, offline.shards)
     scratch = {"encoder.scratch": recipe.flat()["encoder.scratch"]} if recipe.paper == "clap" else {}  # Table 13
     run = {"run.epochs": 10_000, "run.max_steps": STEPS, "run.checkpoint_every": None}
-    return parts.changed(recipe, {"encoder": parts.SMALL, **scratch, "method.embed_dim": 128, **changes, **run})
+    return recipe.changed({"encoder": parts.SMALL, **scratch, "method.embed_dim": 128, **changes, **run})
 
 
 def pictures(recipe: Recipe, shards: Path) -> dict[str, Any]:
@@ -98,9 +96,7 @@ def pack_all(offline: Offline) -> None:
         return
     write_demo_shards(offline.shards, ["sounds-train", "sounds-val", "sounds-test"])
     offline.nli()
-    with gzip.open(offline.data / "nli" / "nli_triples.csv.gz", "rt", encoding="utf-8", newline="") as file:
-        triples = list(csv.DictReader(file))
-    offline.lines([row[column] for row in triples for column in ("sent0", "sent1")], "nli-sentences")
+    offline.nli_sentences()
     pack_emoji(offline)
     pack_coco(offline)
     pack_cifar(offline)

@@ -6,9 +6,7 @@ table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLI
 
 from __future__ import annotations
 
-import gzip
 from dataclasses import replace
-from itertools import islice
 from typing import Any
 
 from evaluation.load import CENTRING
@@ -134,24 +132,24 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
         return small.replace("run.max_steps", round(clip_mini.STEPS * share))
     if recipe.paper == "mocoutrl":
-        return parts.changed(mocoutrl.mini(recipe, offline), length(STEPS))
+        return mocoutrl.mini(recipe, offline).changed(length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
         small = gclsr_mini.mini(recipe, offline)
         steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
         more = {"encoder.vectors": gclsr_mini.word_vectors(offline, None, 300, 20)} | length(steps)
-        return parts.changed(small, {"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
+        return small.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
     if recipe.paper == "multicse":
         base = nonling_mini.mini(nonlingcse.bert_base(), offline)
         small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
-        small = parts.changed(small, {"name": "multicse/mini", "export": recipe.export})
+        small = small.changed({"name": "multicse/mini", "export": recipe.export})
     elif recipe.streams["text"].shards == sgbert_tables.STSB:
         small = sgbert_tables.mini(recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
         if recipe.paper == "simcse":
-            small = parts.changed(small, {"name": "simcse/mini", "method": parts.SMALL_TEXT})
+            small = small.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
     else:
         small = nonling_mini.mini(recipe, offline)
     steps = round(STEPS * share_of_contrast(small))
-    return parts.changed(small, length(steps))
+    return small.changed(length(steps))
 
 
 def length(steps: int) -> dict[str, int]:
@@ -190,5 +188,4 @@ def mini_model(spec: str, offline: Offline) -> str:
         return plain
     if spec.endswith(sgbert_tables.STSB):
         return f"{plain}+{how}:{offline.stsb()}"
-    with gzip.open(offline.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
-        return f"{plain}+{how}:{offline.lines([line.strip() for line in islice(lines, FITTED)], f'wiki-{FITTED}')}"
+    return f"{plain}+{how}:{offline.lines(offline.sentences(FITTED), f'wiki-{FITTED}')}"

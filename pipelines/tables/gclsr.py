@@ -22,13 +22,11 @@ from pipelines import gclsr
 from pipelines.tables.gclsr_mini import BERT, ROBERTA
 from pipelines.tables.gclsr_mini import mini as mini
 from pipelines.tables.gclsr_mini import mini_model as mini_model
-from pipelines.tables.table import Row, Table, Values
+from pipelines.tables.table import Numbers, Row, Table, Values, average_only
 from trainers.engine.figures import histories
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-Numbers = tuple[float | None, ...]
 
 WHOLE = "gclsr/pwva-att-gp"
 SENTENCES = 10_000
@@ -91,6 +89,7 @@ ACCURACIES: dict[str, Numbers] = {
 }
 
 
+SOFTMAX = {"method.weighting": "softmax", "encoder.regions": gclsr.HEADLINE}
 KNOWN_WORDS = "Word2vec, mean of the words that have a vector"
 """Beside the released row, which is the mean over 64 places, padding and random vectors among them."""
 
@@ -119,29 +118,13 @@ def _batch(size: int) -> dict[str, Any]:
     }
 
 
-def _predictor(rate: float) -> dict[str, Any]:
-    return {"optim.text.groups.predictor.lr": rate}
-
-
+PREDICTOR = "optim.text.groups.predictor"
 DECAY = {
-    **_predictor(gclsr.sgd(512).lr),
-    "optim.text.groups.predictor.schedule": "cosine",
-    "optim.text.groups.predictor.warmup": 5 / EPOCHS,
+    f"{PREDICTOR}.lr": gclsr.sgd(512).lr,
+    f"{PREDICTOR}.schedule": "cosine",
+    f"{PREDICTOR}.warmup": 5 / EPOCHS,
 }
 """The predictor's rate is that of all else, as in the released scheduler without its switch."""
-
-
-def _momentum(before: float, after: float) -> dict[str, Any]:
-    return {"optim.text.momentum": before, "optim.text.momentum_after_warmup": after}
-
-
-def _warmup(epochs: int) -> dict[str, Any]:
-    return {"optim.text.warmup": epochs / EPOCHS}
-
-
-def _regions(*sizes: int) -> dict[str, Any]:
-    return {"encoder.regions": sizes}
-
 
 ABLATIONS: dict[str, Table] = {
     "T4": _ablation(
@@ -167,41 +150,50 @@ ABLATIONS: dict[str, Table] = {
         "The rate of the predictor: as all else, with its warm-up and cosine, or constant",
         {
             "Decay": (DECAY, (54.64, 70.58, 65.33, 72.92, 65.87)),
-            "0.08": (_predictor(0.08), (55.22, 70.17, 65.17, 73.10, 65.92)),
-            "0.2": (_predictor(0.2), (56.24, 72.22, 66.53, 75.25, 67.56)),
-            "0.5": (_predictor(0.5), (56.14, 72.59, 66.73, 75.36, 67.71)),
+            "0.08": ({f"{PREDICTOR}.lr": 0.08}, (55.22, 70.17, 65.17, 73.10, 65.92)),
+            "0.2": ({f"{PREDICTOR}.lr": 0.2}, (56.24, 72.22, 66.53, 75.25, 67.56)),
+            "0.5": ({f"{PREDICTOR}.lr": 0.5}, (56.14, 72.59, 66.73, 75.36, 67.71)),
             "1 (ours)": ({}, OURS),
         },
     ),
     "T7": _ablation(
         "Momentum, in the warm-up and after it",
         {
-            "0.8": (_momentum(0.8, 0.8), (55.47, 72.45, 66.50, 74.84, 67.32)),
-            "0.9": (_momentum(0.9, 0.9), (55.27, 71.96, 66.27, 75.18, 67.17)),
-            "0.99": (_momentum(0.99, 0.99), (54.76, 70.86, 65.69, 73.93, 66.24)),
+            "0.8": (
+                {"optim.text.momentum": 0.8, "optim.text.momentum_after_warmup": 0.8},
+                (55.47, 72.45, 66.50, 74.84, 67.32),
+            ),
+            "0.9": (
+                {"optim.text.momentum": 0.9, "optim.text.momentum_after_warmup": 0.9},
+                (55.27, 71.96, 66.27, 75.18, 67.17),
+            ),
+            "0.99": (
+                {"optim.text.momentum": 0.99, "optim.text.momentum_after_warmup": 0.99},
+                (54.76, 70.86, 65.69, 73.93, 66.24),
+            ),
             "(0.9, 0.8) (ours)": ({}, OURS),
         },
     ),
     "T8": _ablation(
         "Epochs of warm-up, of 20",
         {
-            "1": (_warmup(1), (55.62, 72.52, 66.54, 74.75, 67.36)),
-            "2": (_warmup(2), (55.45, 72.38, 66.42, 74.90, 67.29)),
-            "3": (_warmup(3), (55.62, 72.54, 66.56, 75.09, 67.45)),
-            "4": (_warmup(4), (55.64, 72.55, 66.60, 75.07, 67.47)),
+            "1": ({"optim.text.warmup": 1 / EPOCHS}, (55.62, 72.52, 66.54, 74.75, 67.36)),
+            "2": ({"optim.text.warmup": 2 / EPOCHS}, (55.45, 72.38, 66.42, 74.90, 67.29)),
+            "3": ({"optim.text.warmup": 3 / EPOCHS}, (55.62, 72.54, 66.56, 75.09, 67.45)),
+            "4": ({"optim.text.warmup": 4 / EPOCHS}, (55.64, 72.55, 66.60, 75.07, 67.47)),
             "5 (ours)": ({}, OURS),
         },
     ),
     "T9": _ablation(
         "Words that the banks of filters see",
         {
-            "(1,2,3,4,5,6)": (_regions(1, 2, 3, 4, 5, 6), (55.36, 67.92, 63.33, 73.55, 65.04)),
-            "(2,3,4,5,6)": (_regions(2, 3, 4, 5, 6), (53.85, 62.36, 59.82, 70.80, 61.71)),
-            "(1,1,1,2,3,4)": (_regions(1, 1, 1, 2, 3, 4), (55.52, 71.72, 65.79, 74.90, 66.98)),
-            "(1,1,1,4,5,6)": (_regions(1, 1, 1, 4, 5, 6), (56.71, 71.35, 65.53, 75.19, 67.20)),
-            "(1,1,1,1,1,1)": (_regions(*gclsr.HEADLINE), (57.81, 71.01, 65.83, 75.62, 67.57)),
+            "(1,2,3,4,5,6)": ({"encoder.regions": (1, 2, 3, 4, 5, 6)}, (55.36, 67.92, 63.33, 73.55, 65.04)),
+            "(2,3,4,5,6)": ({"encoder.regions": (2, 3, 4, 5, 6)}, (53.85, 62.36, 59.82, 70.80, 61.71)),
+            "(1,1,1,2,3,4)": ({"encoder.regions": (1, 1, 1, 2, 3, 4)}, (55.52, 71.72, 65.79, 74.90, 66.98)),
+            "(1,1,1,4,5,6)": ({"encoder.regions": (1, 1, 1, 4, 5, 6)}, (56.71, 71.35, 65.53, 75.19, 67.20)),
+            "(1,1,1,1,1,1)": ({"encoder.regions": gclsr.HEADLINE}, (57.81, 71.01, 65.83, 75.62, 67.57)),
             "(1,1,1,6,15,20) (ours)": ({}, OURS),
-            "(1,1,1,20,30,40)": (_regions(1, 1, 1, 20, 30, 40), (57.44, 70.82, 66.00, 75.35, 67.40)),
+            "(1,1,1,20,30,40)": ({"encoder.regions": (1, 1, 1, 20, 30, 40)}, (57.44, 70.82, 66.00, 75.35, 67.40)),
         },
     ),
     "T10": _ablation(
@@ -311,12 +303,7 @@ TABLES: dict[str, Table] = {
         "Section 3.2: BERT's attention in place of the importance of words",
         SEVEN,
         (
-            Row(
-                "BERT's attention",
-                WHOLE,
-                {"method.weighting": "softmax", "encoder.regions": gclsr.HEADLINE},
-                paper=(*[None] * 7, 62.97),
-            ),
+            Row("BERT's attention", WHOLE, SOFTMAX, paper=average_only(62.97)),
             Row("importance (ours)", paper=STS["GCLSR-base+PWVA+self-att.+GP"], **_trained("pwva-att-gp")),
         ),
         average=True,
@@ -343,7 +330,7 @@ TABLES: dict[str, Table] = {
         tuple(map(str, range(EPOCHS + 1))),
         (
             Row("All", WHOLE),
-            Row("lr0.08", WHOLE, _predictor(0.08)),
+            Row("lr0.08", WHOLE, {f"{PREDICTOR}.lr": 0.08}),
             Row("non-att", WHOLE, {"method.attention": "none"}),
             Row("non-aug", WHOLE, {"method.augmentation": "none"}),
             Row("non-group", WHOLE, {"method.group_size": None}),

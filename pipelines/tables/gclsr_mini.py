@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
 import math
-from itertools import islice
 from typing import Any
 
 from data.streams.text import EDATextStream, TextStream
@@ -32,7 +30,9 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         "encoder.filters": 30,
         "method.width": 512,
         "method.bottleneck": 128,
-        "streams.text.shards": _rewritten(text.columns, offline) if len(text.columns) == 2 else _sentences(offline),
+        "streams.text.shards": _rewritten(text.columns, offline)
+        if len(text.columns) == 2
+        else offline.lines(offline.sentences(FEWER), f"wiki-{FEWER}"),
         "streams.text.batch_size": batch,
         "evaluation.data": str(offline.data / "sts"),
         "evaluation.every": SHORTER * math.ceil(FEWER / batch) // 4,
@@ -43,7 +43,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     changes |= {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr}
     if isinstance(text, EDATextStream):
         changes["streams.text.lexicon"] = "small"
-    return parts.changed(recipe, changes)
+    return recipe.changed(changes)
 
 
 def mini_model(spec: str, offline: Offline) -> str:
@@ -57,17 +57,8 @@ def word_vectors(offline: Offline, sentences: int | None = 20_000, dim: int = 10
     """The folder of word vectors of so many sentences of Wikipedia, None: of all; trained where it is not there yet."""
     folder = offline.shards / f"word-vectors-{sentences or 'all'}-{dim}-{epochs}"
     if not is_word_vectors(folder):
-        train_vectors(_wikipedia(offline, sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
+        train_vectors(offline.sentences(sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
     return str(folder)
-
-
-def _wikipedia(offline: Offline, count: int | None) -> list[str]:
-    with gzip.open(offline.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
-        return [line.strip() for line in islice(lines, count)]
-
-
-def _sentences(offline: Offline) -> str:
-    return offline.lines(_wikipedia(offline, FEWER), f"wiki-{FEWER}")
 
 
 def _rewritten(columns: tuple[str, ...], offline: Offline) -> str:

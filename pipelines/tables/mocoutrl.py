@@ -19,7 +19,7 @@ from evaluation.tasks.finetune import FinetuneTask, Training
 from evaluation.tasks.geometry import ClassGeometryTask
 from evaluation.tasks.labelled_texts import Labelled, read_labelled
 from pipelines.mocoutrl import ENCODERS
-from pipelines.parts import SMALL_ENCODER, changed
+from pipelines.parts import SMALL_ENCODER
 from pipelines.tables.offline import Offline
 from pipelines.tables.table import Row, Table, Values
 from trainers.recipe import Recipe
@@ -219,7 +219,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         changes |= {"streams.text.lexicon": "small", "streams.text.max_length": 32}
     else:
         changes |= {"streams.text.max_length": 32, "method.head": "none", "method.temperature": 0.07}
-    return changed(recipe, changes)
+    return recipe.changed(changes)
 
 
 def mini_model(spec: str, offline: Offline) -> str:

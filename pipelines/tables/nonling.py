@@ -7,7 +7,7 @@ row for the text as printed and one for what it means, repaired.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -33,9 +33,8 @@ from pipelines.tables.nonling_numbers import (
     STS,
     SUPERVISED,
     TRANSFERRED,
-    Numbers,
 )
-from pipelines.tables.table import Row, Table, Values, listed
+from pipelines.tables.table import Numbers, Row, Table, Values, average_only, listed
 from trainers.recipe import Recipe
 
 if TYPE_CHECKING:
@@ -54,21 +53,15 @@ SEED = (42,)
 # ------------------------------------------------------------------------------------------------------------------- rows
 
 
-def simcse(encoder: str, paper: Numbers, label: str | None = None) -> Row:
+def simcse(encoder: str, paper: Numbers) -> Row:
     """The baseline with an encoder."""
-    return Row(label or f"SimCSE-{ENCODERS[encoder]}", f"simcse/{encoder}", paper=paper)
+    return Row(f"SimCSE-{ENCODERS[encoder]}", f"simcse/{encoder}", paper=paper)
 
 
 def released(method: str, encoder: str, paper: Numbers, changes: Mapping[str, Any] | None = None, what: str = "") -> Row:
     """A row as the authors ran it, against SimCSE with the same encoder."""
-    name = f"{method}/{encoder}-released"
-    return Row(
-        f"{NAMES[method]}-{ENCODERS[encoder]}{what}",
-        name,
-        changes or {},
-        paper=paper,
-        reference=f"SimCSE-{ENCODERS[encoder]}",
-    )
+    label, recipe = f"{NAMES[method]}-{ENCODERS[encoder]}{what}", f"{method}/{encoder}-released"
+    return Row(label, recipe, changes or {}, paper=paper, reference=f"SimCSE-{ENCODERS[encoder]}")
 
 
 def variants(method: str, recipe: str, label: str, paper: Numbers, reference: str) -> tuple[Row, ...]:
@@ -79,6 +72,11 @@ def variants(method: str, recipe: str, label: str, paper: Numbers, reference: st
     )
 
 
+def on_sts(title: str, rows: Iterable[Row], left: str, **more: Any) -> Table:
+    """A table on the seven STS sets."""
+    return Table(title, SEVEN, tuple(rows), average=True, open=left, **({"seeds": SEED} | more))
+
+
 def main_table(method: str) -> Table:
     """Table 1 or 2."""
     rows: list[Row] = []
@@ -86,8 +84,9 @@ def main_table(method: str) -> Table:
         rows.append(simcse(encoder, STS["simcse"][encoder]))
         rows += variants(method, encoder, f"{NAMES[method]}-{name}", STS[method][encoder], rows[-1].label)
     title = f"Unsupervised {NAMES[method]} and SimCSE on the seven STS sets"
-    left = "weights of the loss (here the released scripts'); the published numbers are the released code's"
-    return Table(title, SEVEN, tuple(rows), average=True, seeds=SEED, open=left)
+    return on_sts(
+        title, rows, "weights of the loss (here the released scripts'); the published numbers are the released code's"
+    )
 
 
 def supcon_and_simclr(method: str) -> Table:
@@ -102,168 +101,28 @@ def supcon_and_simclr(method: str) -> Table:
             Row(f"{label} (SupCon)", recipe, paper=STS[method][encoder], reference=f"{label} (SimCLR)"),
         ]
     title = f"{NAMES[method]} with SimCLR in place of SupCon"
-    left = "the released SupCon's targets are unrelated to the classes"
-    return Table(title, SEVEN, tuple(rows), average=True, seeds=SEED, open=left)
+    return on_sts(title, rows, "the released SupCon's targets are unrelated to the classes")
 
 
-def only_average(average: float | None) -> Numbers:
-    """Of the seven sets the paper prints their average alone."""
-    return (*(None for _ in SEVEN), average)
+def language(name: str, paper: Mapping[str, float]) -> tuple[Row, Row]:
+    """Table 5, with all of the authors' code."""
+    changes = whole(registry.load("visualcse").RECIPES[name](), "released")
+    baseline = Row(f"{name.title()}, SimCSE", f"simcse/{name}", paper=(paper["simcse"],))
+    ours = f"{name.title()}, VisualCSE"
+    return baseline, Row(ours, f"visualcse/{name}", changes, paper=(paper["visualcse"],), reference=baseline.label)
 
 
-def repeated() -> Table:
-    """Table 3."""
-    rows: list[Row] = []
-    for encoder, numbers in REPEATED.items():
-        rows += [
-            simcse(encoder, only_average(numbers["simcse"])),
-            released("visualcse", encoder, only_average(numbers["visualcse"])),
-        ]
-    return Table(
-        "The average over the STS sets with five seeds (paper: ± 0.90, 0.38, 0.18, 0.25; p 0.0235 and below 0.0001)",
-        SEVEN,
-        tuple(rows),
-        average=True,
-        seeds=5,
-        open="the five seeds",
-    )
+def supervised(label: str, changes: Mapping[str, Any] | None = None, paper: Numbers = ()) -> Row:
+    """A row of Figures 2 and 3: SimCSE, supervised by NLI with changes."""
+    return Row(label, "simcse/supervised-bert-base", changes or {}, paper=paper)
 
 
-def languages() -> Table:
-    """Table 5."""
-    rows: list[Row] = []
-    for language, numbers in LANGUAGES.items():
-        name = language.title()
-        recipe = registry.load("visualcse").RECIPES[language]()
-        rows += [
-            Row(f"{name}, SimCSE", f"simcse/{language}", paper=(numbers["simcse"],)),
-            Row(
-                f"{name}, VisualCSE",
-                f"visualcse/{language}",
-                whole(recipe, "released"),
-                paper=(numbers["visualcse"],),
-                reference=f"{name}, SimCSE",
-            ),
-        ]
-    return Table(
-        "Other languages, on the validation pairs of stsb_multi_mt",
-        ("Spearman",),
-        tuple(rows),
-        seeds=SEED,
-        measure=chosen_on,
-        open="batches, rates and weights (here BERT-base's), and on what the checkpoint is chosen (here the same pairs)",
-    )
-
-
-def supervised() -> Table:
-    """Table 6."""
-    recipe, base = "supervised-bert-base", "SimCSE-BERT-base"
-    rows = [Row(base, f"simcse/{recipe}", paper=SUPERVISED["simcse"])]
-    for method in ("visualcse", "audiocse"):
-        rows += variants(method, recipe, f"{NAMES[method]}-BERT-base", SUPERVISED[method], base)
-    return Table(
-        "Supervised by NLI, on the seven STS sets",
-        SEVEN,
-        tuple(rows),
-        average=True,
-        seeds=SEED,
-        open="all settings (here the released script's, with its temperature 0.05 but in the row as printed, 0.07)",
-    )
-
-
-def transferred() -> Table:
-    """Table E.1."""
-    rows: list[Row] = []
-    for encoder, numbers in TRANSFERRED.items():
-        rows.append(simcse(encoder, numbers["simcse"]))
-        rows += [released(method, encoder, numbers[method]) for method in ("visualcse", "audiocse")]
-    return Table(
-        "Transfer: accuracy of SentEval's classifiers",
-        TRANSFER,
-        tuple(rows),
-        average=True,
-        seeds=SEED,
-        protocol="released",
-        mini=("cr", "trec", "mrpc"),
-        open="SentEval's default settings are not named (here 10 folds, Adam, no hidden layer)",
-    )
-
-
-def cifar() -> Table:
-    """Table H.1."""
-    rows: list[Row] = []
-    for encoder, number in CIFAR.items():
-        rows += [
-            simcse(encoder, only_average(STS["simcse"][encoder][-1])),
-            released("visualcse", encoder, only_average(number), {"streams.image.shards": "shards/cifar"}, " (CIFAR)"),
-            released("visualcse", encoder, only_average(STS["visualcse"][encoder][-1]), what=" (ImageNet)"),
-        ]
-    return Table(
-        "VisualCSE with CIFAR's pictures, enlarged",
-        SEVEN,
-        tuple(rows),
-        average=True,
-        seeds=SEED,
-        open="which CIFAR, and how many pictures (here what shards/cifar holds)",
-    )
+UNSUPERVISED = Row("VisualCSE, without NLI", "visualcse/bert-base-released", paper=STS["visualcse"]["bert-base"])
+NOISY = {"streams.text.kind": "noisy_text"}
+INSERTED = {"streams.text.insertions": 2, "streams.text.swaps": 2}
 
 
 # ---------------------------------------------------------------------------------------------------------------- figures
-
-
-def subsets() -> Table:
-    """Figure 2."""
-    rows = [Row(f"{size:,}", "simcse/supervised-bert-base", {"streams.text.first": size}) for size in SUBSETS] + [
-        Row("all", "simcse/supervised-bert-base", paper=SUPERVISED["simcse"]),
-        Row("VisualCSE, without NLI", "visualcse/bert-base-released", paper=STS["visualcse"]["bert-base"]),
-    ]
-    return Table(
-        "Supervised SimCSE with parts of NLI, and unsupervised VisualCSE (text: equal at about 30,000 triples)",
-        SEVEN,
-        tuple(rows),
-        average=True,
-        seeds=SEED,
-        draw=against_supervision,
-        open="the sizes, and which triples (here the first)",
-    )
-
-
-def noise() -> Table:
-    """Figure 3."""
-    kind = {"streams.text.kind": "noisy_text"}
-    more = {"streams.text.insertions": 2, "streams.text.swaps": 2}
-    rows = [Row("none", "simcse/supervised-bert-base", paper=SUPERVISED["simcse"])]
-    rows += [
-        Row(f"[{share}, 2, 2]", "simcse/supervised-bert-base", {**kind, "streams.text.deletion": share, **more})
-        for share in NOISE
-    ]
-    rows.append(Row("VisualCSE, without NLI", "visualcse/bert-base-released", paper=STS["visualcse"]["bert-base"]))
-    return Table(
-        "Supervised SimCSE with noise [deletion, insertions, swaps] (text: below VisualCSE from 40 % deletions on)",
-        SEVEN,
-        tuple(rows),
-        average=True,
-        seeds=SEED,
-        draw=against_supervision,
-        open="the levels but [0.3, 2, 2], what is inserted (here synonyms), which sentences (here all three, spoiled once)",
-    )
-
-
-def geometry() -> Table:
-    """Figure 4."""
-    rows: list[Row] = []
-    for kind, recipe in (("", "bert-base"), ("sup-", "supervised-bert-base")):
-        rows.append(Row(f"{kind}SimCSE", f"simcse/{recipe}"))
-        rows += [Row(f"{kind}{NAMES[method]}", f"{method}/{recipe}-released") for method in ("visualcse", "audiocse")]
-    return Table(
-        "Alignment and uniformity with BERT-base",
-        ("stsb-test-geometry/alignment", "stsb-test-geometry/uniformity"),
-        tuple(rows),
-        names=("alignment", "uniformity"),
-        seeds=SEED,
-        draw=alignment_and_uniformity,
-        open="which part of STS-B (here the test pairs; pairs rated above 4 are positives)",
-    )
 
 
 def against_supervision(table: Table, values: Values) -> Figure:
@@ -330,27 +189,10 @@ def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
     return dict(zip(table.columns, counts, strict=True))
 
 
-def nearest_table() -> Table:
-    """Table D.1."""
-    pairs = list(NEAREST.values())
-    rows = tuple(
-        Row(
-            label,
-            recipe,
-            paper=tuple(float(len(set(both[which]) & set(theirs))) for both in pairs for theirs in both),
-        )
-        for which, (label, recipe) in enumerate(
-            [("SimCSE-BERT-base", "simcse/bert-base"), ("VisualCSE-BERT-base", "visualcse/bert-base-released")]
-        )
-    )
-    return Table(
-        "The nearest three of 150,000 captions: how many are those of the paper's SimCSE and VisualCSE",
-        tuple(f"query {number}, {name}" for number in (1, 2, 3) for name in ("SimCSE", "VisualCSE")),
-        rows,
-        seeds=SEED,
-        measure=nearest,
-        open="how the queries were drawn",
-    )
+def nearest_row(which: int, label: str, recipe: str) -> Row:
+    """Table D.1: how many of the captions that the paper prints of a model are those of each."""
+    paper = (float(len(set(both[which]) & set(theirs))) for both in NEAREST.values() for theirs in both)
+    return Row(label, recipe, paper=tuple(paper))
 
 
 def settings() -> Table:
@@ -365,16 +207,113 @@ def settings() -> Table:
 TABLES: dict[str, Table] = {
     "T1": main_table("visualcse"),
     "T2": main_table("audiocse"),
-    "T3": repeated(),
+    "T3": on_sts(
+        "The average over the STS sets with five seeds (paper: ± 0.90, 0.38, 0.18, 0.25; p 0.0235 and below 0.0001)",
+        (
+            row
+            for encoder, (baseline, ours) in REPEATED.items()
+            for row in (simcse(encoder, average_only(baseline)), released("visualcse", encoder, average_only(ours)))
+        ),
+        "the five seeds",
+        seeds=5,
+    ),
     "T4": supcon_and_simclr("visualcse"),
-    "T5": languages(),
-    "T6": supervised(),
-    "F2": subsets(),
-    "F3": noise(),
-    "F4": geometry(),
+    "T5": Table(
+        "Other languages, on the validation pairs of stsb_multi_mt",
+        ("Spearman",),
+        tuple(row for name, numbers in LANGUAGES.items() for row in language(name, numbers)),
+        seeds=SEED,
+        measure=chosen_on,
+        open="batches, rates and weights (here BERT-base's), and on what the checkpoint is chosen (here the same pairs)",
+    ),
+    "T6": on_sts(
+        "Supervised by NLI, on the seven STS sets",
+        (
+            supervised("SimCSE-BERT-base", paper=SUPERVISED["simcse"]),
+            *(
+                row
+                for method in ("visualcse", "audiocse")
+                for row in variants(
+                    method, "supervised-bert-base", f"{NAMES[method]}-BERT-base", SUPERVISED[method], "SimCSE-BERT-base"
+                )
+            ),
+        ),
+        "all settings (here the released script's, with its temperature 0.05 but in the row as printed, 0.07)",
+    ),
+    "F2": on_sts(
+        "Supervised SimCSE with parts of NLI, and unsupervised VisualCSE (text: equal at about 30,000 triples)",
+        (
+            *(supervised(f"{size:,}", {"streams.text.first": size}) for size in SUBSETS),
+            supervised("all", paper=SUPERVISED["simcse"]),
+            UNSUPERVISED,
+        ),
+        "the sizes, and which triples (here the first)",
+        draw=against_supervision,
+    ),
+    "F3": on_sts(
+        "Supervised SimCSE with noise [deletion, insertions, swaps] (text: below VisualCSE from 40 % deletions on)",
+        (
+            supervised("none", paper=SUPERVISED["simcse"]),
+            *(supervised(f"[{share}, 2, 2]", {**NOISY, "streams.text.deletion": share, **INSERTED}) for share in NOISE),
+            UNSUPERVISED,
+        ),
+        "the levels but [0.3, 2, 2], what is inserted (here synonyms), which sentences (here all three, spoiled once)",
+        draw=against_supervision,
+    ),
+    "F4": Table(
+        "Alignment and uniformity with BERT-base",
+        ("stsb-test-geometry/alignment", "stsb-test-geometry/uniformity"),
+        tuple(
+            Row(f"{kind}{name}", f"{method}/{recipe}" + ("" if method == "simcse" else "-released"))
+            for kind, recipe in (("", "bert-base"), ("sup-", "supervised-bert-base"))
+            for method, name in NAMES.items()
+        ),
+        names=("alignment", "uniformity"),
+        seeds=SEED,
+        draw=alignment_and_uniformity,
+        open="which part of STS-B (here the test pairs; pairs rated above 4 are positives)",
+    ),
     "TC.1": settings(),
-    "TD.1": nearest_table(),
-    "TE.1": transferred(),
+    "TD.1": Table(
+        "The nearest three of 150,000 captions: how many are those of the paper's SimCSE and VisualCSE",
+        tuple(f"query {number}, {name}" for number in (1, 2, 3) for name in ("SimCSE", "VisualCSE")),
+        (
+            nearest_row(0, "SimCSE-BERT-base", "simcse/bert-base"),
+            nearest_row(1, "VisualCSE-BERT-base", "visualcse/bert-base-released"),
+        ),
+        seeds=SEED,
+        measure=nearest,
+        open="how the queries were drawn",
+    ),
+    "TE.1": Table(
+        "Transfer: accuracy of SentEval's classifiers",
+        TRANSFER,
+        tuple(
+            row
+            for encoder, numbers in TRANSFERRED.items()
+            for row in (
+                simcse(encoder, numbers["simcse"]),
+                *(released(method, encoder, numbers[method]) for method in ("visualcse", "audiocse")),
+            )
+        ),
+        average=True,
+        seeds=SEED,
+        protocol="released",
+        mini=("cr", "trec", "mrpc"),
+        open="SentEval's default settings are not named (here 10 folds, Adam, no hidden layer)",
+    ),
     "TG.1": supcon_and_simclr("audiocse"),
-    "TH.1": cifar(),
+    "TH.1": on_sts(
+        "VisualCSE with CIFAR's pictures, enlarged",
+        (
+            row
+            for encoder, cifar in CIFAR.items()
+            for row in (
+                simcse(encoder, average_only(STS["simcse"][encoder][-1])),
+                released("visualcse", encoder, average_only(cifar), {"streams.image.shards": "shards/cifar"}, " (CIFAR)"),
+                released("visualcse", encoder, average_only(STS["visualcse"][encoder][-1]), what=" (ImageNet)"),
+            )
+        ),
+        "which CIFAR, and how many pictures (here what shards/cifar holds)",
+    ),
 }

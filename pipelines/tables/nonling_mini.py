@@ -51,7 +51,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     for stream in recipe.streams.keys() - {"text"}:
         kept = ("method.variant", f"method.{stream}.loss", f"method.{stream}.temperature")
         changes |= {path: given[path] for path in kept}
-    return parts.changed(demo(), changes)
+    return demo().changed(changes)
 
 
 def _text(recipe: Recipe, offline: Offline) -> dict[str, Any]:

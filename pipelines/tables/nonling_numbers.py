@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-Numbers = tuple[float | None, ...]
+from pipelines.tables.table import Numbers
 
 STS: dict[str, dict[str, Numbers]] = {  # Tables 1 and 2: STS12 to STS16, STS-B, SICK-R, their average
     "simcse": {
@@ -53,10 +53,8 @@ TRANSFERRED: dict[str, dict[str, Numbers]] = {  # Table E.1: MR, CR, SUBJ, MPQA,
         "audiocse": (83.49, 88.64, 93.86, 88.82, 88.63, 92.40, 69.97, 86.54),
     },
 }
-REPEATED = {  # Table 3: the average of the seven sets over five seeds
-    "bert-base": {"simcse": 75.74, "visualcse": 76.96},
-    "roberta-base": {"simcse": 76.36, "visualcse": 77.74},
-}
+# Table 3: the averages of the seven sets over five seeds, of SimCSE and VisualCSE
+REPEATED = {"bert-base": (75.74, 76.96), "roberta-base": (76.36, 77.74)}
 LANGUAGES = {  # Table 5
     "german": {"simcse": 67.34, "visualcse": 69.87},
     "chinese": {"simcse": 67.98, "visualcse": 70.05},

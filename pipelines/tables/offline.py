@@ -8,6 +8,7 @@ import gzip
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 
 from data.errors import DataError
@@ -25,10 +26,20 @@ class Offline:
         """73,604 sentences of Wikipedia, one a sample."""
         return self.pack("text", self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "wiki")
 
+    def sentences(self, count: int | None) -> list[str]:
+        """The first so many of them, None: all."""
+        with gzip.open(self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
+            return [line.strip() for line in islice(lines, count)]
+
     def nli(self) -> str:
         """10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
         columns = ("--columns", "sent0", "sent1", "hard_neg")
         return self.pack("table", self.data / "nli" / "nli_triples.csv.gz", "nli", *columns)
+
+    def nli_sentences(self) -> str:
+        """Their texts, each distinct one once."""
+        with gzip.open(self.data / "nli" / "nli_triples.csv.gz", "rt", encoding="utf-8", newline="") as lines:
+            return self.lines([text for row in csv.DictReader(lines) for text in row.values()], "nli-sentences")
 
     def stsb(self) -> str:
         """Both sentences of all pairs of STS-B's three parts, without their ratings, each distinct one once."""

@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -24,10 +24,10 @@ from evaluation.load import load_model
 from evaluation.load import parse as parse_model
 from evaluation.registry import Probing, absolute, found, make_tasks
 from evaluation.report import measure, provenance
-from evaluation.task import EvaluationError, Task
+from evaluation.task import EvaluationError
 from pipelines import registry
 from pipelines.cli import prepare
-from pipelines.parts import SMALL_ENCODER, changed
+from pipelines.parts import SMALL_ENCODER
 from pipelines.repeat import run_seed
 from pipelines.tables.offline import Offline
 from pipelines.tables.table import Row, Table, Values
@@ -76,7 +76,7 @@ def recipe_of(row: Row) -> Recipe:
     recipes = registry.load(pipeline).RECIPES
     if name not in recipes:
         raise RecipeError(f"{row.label}: the pipeline {pipeline!r} has no recipe {name!r}")
-    return changed(recipes[name](), row.changes)
+    return recipes[name]().changed(row.changes)
 
 
 def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
@@ -96,7 +96,7 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
         shared |= {"run.workers": workers}
     if workers == 0:
         shared |= {"run.gpus_per_worker": 0}
-    return changed(recipe, shared)
+    return recipe.changed(shared)
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
@@ -131,7 +131,7 @@ def missing(
             lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
 
     if not scale.mini and table.measure is None and not is_list(rows):
-        for task in map(_task_name, columns_of(table, scale)):
+        for task, _ in map(_parted, columns_of(table, scale)):
             attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
     for row in rows:
         if row.model is not None:
@@ -167,7 +167,8 @@ def results(
     table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What the store has of every row and seed once all is done: label, scores, and what they are of."""
-    work = [(row, seed) for row in rows for seed in _seeds(row, seeds)]
+    asked = [(row, seeds if row.recipe else [0]) for row in rows if row.recipe or row.model]
+    work = [(row, seed) for row, of in asked for seed in of]
     found = []
     for place, (row, seed) in enumerate(work, start=1):
         say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
@@ -184,13 +185,6 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     return values
 
 
-def _seeds(row: Row, seeds: Sequence[int]) -> Iterator[int]:
-    if row.recipe is not None:
-        yield from seeds
-    elif row.model is not None:
-        yield 0
-
-
 def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, Any]:
     trained: dict[str, Any] = {}
     run = {}
@@ -205,13 +199,13 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
             recipe = with_best_rates(recipe, table.rates, folder.parent)
             folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
         summary = run_seed(recipe, seed, folder)
-        data = {name: _digest(ShardSet.open(stream.shards)) for name, stream in recipe.streams.items()}
+        data = {name: stream.open().digest for name, stream in recipe.streams.items()}
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}
         trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
         rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
         run = {"run": summary["mlflow_run_id"], "rates": rates}
-        spec = summary["export"] + row.suffix
+        spec = summary["export"]
     else:
         assert row.model is not None
         spec = _model(row.model, paper, scale)
@@ -246,7 +240,7 @@ def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> R
     rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
     tried = {}
     for factor in factors:
-        candidate = changed(recipe, {path: factor * rate for path, rate in rates.items()})
+        candidate = recipe.changed({path: factor * rate for path, rate in rates.items()})
         tried[factor] = run_seed(candidate, 0, folder / f"rates-{factor:g}")["best_score"], candidate
     return max(tried.values(), key=lambda found: sign * found[0])[1]
 
@@ -254,32 +248,28 @@ def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> R
 def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> tuple[dict[str, float], dict[str, Any]]:
     if table.measure is not None:
         return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
-    names = list(dict.fromkeys(absolute(_task_name(column)) for column in columns))
-    tasks = make_tasks(names, scale.evaluation, Probing(table.protocol, table.hidden))
-    sentences = list(dict.fromkeys(sentence for task in tasks for sentence in task.sentences()))
+    asked = {column: _parted(column) for column in columns}
+    names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
+    tasks = dict(zip(names, make_tasks(names, scale.evaluation, Probing(table.protocol, table.hidden)), strict=True))
+    sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
     model = load_model(spec, fit=sentences)
-    results = measure(spec, model, tasks).report["results"]
-    by_name = dict(zip(names, tasks, strict=True))
-    scores = {column: _score(results, by_name[absolute(_task_name(column))], column) for column in columns}
-    return scores, provenance(model, tasks)
+    found = measure(spec, model, [*tasks.values()]).report["results"]
+    scores = {}
+    for column, (name, metric) in asked.items():
+        task = tasks[absolute(name)]
+        metric = metric or task.primary
+        if metric not in found[task.name]:
+            raise EvaluationError(
+                f"column {column!r}: the task {task.name} has no {metric}; it has {', '.join(found[task.name])}"
+            )
+        scores[column] = float(found[task.name][metric])
+    return scores, provenance(model, [*tasks.values()])
 
 
-def _score(results: Mapping[str, Mapping[str, Any]], task: Task, column: str) -> float:
-    metric = _metric(column) or task.primary
-    if metric not in results[task.name]:
-        raise EvaluationError(
-            f"column {column!r}: the task {task.name} has no {metric}; it has {', '.join(results[task.name])}"
-        )
-    return float(results[task.name][metric])
-
-
-def _metric(column: str) -> str | None:
-    """The metric of ``TASK/METRIC``; that of ``KIND:PLACE`` stands behind a hash, since a place has slashes."""
-    return column.partition("#" if ":" in column else "/")[2] or None
-
-
-def _task_name(column: str) -> str:
-    return column.partition("#" if ":" in column else "/")[0]
+def _parted(column: str) -> tuple[str, str]:
+    """Task and metric of ``TASK/METRIC``; the metric of ``KIND:PLACE`` stands behind a hash, since a place has slashes."""
+    task, _, metric = column.partition("#" if ":" in column else "/")
+    return task, metric
 
 
 def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
@@ -289,9 +279,3 @@ def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
     own = getattr(paper, "mini_model", None)
     found = str(own(spec, scale.offline)) if own else SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
     return found.replace(SMALL_ENCODER, scale.encoder) if scale.encoder else found
-
-
-def _digest(shards: ShardSet) -> str:
-    """Of what was read: names and digests of the shards, where their manifest has these, else their sizes."""
-    listed = [(shard.url.rpartition("/")[2], shard.samples, shard.sha256) for shard in shards.shards]
-    return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:12]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import csv
-import gzip
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,8 +24,7 @@ from pipelines import parts
 from pipelines.sgbert import ENCODERS, SPANISH, TRACKS
 from pipelines.tables import sgbert_numbers as paper
 from pipelines.tables.offline import Offline
-from pipelines.tables.sgbert_numbers import Numbers
-from pipelines.tables.table import Row, Table, Values, listed
+from pipelines.tables.table import Numbers, Row, Table, Values, average_only, listed
 from trainers.recipe import Recipe
 from trainers.sgbert import SGBERTConfig
 
@@ -37,20 +34,18 @@ if TYPE_CHECKING:
 SEVEN = ORDERS["stsb-first"]
 SEEDS = (1, 2, 3, 4, 1234, 2345, 3456, 7890)
 STSB, NLI = "shards/stsb-sentences", "shards/nli-sentences"
+STS_OPEN = "whether subsets of STS12-16 are concatenated (here they are, as in SimCSE) or averaged"
 
 UNTUNED = {"CLS": "@cls", "Mean": "@mean", "WK": "@wk-released", "Flow": f"@last2+flow:{STSB}"}
 TRAINED = {"BT": "bt", "SG": "sg", "SG-OPT": "sg-opt"}
 """Rows that each encoder has; what follows its name as a model, and as a recipe."""
 
 
-def _recipe(encoder: str, loss: str) -> str:
-    return "sgbert/bert-base" if (encoder, loss) == ("bert-base", "sg-opt") else f"sgbert/{encoder}-{loss}"
-
-
 def _row(encoder: str, name: str, numbers: Numbers, prefix: str = "") -> Row:
     if name in UNTUNED:
         return Row(prefix + name, model=ENCODERS[encoder] + UNTUNED[name], paper=numbers)
-    return Row(prefix + name, _recipe(encoder, TRAINED[name]), paper=numbers)
+    recipe = f"sgbert/{encoder}-{TRAINED[name]}"
+    return Row(prefix + name, "sgbert/bert-base" if recipe == "sgbert/bert-base-sg-opt" else recipe, paper=numbers)
 
 
 def _rows(tables: Mapping[str, Mapping[str, Numbers]]) -> tuple[Row, ...]:
@@ -66,8 +61,8 @@ def _quoted(label: str, numbers: Numbers, source: str) -> Row:
     return Row(label, paper=numbers, lacks=f"the paper quotes {source}")
 
 
-def _ablated(average: float) -> Numbers:
-    return (*(None for _ in SEVEN), average)
+def _on_sts(title: str, rows: Iterable[Row], left: str = STS_OPEN, **more: Any) -> Table:
+    return Table(title, SEVEN, tuple(rows), average=True, seeds=SEEDS, open=left, **more)
 
 
 def _settings(title: str, settings: Mapping[str, float], where: str) -> Table:
@@ -151,27 +146,22 @@ def _pairs(name: str, data: Path) -> PairTask:
 # -------------------------------------------------------------------------------------------------------------- the tables
 
 LAYERS = tuple(map(str, range(13)))
-STS_OPEN = "whether subsets of STS12-16 are concatenated (here they are, as in SimCSE) or averaged"
 
 TABLES: dict[str, Table] = {
-    "T1": Table(
+    "T1": _on_sts(
         "STS, Spearman of the cosine",
-        SEVEN,
         (
             _quoted("GloVe Mean", (58.02, 53.76, 55.14, 70.66, 59.73, 68.25, 63.66, 61.32), "Reimers and Gurevych (2019)"),
             _quoted("USE", (74.92, 76.69, 64.49, 67.80, 64.61, 76.83, 73.18, 71.22), "Reimers and Gurevych (2019)"),
             *_rows(paper.STS),
         ),
-        average=True,
-        seeds=SEEDS,
-        open=STS_OPEN,
     ),
     "T2": Table(
         "SemEval 2014, task 10, Spanish: Pearson of the cosine, subsets weighted by their size",
         (f"{SPANISH}#pearson_wmean",),
         (
             _quoted("UMCC-DLSI-run2 (rank 1)", (80.69,), "the contest"),
-            *(_row("mbert", name, numbers, "MBERT ") for name, numbers in paper.SPANISH_OF_2014.items()),
+            *(_row("mbert", name, (number,), "MBERT ") for name, number in paper.SPANISH_OF_2014.items()),
         ),
         names=("Spanish",),
         seeds=SEEDS,
@@ -207,14 +197,10 @@ TABLES: dict[str, Table] = {
         mini=("cr", "trec", "mrpc"),
         open="the amount of NLI text (here as many steps as STS-B makes) and the first layers left out (here 0 to 3)",
     ),
-    "T5": Table(
+    "T5": _on_sts(
         "The losses and settings of SG-OPT: average over the seven STS sets",
-        SEVEN,
-        tuple(Row(label, f"sgbert/{name}", paper=_ablated(average)) for label, (name, average) in paper.ABLATION.items()),
-        average=True,
+        (Row(label, f"sgbert/{name}", paper=average_only(average)) for label, (name, average) in paper.ABLATION.items()),
         reference="SG-OPT (L_opt3)",
-        seeds=SEEDS,
-        open=STS_OPEN,
     ),
     "T6": Table(
         "Seconds of training and of encoding STS-B's test part, 16 sentences at a time",
@@ -228,18 +214,14 @@ TABLES: dict[str, Table] = {
         measure=seconds,
         open="what the clock holds; the paper's machine has a Titan Xp",
     ),
-    "T7": Table(
+    "T7": _on_sts(
         "Back-translation and self-guidance together",
-        SEVEN,
         (
             _row("bert-base", "BT", paper.STS["BERT-base"]["BT"]),
             _row("bert-base", "SG-OPT", paper.STS["BERT-base"]["SG-OPT"]),
             Row("BT + SG-OPT", "sgbert/bt-sg-opt", paper=(77.99, 68.75, 68.49, 80.00, 71.34, 81.71, 77.43, 75.10)),
         ),
-        average=True,
         reference="SG-OPT",
-        seeds=SEEDS,
-        open=STS_OPEN,
     ),
     "T8": _settings("Settings of training", paper.SETTINGS, "`sgbert/bert-base` has"),
     "T9": _settings("Settings of SentEval", paper.SENTEVAL_SETTINGS, "`--protocol released --hidden 50` have"),
@@ -255,7 +237,7 @@ TABLES: dict[str, Table] = {
         mini=tuple(f"finetune:{{data}}/nli/cad_dev.tsv.gz#{metric}" for metric in ("accuracy", "matthews")),
         open="the metrics (here GLUE's; of the two of MRPC the accuracy) and all settings (here 3 epochs of 32 at 2e-5)",
     ),
-    "T11": Table("STS with RoBERTa", SEVEN, _rows(paper.STS_OF_ROBERTA), average=True, seeds=SEEDS, open=STS_OPEN),
+    "T11": _on_sts("STS with RoBERTa", _rows(paper.STS_OF_ROBERTA)),
     "F1": Table(
         "Layers and poolings of BERT-base on STS-B's test part; the text has four of the curves' values",
         LAYERS,
@@ -273,19 +255,16 @@ TABLES: dict[str, Table] = {
     ),
     "F2": _drawing("The two copies of BERT"),
     "F3": _drawing("The four factors of NT-Xent"),
-    "F4": Table(
+    "F4": _on_sts(
         "Trained on sentences of the domain (STS-B) or of another (NLI)",
-        SEVEN,
         (
             Row("Flow, STS-B", model=f"{ENCODERS['bert-base']}@last2+flow:{STSB}", paper=paper.STS["BERT-base"]["Flow"]),
             Row("Flow, NLI", model=f"{ENCODERS['bert-base']}@last2+flow:{NLI}", paper=(59.19, *[None] * 6, 64.58)),
             Row("SG-OPT, STS-B", "sgbert/bert-base", paper=paper.STS["BERT-base"]["SG-OPT"]),
             Row("SG-OPT, NLI", "sgbert/nli", paper=(75.40, *[None] * 6, 72.99)),
         ),
-        average=True,
-        seeds=SEEDS,
         draw=draw_domains,
-        open="the amount of NLI text (here as many steps as STS-B makes); the paper gives those of NLI as differences",
+        left="the amount of NLI text (here as many steps as STS-B makes); the paper gives those of NLI as differences",
     ),
     "F5": Table(
         "STS-B's development pairs: mean cosine x 100, and 40 of them in a t-SNE plane, a picture for each model",
@@ -313,8 +292,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""
     method = recipe.method
     assert isinstance(method, SGBERTConfig)
-    return parts.changed(
-        recipe,
+    return recipe.changed(
         {
             "encoder.path": parts.SMALL_ENCODER,
             "method.head_width": min(method.head_width, 768),
@@ -340,8 +318,7 @@ def mini_model(spec: str, offline: Offline) -> str:
 def _sentences(shards: str, offline: Offline) -> str:
     """What stands in for the paper's shards: of translations, STS-B's sentences with words swapped and left out."""
     if shards == NLI:
-        with gzip.open(offline.data / "nli" / "nli_triples.csv.gz", "rt", encoding="utf-8") as lines:
-            return offline.lines([sentence for row in csv.reader(lines) for sentence in row][3:], "nli-sentences")
+        return offline.nli_sentences()
     if shards == STSB:
         return offline.stsb()
     rng = np.random.default_rng(0)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+Numbers = tuple[float | None, ...]
+"""The paper's numbers of a row, one a column; None where it has none."""
 Values = dict[str, dict[str, list[float]]]
 """Label of a row -> column -> one value a seed."""
 Measure = Callable[[str, "Table", Path], dict[str, float]]
@@ -42,10 +44,7 @@ class Row:
     """Settings of the recipe by their dotted paths."""
     model: str | None = None
     """``PLACE[@POOLING][+whitening|+flow]`` of a row that is not trained."""
-    suffix: str = ""
-    """``@POOLING`` or ``+whitening`` for the model that was trained."""
-    paper: tuple[float | None, ...] = ()
-    """The paper's numbers, one a column; None where it has none."""
+    paper: Numbers = ()
     measure: Measure | None = None
     """What gives this row's columns in place of the table's `measure`: of a model that must be made first."""
     reference: str | None = None
@@ -95,6 +94,11 @@ class Table:
     """What the paper leaves open of it and what is done here, in a line."""
 
 
-def listed(title: str, columns: tuple[str, ...], lacks: str, numbers: Mapping[str, tuple[float | None, ...]]) -> Table:
+def listed(title: str, columns: tuple[str, ...], lacks: str, numbers: Mapping[str, Numbers]) -> Table:
     """A table without results, of settings or data."""
     return Table(title, columns, tuple(Row(label, paper=paper, lacks=lacks) for label, paper in numbers.items()))
+
+
+def average_only(average: float | None, columns: int = 7) -> Numbers:
+    """Where the paper prints the average of so many columns alone."""
+    return (*[None] * columns, average)

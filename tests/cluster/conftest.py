@@ -1,19 +1,18 @@
-"""Servers that several tests of this folder use. They are started for one test and killed after it."""
+"""Servers that several tests of this folder use. They are started for one file and killed after it."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from tests.cluster.servers import BUCKET, MLflowServer, S3Server
 
 
-@pytest.fixture
-def s3(tmp_path: Path) -> Iterator[S3Server]:
+@pytest.fixture(scope="module")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """An S3-compatible store on loopback with the bucket `BUCKET`."""
-    server = S3Server(tmp_path / "s3")
+    server = S3Server(tmp_path_factory.mktemp("s3"))
     server.start()
     try:
         yield server
@@ -21,10 +20,10 @@ def s3(tmp_path: Path) -> Iterator[S3Server]:
         server.kill()
 
 
-@pytest.fixture
-def tracking(tmp_path: Path, s3: S3Server) -> Iterator[MLflowServer]:
+@pytest.fixture(scope="module")
+def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[MLflowServer]:
     """An MLflow server whose artifacts go through it into the store: clients need no access to the store."""
-    server = MLflowServer(tmp_path / "mlflow", artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
+    server = MLflowServer(tmp_path_factory.mktemp("mlflow"), artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
     server.start()
     try:
         yield server

@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
-import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -16,9 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-USER = "mlflow"
-"""The role that owns the databases. It may do nothing else."""
-ADMIN = "postgres"
+from tests.cluster.servers import free_port
+
 NOBODY = 65534
 """PostgreSQL refuses to run as root; under root it runs as this user, which every Linux has."""
 
@@ -28,94 +25,60 @@ class PostgresMissing(RuntimeError):
 
 
 class Postgres:
-    """One PostgreSQL in a folder under the temporary folder, on loopback only, with passwords that are made up.
+    """One PostgreSQL in a folder under the temporary folder, on loopback only, without passwords.
 
     Raises PostgresMissing when it cannot be found or run, RuntimeError with the log when it does not start.
     """
 
     def __init__(self) -> None:
         self.programs = find_programs()
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
-        self.password, self.admin_password = secrets.token_hex(16), secrets.token_hex(16)
+        self.port = free_port()
         # Not pytest's folder, whose parents are closed to the user that PostgreSQL runs as.
         self.folder = Path(tempfile.mkdtemp(prefix="postgres-"))
         self.process: subprocess.Popen[bytes] | None = None
 
-    def uri(self, database: str = "postgres", driver: str = "", password: str | None = None) -> str:
+    def uri(self, database: str = "postgres", driver: str = "") -> str:
         """The URI of a database. driver: ``+psycopg`` for SQLAlchemy and MLflow, nothing for psycopg itself."""
-        return f"postgresql{driver}://{USER}:{password or self.password}@127.0.0.1:{self.port}/{database}"
+        return f"postgresql{driver}://postgres@127.0.0.1:{self.port}/{database}"
 
     def start(self) -> None:
         """Make the data folder and start the server; returns when it takes connections."""
-        data, secret = self.folder / "data", self.folder / "password"
-        secret.write_text(self.admin_password)
-        for path in (self.folder, secret):
-            path.chmod(0o700)
-            if os.geteuid() == 0:
-                os.chown(path, NOBODY, NOBODY)
-        made = self._run("initdb", "-D", str(data), "-U", ADMIN, "-A", "scram-sha-256", f"--pwfile={secret}", "-E", "UTF8")
-        secret.unlink()
-        if made.returncode:
-            raise RuntimeError(f"initdb failed:\n{made.stdout.decode()[-2000:]}")
-        settings = {
-            "listen_addresses": "127.0.0.1",
-            "port": str(self.port),
-            "unix_socket_directories": "",
-            "fsync": "off",  # a test does not outlive the machine
-        }
-        command = [str(self.programs / "postgres"), "-D", str(data)]
-        command += [part for key, value in settings.items() for part in ("-c", f"{key}={value}")]
+        if os.geteuid() == 0:
+            os.chown(self.folder, NOBODY, NOBODY)
+        data = str(self.folder / "data")
+        initdb = [str(self.programs / "initdb"), "-D", data, "-U", "postgres", "-A", "trust", "-E", "UTF8"]
+        subprocess.run(initdb, check=True, stdout=subprocess.DEVNULL, **_as_user(self.folder))
+        command = [str(self.programs / "postgres"), "-D", data, "-h", "127.0.0.1", "-p", str(self.port), "-k", "", "-F"]
         with open(self.folder / "log", "wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, **_as_user(self.folder))
         self._wait()
 
     def create(self, database: str) -> str:
-        """Make an empty database of `USER`; returns its URI for SQLAlchemy and MLflow."""
-        from psycopg import sql
-
-        with self.admin() as connection:
-            command = sql.SQL("CREATE DATABASE {} OWNER {}")
-            connection.execute(command.format(sql.Identifier(database), sql.Identifier(USER)))
-        return self.uri(database, "+psycopg")
-
-    def admin(self) -> Any:
-        """A connection that may do everything."""
+        """Make an empty database; returns its URI for SQLAlchemy and MLflow."""
         import psycopg
 
-        place = {"host": "127.0.0.1", "port": self.port, "dbname": "postgres", "connect_timeout": 120}
-        return psycopg.connect(user=ADMIN, password=self.admin_password, autocommit=True, **place)
+        with psycopg.connect(self.uri(), autocommit=True) as connection:
+            connection.execute(f"CREATE DATABASE {database}".encode())
+        return self.uri(database, "+psycopg")
 
     def stop(self) -> None:
         """End the server and remove its folder."""
-        if self.process is not None and self.process.poll() is None:
+        if self.process is not None:
             self.process.send_signal(signal.SIGINT)  # SIGTERM would wait for open sessions
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(20)
-            if self.process.poll() is None:
-                self.process.kill()
-                self.process.wait(10)
-        self.process = None
+            self.process.kill()
+            self.process.wait(10)
         shutil.rmtree(self.folder, ignore_errors=True)
-
-    def _run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
-        command = [str(self.programs / program), *arguments]
-        return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **_as_user(self.folder))
 
     def _wait(self) -> None:
         import psycopg
-        from psycopg import sql
 
         deadline = time.monotonic() + 300
         while time.monotonic() < deadline and self.process is not None and self.process.poll() is None:
-            try:
-                with self.admin() as connection:
-                    command = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
-                    connection.execute(command.format(sql.Identifier(USER), sql.Literal(self.password)))
+            with contextlib.suppress(psycopg.OperationalError), psycopg.connect(self.uri(), connect_timeout=120):
                 return
-            except psycopg.OperationalError:
-                time.sleep(0.2)
+            time.sleep(0.2)
         raise RuntimeError(f"PostgreSQL did not start:\n{(self.folder / 'log').read_text()[-3000:]}")
 
 

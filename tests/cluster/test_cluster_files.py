@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from tests.cluster.servers import RAY, RayHead, S3Server
+from tests.conftest import ROOT
 from trainers.engine.cluster import AUTOSCALING
 
-ROOT = Path(__file__).resolve().parents[2]
 VERSION = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#"
 )
@@ -115,33 +115,6 @@ def test_kuberay_reads_the_same_cluster(cluster: dict[str, Any], rayjob: dict[st
     assert (gpu["min_workers"], gpu["max_workers"]) == (other["gpu"]["min_workers"], other["gpu"]["max_workers"])
     assert there["idle_timeout_minutes"] == here["idle_timeout_minutes"]
     assert there["max_workers"] == here["max_workers"]
-
-
-FIELDS = {
-    "": "entrypoint shutdownAfterJobFinishes ttlSecondsAfterFinished activeDeadlineSeconds backoffLimit rayClusterSpec",
-    "rayClusterSpec": "rayVersion authOptions enableInTreeAutoscaling autoscalerOptions headGroupSpec workerGroupSpecs",
-    "autoscalerOptions": "idleTimeoutSeconds upscalingMode",
-    "headGroupSpec": "rayStartParams template serviceType",
-    "workerGroupSpecs": "groupName replicas minReplicas maxReplicas rayStartParams template numOfHosts",
-}
-"""Fields of KubeRay's API (ray.io/v1) that are used here: Kubernetes drops a misspelt one without a word."""
-
-
-def test_no_field_of_the_job_is_misspelt(rayjob: dict[str, Any]) -> None:
-    """KubeRay makes an option of `ray start` of every parameter."""
-    from ray.scripts.scripts import start
-
-    spec = rayjob["spec"]
-    cluster = spec["rayClusterSpec"]
-    parts = [("", spec), ("rayClusterSpec", cluster), ("autoscalerOptions", cluster["autoscalerOptions"])]
-    parts += [("headGroupSpec", cluster["headGroupSpec"])]
-    parts += [("workerGroupSpecs", group) for group in cluster["workerGroupSpecs"]]
-    for name, part in parts:
-        assert set(part) <= set(FIELDS[name].split()), name
-    assert (rayjob["apiVersion"], rayjob["kind"]) == ("ray.io/v1", "RayJob")
-    options = {name.removeprefix("--") for parameter in start.params for name in parameter.opts}
-    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
-        assert set(group["rayStartParams"]) <= options
 
 
 def test_image_ray_and_python_agree_everywhere(cluster: dict[str, Any], rayjob: dict[str, Any]) -> None:

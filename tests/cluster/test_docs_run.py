@@ -21,12 +21,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-import soundfile
 
 from pipelines.registry import pipelines
 from tests.conftest import ROOT
 from tests.data.packing import png
 from tests.pipelines.miniatures import DOWNLOADS, put
+from tests.small import sound
 from tests.test_docs_commands import commands
 
 SHORT = "--run.max_steps 2 --run.workers 0"
@@ -63,7 +63,7 @@ SKIPPED = {
     "mlflow server": "stays as well: test_tracking_server.py",
     "http://": "that server",
     "mlflow ui": "stays as well",
-    "wandb": "needs its library: tests/trainers/engine/test_mirrors.py",
+    "wandb": "needs its library: tests/trainers/engine/test_tracking.py",
     "--searcher grid": "as many trials as the paper's table has rows",
     "pipelines/reproduce.py": "hours: tests/pipelines/test_reproduce.py",
     "ray job": "test_readme.py",
@@ -145,12 +145,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     pq.write_table(pa.table({"answer": [{"text": s} for s in sentences]}), folder / "dump" / "0.parquet")
     DOWNLOADS["clotho"](folder / "Clotho")
     return folder
-
-
-def sound(wave: np.ndarray) -> bytes:
-    made = io.BytesIO()
-    soundfile.write(made, wave, 8000, format="WAV")
-    return made.getvalue()
 
 
 def tar(files: Mapping[str, bytes]) -> bytes:

@@ -18,37 +18,14 @@ import pytest
 
 from data.offline.demo import write_demo_shards
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
+from tests.conftest import ROOT
+from tests.small import history
 from trainers.engine.cluster import AUTOSCALING
 from trainers.engine.journal import Journal
 from trainers.engine.output import key_of
 from trainers.recipe import Recipe
 
-ROOT = Path(__file__).resolve().parents[2]
-
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
-
-
-@pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("nodes")
-
-
-@pytest.fixture(scope="module")
-def s3(place: Path) -> Iterator[S3Server]:
-    """One store for all tests of this file."""
-    server = S3Server(place / "s3")
-    server.start()
-    yield server
-    server.kill()
-
-
-@pytest.fixture(scope="module")
-def tracking(place: Path, s3: S3Server) -> Iterator[MLflowServer]:
-    """And one server, whose artifacts go through it into the store."""
-    server = MLflowServer(place / "mlflow", artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
-    server.start()
-    yield server
-    server.kill()
 
 
 @pytest.fixture(scope="module")
@@ -85,12 +62,6 @@ def drive(output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None
         stderr=subprocess.STDOUT,
         text=True,
     )
-
-
-def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
-    from mlflow import MlflowClient
-
-    return sorted((metric.step, metric.value) for metric in MlflowClient(uri).get_metric_history(run_id, key))
 
 
 def content(s3: S3Server, key: str) -> bytes:

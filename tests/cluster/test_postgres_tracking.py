@@ -1,12 +1,10 @@
-"""MLflow on PostgreSQL with a proxied artifact store and users, as a team runs it: many trials, backup, passwords."""
+"""MLflow on PostgreSQL with a proxied artifact store and users, as a team runs it: many trials, passwords."""
 
 from __future__ import annotations
 
 import configparser
 import http.client
 import multiprocessing
-import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -42,7 +40,7 @@ def database() -> Iterator[postgres.Postgres]:
 
 @pytest.fixture
 def server(database: postgres.Postgres, tmp_path: Path) -> Iterator[Server]:
-    """As docs/cluster.md says: the database's URI, which holds the password, in the environment; MLflow's own user list in
+    """As docs/cluster.md says: the database's URI in the environment; MLflow's own user list in
     front of everything, the host that the proxy passes on allowed."""
     settings = configparser.ConfigParser()
     settings["mlflow"] = {
@@ -120,7 +118,7 @@ def test_eight_trials_at_once(
     server: Server, database: postgres.Postgres, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Strangers are refused. Of those with a password, who are all the first, every metric of every run is there once,
-    artifacts byte for byte, nothing left running; the backup holds the same."""
+    artifacts byte for byte, nothing left running."""
     import psycopg
     from mlflow import MlflowClient
 
@@ -147,9 +145,8 @@ def test_eight_trials_at_once(
         for index, name in enumerate(METRICS)
         for step in range(STEPS)
     }
-    query = "SELECT run_uuid, key, step, value FROM metrics"
     with psycopg.connect(database.uri("trials")) as connection:
-        rows = connection.execute(query).fetchall()
+        rows = connection.execute("SELECT run_uuid, key, step, value FROM metrics").fetchall()
     assert len(rows) == len(expected) and set(rows) == expected
 
     assert all(run.info.artifact_uri.startswith("mlflow-artifacts:") for run in nested)
@@ -157,23 +154,3 @@ def test_eight_trials_at_once(
     assert Path(got).read_bytes() == content(numbers[nested[0].info.run_id])
     kept = {path.read_bytes() for path in (tmp_path / "artifacts").rglob("weights.bin")}
     assert kept == {content(number) for number in range(TRIALS)}
-
-    restore(database, "trials", "copy", tmp_path / "mlflow.dump")
-    with psycopg.connect(database.uri("copy")) as connection:
-        assert set(connection.execute(query).fetchall()) == expected
-    with pytest.raises(psycopg.OperationalError, match="password authentication failed"):
-        psycopg.connect(database.uri(password="guessed"))
-
-
-def restore(database: postgres.Postgres, source: str, target: str, file: Path) -> None:
-    """The two commands of the backup."""
-    database.create(target)
-    environment = {**os.environ, "PGPASSWORD": database.password}
-    to = ["--host", "127.0.0.1", "--port", str(database.port), "--username", postgres.USER]
-    for command in (
-        ["pg_dump", *to, "--format", "custom", "--file", str(file), source],
-        ["pg_restore", *to, "--dbname", target, "--no-owner", str(file)],
-    ):
-        command[0] = str(database.programs / command[0])
-        done = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr

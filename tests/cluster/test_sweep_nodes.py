@@ -21,9 +21,9 @@ import pytest
 from tests.cluster.servers import BUCKET, MLflowServer, Nodes, S3Server, kill_families, plain_env
 from tests.cluster.test_nodes import content
 from tests.cluster.test_sweep_resume import history, runs_of
+from tests.conftest import ROOT
 from trainers.engine.journal import Journal
 
-ROOT = Path(__file__).resolve().parents[2]
 TRIALS, STEPS = 5, 10
 RUNG = 6
 """Steps after which ASHA looks at a trial of ten steps that is evaluated at each of them."""

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.conftest import ROOT
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

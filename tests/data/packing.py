@@ -1,10 +1,11 @@
-"""What the tests of packing share."""
+"""What the tests of data share."""
 
 from __future__ import annotations
 
 import io
 from pathlib import Path
 
+import torch
 from PIL import Image
 
 from data.shards import RawSample, ShardSet, read
@@ -47,3 +48,15 @@ def write_text(path: Path) -> Path:
     """26 sentences with as many blank lines between them."""
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n\n".join([*LINES, "  ", "Ünï ḉode 漢字"]).encode())
     return path
+
+
+def letters(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
+    """A tokenizer that can be read back: one token a character."""
+    longest = max(map(len, texts))
+    ids = torch.tensor([[ord(letter) for letter in text.ljust(longest, "\0")] for text in texts])
+    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": ids * 0}
+
+
+def spelt(ids: torch.Tensor) -> list[str]:
+    """Texts of ids (..., L)."""
+    return ["".join(map(chr, row.tolist())).rstrip("\0") for row in ids.flatten(0, -2)]

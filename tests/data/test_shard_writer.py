@@ -17,9 +17,8 @@ import webdataset
 
 from data.errors import DataError
 from data.shard_writer import Draft, Output, pack
+from tests.conftest import ROOT
 from tests.data.packing import samples
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def drafts(count: int = 20) -> list[Draft]:

@@ -112,6 +112,21 @@ def test_batches_of_any_chunks() -> None:
     assert all(batch.columns["_key"].tolist() == (batch.columns["_next"] - 1).astype(str).tolist() for batch in got)
 
 
+def test_a_block_is_read_where_it_lies() -> None:
+    chunk = numbered(0, 5)
+    found = Chunk.from_block(chunk.to_block())
+    assert all(np.shares_memory(found.columns[name], column) for name, column in chunk.columns.items())
+    assert all(column.flags.writeable for column in found.columns.values())  # or torch would warn
+
+
+def test_in_process_a_chunk_is_one_batch(text: TextStream) -> None:
+    """Windows of 16 and a start at 4: what a window has of a batch is a chunk, and most batches lie in one."""
+    found = reader(text, start=4, inline=True)
+    task = WindowReader(found.shards, text, "x", 5, 8, 4)
+    assert [len(chunk) for window in found._plan(4, 28) for chunk in task.chunks(window, 0)] == [8, 4, 4, 8, 4]
+    found.close()
+
+
 def test_a_batch_within_a_window_is_not_copied(text: TextStream) -> None:
     """Windows of 16 and a start at 4: batches of 8 begin at 4, 12, 20, ...; those at 12, 28, ... lie in two windows."""
     found = reader(text, start=4, inline=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import fsspec
@@ -16,16 +15,6 @@ from data.pack import text_lines
 from data.shard_writer import Output, pack
 from data.shards import ShardSet, read
 from data.upload import SMALL, travelling, upload
-
-
-@pytest.fixture
-def memory() -> Iterator[fsspec.AbstractFileSystem]:
-    """fsspec's file system in memory: another kind of place than a folder, with the same URLs as a store."""
-    fs = fsspec.filesystem("memory")
-    fs.store.clear()
-    fs.pseudo_dirs[:] = [""]
-    yield fs
-    fs.store.clear()
 
 
 def packed(folder: Path, sentences: int = 25) -> Path:

@@ -18,8 +18,8 @@ import torch
 from data import word_vectors
 from data.errors import DataError
 from data.word_vectors import is_word_vectors, open_vectors, train_vectors, write_vectors
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 WORDS = ["dog", "cat", "na\xa0ive", "", "\x85", "日本", "x\r"]
 TABLE = np.random.default_rng(0).standard_normal((len(WORDS), 4)).astype(np.float32)
 

@@ -39,6 +39,11 @@ def sentence(rng: random.Random, longest: int = 12) -> str:
     return " ".join(rng.choices(WORDS, k=rng.randint(2, longest)))
 
 
+def texts(n: int, longest: int = 12) -> list[str]:
+    rng = random.Random(3)
+    return [sentence(rng, longest) for _ in range(n)]
+
+
 def rated(n: int, seed: int = 0) -> list[tuple[str, str, str]]:
     """n times (score, sentence, sentence), with ties in the score."""
     rng = random.Random(seed)

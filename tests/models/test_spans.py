@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,8 +14,8 @@ from data.shards import RawSample
 from data.streams.triplets import TripletTextStream, words
 from data.wordnet.lexicon import open_lexicon
 from models.text_encoder import TextEncoder
+from tests.conftest import ROOT
 
-ROOT = Path(__file__).resolve().parents[2]
 SENTENCES = [
     "The unfashionable Ambassador, quickly!",
     "An extraordinarily  BIG naïve dog's re-use of the synchronisation",

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import soundfile
 
 from tests.data.packing import png
+from tests.small import sound
 
 Seen = tuple[Any, str | None, bytes | None]
 """Text, captions or columns of a sample, the name of its class, and its picture or sound."""
@@ -27,10 +27,8 @@ def put(folder: Path, files: Mapping[str, str | bytes]) -> None:
         path.write_bytes(content.encode() if isinstance(content, str) else content)
 
 
-def wav(number: int, kind: str = "WAV") -> bytes:
-    data = io.BytesIO()
-    soundfile.write(data, np.full(80, number / 100), 8000, format=kind)
-    return data.getvalue()
+def wav(number: int, kind: str = "wav") -> bytes:
+    return sound(np.full(80, number / 100), kind=kind)
 
 
 def texts(*found: Any) -> list[Seen]:

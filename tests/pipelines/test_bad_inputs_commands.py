@@ -19,7 +19,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse deemo": "'demo'",
     "visualcse demo smoke": "smoke",
     "visualcse --recipe": "--recipe",
-    "visualcse --recipe nowhere.json": ("--recipe", "recipe.json"),
+    "visualcse --recipe nowhere.json": ("--recipe", "no file nowhere.json", "recipe.json"),
     "visualcse --recipe sentences.txt": ("sentences.txt", "JSON"),
     "visualcse --recipe list.json": "list.json",
     "visualcse --recipe newer.json": ("newer.json", "run.colour"),
@@ -103,6 +103,12 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "evaluate --model ENCODER --data nowhere": "nowhere",
     "evaluate --model ENCODER --pooling maen": "maen",
     "evaluate --model ENCODER --compare ENCODER": "--compare",
+    "evaluate --model ENCODER --data sts --tasks transfer": "holds none of the tasks 'transfer'",
+    "evaluate --model ENCODER --tasks pairs:": "names no place",
+    "evaluate --compare a=ENCODER b=absent.json": "absent.json is no report of a single model",
+    "evaluate --model ENCODER@max --layers": "@POOLING",
+    "evaluate --model ENCODER --json photos": "it is a folder",
+    "evaluate --model ENCODER --tasks lee pairs:lee.tsv": "two tasks are called 'lee'",
     "nearest --model ENCODER --queries nowhere.txt --database sentences.txt": "nowhere.txt",
     "nearest --model ENCODER --queries sentences.txt --database sentences.txt --k 0": "k",
     "explore": "--model",
@@ -117,6 +123,9 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "sweep visualcse --recipe deemo": "'demo'",
     "sweep visualcse --space wied": ("wied", "wide"),
     "sweep visualcse --searcher tpe": ("--searcher", "optuna"),
+    "sweep simcse --resume": "--resume",
+    "sweep simcse --evaluation.select None": "evaluation.select",
+    "sweep simcse --evaluation.select stsb-test": "stsb-test",
     "sweep visualcse --trials 0": "trials",
     "sweep": "visualcse",
     "repeat simcse deemo": "'demo'",
@@ -138,18 +147,22 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
 
 
 @pytest.fixture
-def files(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def files(recipe: Recipe, offline: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What the commands are given, in the current folder."""
     monkeypatch.chdir(tmp_path)
+    Path("runs").mkdir()
+    Path("runs/offline").symlink_to(offline)
     content = {
         "sentences.txt": "a sentence\nanother one\n",
         "blank.txt": "\n\n",
         "rows.jsonl": '{"left": "a", "right": "b"}\n',
         "rows.csv": "left,right\na,b\n",
+        "lee.tsv": "score\tsentence1\tsentence2\n1\ta\tb\n2\tc\td\n",
         "ragged.csv": "left,right\na,b,c\n",
         "empty.py": "",
         "list.json": "[]",
         "small.json": recipe.to_json(),
+        "sts/STS12.raw.tsv": "score\tsentence1\tsentence2\n1\ta\tb\n",
         "made/made-train-000000.tar": "",
         "broken/a.png": "no picture",
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,34 +14,22 @@ from data.streams.pairs import ImageTextStream
 from data.streams.text import TextStream
 from evaluation.load import load_model
 from models.towers import ResNetTower
-from pipelines import clap, parts
+from pipelines import clap
 from pipelines.cli import OFFLINE
 from tests import small
-from tests.small import journal
+from tests.evaluation.paired_helpers import image_shards
+from tests.small import four_steps, journal
 from trainers.clip import CLIPConfig
 from trainers.engine.checkpoint import load_method
 from trainers.engine.launch import fit
 from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 INPUT = ImageInput(size=32)
-COLOURS = {"red": (220, 30, 30), "green": (30, 200, 30), "old": (40, 40, 40), "new": (240, 240, 240)}
-
-
-def write_pairs(folder: Path, count: int = 16) -> str:
-    """Coloured squares with the colour's word among their captions."""
-    rng = np.random.default_rng(3)
-    members = []
-    for i in range(count):
-        word, colour = list(COLOURS.items())[i % 4]
-        pixels = np.clip(np.array(colour) + rng.normal(0, 20, (24, 30, 3)), 0, 255).astype(np.uint8)
-        members.append((f"{i:04d}.png", small.png(pixels)))
-        members.append((f"{i:04d}.json", f'{{"captions": ["a {word} house {i}", "the {word} cat"]}}'.encode()))
-    return small.write_tar(folder / "pairs-val-000000.tar", members)
 
 
 @pytest.fixture
 def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
-    pairs = write_pairs(tmp_path / "pairs")
+    pairs = image_shards(tmp_path / "pairs", [[f"a {small.WORDS[i % 15]} house {i}", "the cat"] for i in range(16)])
     templates = {"templates": ("a {} house", "the {} dog"), "classes": ("red", "green", "old", "new")}
     tower = ResNetTower(input=INPUT, width=8, blocks=(1, 1, 1, 1))
     images = small.write_images(tmp_path / "images")
@@ -98,20 +85,14 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
     torch.testing.assert_close(torch.from_numpy(saved.encode([picture], "image")), ours, atol=1e-4, rtol=0)
 
 
-def here(recipe: Recipe, place: Path, changes: dict[str, Any]) -> Recipe:
-    """The recipe in this process on one thread, with its output below `place`."""
-    run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "output": str(place / "run")}
-    run["tracking_uri"] = f"sqlite:///{place / 'mlflow.db'}"
-    return parts.changed(recipe, {f"run.{name}": value for name, value in run.items()} | changes)
-
-
 @pytest.mark.cluster
 def test_sixty_steps_of_the_demo_find_sounds_far_above_chance(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sounds and captions that were held out; vectors at random find 21 % of the sounds among the first ten."""
     monkeypatch.chdir(tmp_path)
     write_demo_shards(tmp_path / OFFLINE, ["sounds-train", "sounds-val"])
     demo = clap.demo()
+    tracking = {"run.tracking_uri": f"sqlite:///{tmp_path / 'mlflow.db'}"}
     short = {"run.max_steps": 60, "evaluation.every": 60, "evaluation.final": (demo.evaluation.select,)}
-    summary = fit(here(demo, tmp_path, short))
+    summary = fit(four_steps(demo, tmp_path, short | tracking))
     before, after = (summary[when]["retrieval:sounds-val"]["text_to_audio_r10"] for when in ("before", "after"))
     assert before < 35 and after > 55

@@ -6,8 +6,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,8 +14,6 @@ import pytest
 from pipelines import describe, parts
 from tests.data.packing import run, write_pictures, write_text
 from tests.small import write_encoder
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def test_shards_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -28,17 +24,6 @@ def test_shards_are_shown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
         assert expected in said
     assert "4 x 4 RGB" in said and "0 (bird.s)" in said and said.count("images-train-000001/") == 1
     assert describe.main([str(tmp_path / "nowhere")]) == 2 and "nowhere" in capsys.readouterr().err
-
-
-def test_what_was_packed_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Packed as a user types it, in a process that knows nothing of this one."""
-    text = write_text(tmp_path / "wiki.txt")
-    call = [sys.executable, "pipelines/pack.py", "text", str(text), "--out", str(tmp_path / "out")]
-    done = subprocess.run(call, cwd=ROOT, capture_output=True, text=True, check=True, env={"PATH": os.environ["PATH"]})
-    assert "26 samples in 1 shards" in done.stdout and not done.stderr
-    assert describe.main([str(tmp_path / "out"), "--verify"]) == 0
-    said = capsys.readouterr().out
-    assert "verified" in said and "is about things." in said
 
 
 def _flipped(file: Path) -> None:

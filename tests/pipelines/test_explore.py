@@ -21,7 +21,7 @@ from evaluation.registry import make_tasks
 from evaluation.task import evaluate
 from evaluation.tasks.paired_items import Samples
 from evaluation.tasks.sts import Pairs, PairTask
-from pipelines.explore import Hit, index_set, main, nearest, script, worst_pairs
+from pipelines.explore import Hit, index_set, nearest, script, worst_pairs
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import Bag, rated, tiny_bert, write_raw
 from tests.evaluation.multimodal_helpers import tiny_clip
@@ -152,18 +152,6 @@ def test_the_page(inputs: dict[str, Path]) -> None:
     assert shown["spearman"] == pytest.approx(want["stsb-dev"]["spearman"], abs=1e-3)
     assert shown["uniformity"] == pytest.approx(want["stsb-dev-geometry"]["uniformity"], abs=1e-3)
     assert page.dataframe[0].value.shape == (2, 4)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "said"),
-    [("--data", "nowhere", "nowhere"), ("--model", "nowhere/at-all", "nowhere/at-all"), ("--most", "0", "--most")],
-)
-def test_what_cannot_be_shown_is_told_before_there_is_a_page(
-    option: str, value: str, said: str, inputs: dict[str, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = {"--model": str(inputs["bert"]), option: value}
-    assert main([part for pair in given.items() for part in pair]) == 2
-    assert said in capsys.readouterr().err
 
 
 @pytest.mark.cluster

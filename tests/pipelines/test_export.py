@@ -42,16 +42,15 @@ def test_a_run_without_a_whole_checkpoint_is_told(
     assert "holds no whole checkpoint" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("pooling", ["cls", "avg_top2"])
-def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path: Path, pooling: str) -> None:
+def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModel
 
     from models.text_encoder import TextEncoder
     from trainers.engine.checkpoint import load_method
 
-    checkpoint = write_checkpoint(recipe.replace("encoder.pooling", pooling), tmp_path / "checkpoint", scale=1.1)
-    out = verb.export(checkpoint, tmp_path / "models" / "mine")
+    checkpoint = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "checkpoint", scale=1.1)
+    out = verb.export(verb.Arguments(checkpoint, tmp_path / "models" / "mine"))
     encoder = load_method(checkpoint).sentence_encoder
     with torch.no_grad():
         want = encoder(encoder.tokenize(TEXTS)).numpy()
@@ -64,7 +63,7 @@ def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path
 
 def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
-    text = (verb.export(checkpoint, tmp_path / "a") / "README.md").read_text()
+    text = (verb.export(verb.Arguments(checkpoint, tmp_path / "a")) / "README.md").read_text()
     assert "| lee | spearman | 10.00 | - | - |" in text and "step 3" in text and "text" in text
     assert "16 dimensions, texts of at most 64 tokens" in text and "(1): Pooling(" in text
     assert str(tmp_path) not in text
@@ -76,10 +75,10 @@ def test_the_card_has_numbers_from_checkpoint_or_summary(recipe: Recipe, tmp_pat
         "best_step": 3,
     }
     (tmp_path / "summary.json").write_text(json.dumps(summary))
-    text = (verb.export(checkpoint, tmp_path / "b") / "README.md").read_text()
+    text = (verb.export(verb.Arguments(checkpoint, tmp_path / "b")) / "README.md").read_text()
     assert "| lee | spearman | 10.00 | 15.50 | +5.50 |" in text
     (tmp_path / "summary.json").write_text(json.dumps({**summary, "identity": "of another run"}))
-    assert "15.50" not in (verb.export(checkpoint, tmp_path / "c") / "README.md").read_text()
+    assert "15.50" not in (verb.export(verb.Arguments(checkpoint, tmp_path / "c")) / "README.md").read_text()
 
 
 @pytest.mark.parametrize("name", ["state.pt", "method.safetensors"])
@@ -128,7 +127,7 @@ def test_a_saved_model_that_differs_is_not_delivered(
     monkeypatch.setattr(TextEncoder, "save", save_wrongly)
     checkpoint = write_checkpoint(recipe, tmp_path / "checkpoint")
     with pytest.raises(ExportError, match="other sentence vectors"):
-        verb.export(checkpoint, tmp_path / "out")
+        verb.export(verb.Arguments(checkpoint, tmp_path / "out"))
     assert not (tmp_path / "out").exists()
 
 
@@ -182,14 +181,14 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
 
 def test_a_run_s_own_whitening_is_kept_by_its_exports(recipe: Recipe, tmp_path: Path) -> None:
     checkpoint = write_checkpoint(recipe.replace("export.whiten", True), tmp_path / "checkpoint")
-    out = verb.export(checkpoint, tmp_path / "out")
+    out = verb.export(verb.Arguments(checkpoint, tmp_path / "out"))
     assert [entry["name"] for entry in json.loads((out / "modules.json").read_text())] == ["0", "1", "whitening"]
 
 
 def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:
     """Every file of it and no other, to a private repository; the token stays with the library."""
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
-    verb.export(checkpoint, out)
+    verb.export(verb.Arguments(checkpoint, out))
     (out / "notes.txt").write_text("of the user")
     env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
     env |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_hidden", "HF_HUB_DISABLE_XET": "1"}
@@ -201,6 +200,7 @@ def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> Non
     assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]
     there = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
     assert hub.files == {name: data for name, data in there.items() if name != "notes.txt"}
+    assert 'model = SentenceTransformer("me/mine")' in hub.files["README.md"].decode()
     assert hub.authorized == {"Bearer hf_hidden"} and "hf_hidden" not in done.stdout + done.stderr
     assert not any(b"hf_hidden" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
@@ -212,5 +212,5 @@ def test_an_upload_that_cannot_begin_is_told_first(
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", "HF_HUB_OFFLINE" in env)
     monkeypatch.setattr("huggingface_hub.get_token", lambda: None)
     with pytest.raises(ValueError, match="--push_to_hub='"):
-        verb.export(write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out", push_to_hub=name)
+        verb.export(verb.Arguments(write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out", push_to_hub=name))
     assert not (tmp_path / "out").exists()

@@ -63,7 +63,7 @@ def test_every_setting_is_explained(name: str) -> None:
 
 
 def test_help_waits_for_torch_alone() -> None:
-    slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib"}
+    slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib", "huggingface_hub.hf_api"}
     code = (
         f"import sys; from pipelines import registry; list(map(registry.load, {registry.NAMES}));"
         f"sys.exit(' '.join({slow} & set(sys.modules)) or None)"

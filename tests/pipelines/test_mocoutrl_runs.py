@@ -15,13 +15,12 @@ from transformers import AutoConfig, AutoModel
 
 from data.pack import text_lines
 from data.shard_writer import Output, pack
-from data.streams.text import EDATextStream, TextStream
-from data.streams.triplets import TripletTextStream
+from data.streams.text import EDATextStream
 from data.word_vectors import open_vectors, write_vectors
 from evaluation.load import load_model
-from pipelines import gclsr as gclsr_recipes
-from pipelines import parts
-from tests.small import write_text
+from pipelines import gclsr, mocoutrl, parts
+from pipelines.cli import report
+from tests.small import four_steps, write_text
 from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import interrupted, run
 from trainers.engine.checkpoint import load_method
@@ -29,38 +28,28 @@ from trainers.engine.launch import fit
 from trainers.engine.preflight import check, check_settings
 from trainers.engine.prepare import prepare
 from trainers.engine.store import whole as whole_one
-from trainers.gclsr import GCLSRConfig
-from trainers.mocoutrl import MoCoUTRL, MoCoUTRLConfig
-from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig, WordEncoderConfig
+from trainers.mocoutrl import MoCoUTRL
+from trainers.recipe import Recipe, RecipeError
+
+
+def short(recipe: Recipe, folder: Path, changes: dict[str, Any]) -> Recipe:
+    """On shards of a few words, nothing evaluated."""
+    text = {"shards": write_text(folder / "text"), "batch_size": 8, "window": 32}
+    settings = {f"streams.text.{name}": value for name, value in text.items()}
+    nothing = {"evaluation.select": None, "evaluation.watch": (), "evaluation.final": ()}
+    return four_steps(recipe, folder, {**settings, **nothing, "run.tracking_uri": None, **changes})
 
 
 @pytest.fixture
 def triplets(tmp_path: Path) -> Recipe:
-    stream = TripletTextStream(
-        shards=write_text(tmp_path / "text"), batch_size=8, window=32, lexicon="small", without_candidate="keep"
-    )
-    return Recipe(
-        name="mocoutrl/test",
-        method=MoCoUTRLConfig(momentum=0.9),
-        encoder=parts.SMALL,
-        streams={"text": stream},
-        optim={"text": OptimConfig(lr=1e-3)},
-        evaluation=EvaluationConfig(select=None, every=2),
-        run=RunConfig(output=str(tmp_path / "run"), max_steps=4, epochs=100, workers=0, log_every=1, threads=1),
-    )
+    return short(mocoutrl.smoke(), tmp_path, {"method.momentum": 0.9, "streams.text.without_candidate": "keep"})
 
 
 @pytest.fixture
 def words(tmp_path: Path) -> Recipe:
-    return Recipe(
-        name="gclsr/test",
-        method=GCLSRConfig(width=16, bottleneck=8, group_size=4),
-        encoder=WordEncoderConfig(dim=10, filters=4, regions=(1, 1, 3), max_words=16),
-        streams={"text": TextStream(shards=write_text(tmp_path / "text"), batch_size=8, window=32, max_length=16)},
-        optim={"text": gclsr_recipes.sgd(8)},
-        evaluation=EvaluationConfig(select=None, every=2),
-        run=RunConfig(output=str(tmp_path / "run"), max_steps=4, epochs=100, workers=0, log_every=1, threads=1),
-    )
+    small: dict[str, Any] = {"method.width": 16, "method.bottleneck": 8, "method.group_size": 4, "encoder.dim": 10}
+    small |= {"encoder.filters": 4, "encoder.regions": (1, 1, 3), "encoder.max_words": 16, "streams.text.max_length": 16}
+    return short(gclsr.smoke(), tmp_path, small)
 
 
 def test_a_resumed_run_has_the_same_losses_and_dictionary(
@@ -166,8 +155,8 @@ def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str, eda: bool
     summary = fit(words)
     export = Path(summary["export"])
     note = json.loads((Path(words.run.output) / "vectors" / "vectors.json").read_text())
-    assert note["letters"] == "a-z" and note["seed"] == 42
+    assert note["letters"] == "a-z" and note["seed"] == words.run.seed
     assert load_model(str(export)).encode(["the dog runs", "unheard"]).shape == (2, 12)
     card = (export / "README.md").read_text()
     assert "trust_remote_code=True" in card and "AutoModel" not in card and "--encoder.path" not in card
-    assert "word vectors" in card
+    assert "word vectors" in card and "trust_remote_code" in report(summary)

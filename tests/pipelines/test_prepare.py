@@ -15,12 +15,11 @@ from PIL import Image
 from data.shards import RawSample, ShardSet
 from pipelines import prepare
 from pipelines.downloads import SOURCES, maker
-from pipelines.registry import pipelines
+from pipelines.registry import NAMES, load
 from pipelines.reproduce import PAPERS, tables_of
+from tests.conftest import ROOT
 from tests.data.packing import samples
 from tests.pipelines.miniatures import DOWNLOADS, Seen, put
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 def run(*words: object) -> int:
@@ -142,7 +141,7 @@ def test_another_form_is_told(
 
 def test_whatever_recipes_and_tables_read_is_made_by_something() -> None:
     """But for the shards that stand for the user's own."""
-    texts = [make().to_json() for module in pipelines().values() for make in module.RECIPES.values()]
+    texts = [make().to_json() for module in map(load, NAMES) for make in module.RECIPES.values()]
     texts += [str((table.columns, table.rows)) for paper in PAPERS for table in tables_of(paper).values()]
     places = {
         place
@@ -158,4 +157,8 @@ def test_without_a_name_all_are_listed_and_the_page_has_the_table(capsys: pytest
     assert run() == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == list(SOURCES)
     page = (ROOT / "docs" / "data.md").read_text()
-    assert prepare.table() in page, "put what `python -c 'from pipelines.prepare import table; print(table())'` prints there"
+    rows = [
+        (name, source.title, source.home, source.licence, " ".join(f"`{result.path}`" for result in source.results))
+        for name, source in SOURCES.items()
+    ]
+    assert "\n".join("| " + " | ".join(row) + " |" for row in rows) in page

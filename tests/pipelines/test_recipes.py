@@ -8,11 +8,11 @@ import pytest
 
 from evaluation.registry import is_development
 from pipelines.cli import parse
-from pipelines.registry import pipelines
+from pipelines.registry import NAMES, load
 from trainers.engine.preflight import check_settings
 from trainers.recipe import Recipe
 
-ALL = {f"{paper}/{name}": make for paper, module in pipelines().items() for name, make in module.RECIPES.items()}
+ALL = {f"{paper}/{name}": make for paper in NAMES for name, make in load(paper).RECIPES.items()}
 
 
 SHAPES = {frozenset(make().flat()): make for make in ALL.values()}
@@ -42,10 +42,10 @@ def test_no_two_recipes_are_the_same_experiment() -> None:
     assert all(recipe.paper == name.split("/")[0] for name, recipe in zip(ALL, recipes, strict=True))
 
 
-@pytest.mark.parametrize("paper", pipelines())
+@pytest.mark.parametrize("paper", NAMES)
 def test_smoke_and_demo_need_no_download(paper: str) -> None:
-    for row in {"demo", "smoke"} & pipelines()[paper].RECIPES.keys():
-        recipe: Recipe = pipelines()[paper].RECIPES[row]()
+    for row in {"demo", "smoke"} & load(paper).RECIPES.keys():
+        recipe: Recipe = load(paper).RECIPES[row]()
         tasks = (recipe.evaluation.select or "lee-dev", *recipe.evaluation.watch, *recipe.evaluation.final)
         assert all(task.startswith("lee") or "runs/offline/" in task for task in tasks)
         assert all(stream.shards.startswith("runs/offline/") for stream in recipe.streams.values())

@@ -173,7 +173,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
                     samples = ShardSet.open(recipe.streams["text"].shards).samples
                     assert recipe.run.epochs == 10 and samples == gclsr_mini.FEWER
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
-                    holds(recipe, parts.changed(recipe, kept).flat())
+                    holds(recipe, recipe.changed(kept).flat())
         place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)
     assert place == f"{tmp_path / 'word-vectors-20000-100-10'}@padded"
     assert tables.mini_model("FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"

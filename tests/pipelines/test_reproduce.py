@@ -121,13 +121,6 @@ def test_the_small_scale_without_data(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "--data" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("scale", ["paper", "mini"])
-def test_a_list_of_settings_shows_the_paper_s(scale: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    command = ["clip", "T9", "--scale", scale, "--out", str(tmp_path / "out"), "--data", str(tmp_path)]
-    assert reproduce.main(command) == 0
-    assert "Batch size paper 80.00" in " ".join(capsys.readouterr().out.split())
-
-
 def test_a_rendered_table() -> None:
     rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
     values: Values = {

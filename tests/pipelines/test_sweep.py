@@ -18,7 +18,7 @@ from ray import tune
 from safetensors.torch import load_file
 
 from pipelines import sweep as pipeline
-from tests.small import text_only, write_text
+from tests.small import history, text_only, write_text
 from trainers.engine.launch import fit
 from trainers.engine.tracking import RunHandle, open_run
 from trainers.recipe import Recipe, RecipeError
@@ -203,7 +203,7 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
         assert run.data.tags["mlflow.source.name"] == sys.argv[0] and len(run.inputs.dataset_inputs) == 3
         tags = {f"changed.{path}": str(value) for path, value in trial.changes.items()} | {"sweep.status": trial.status}
         assert tags.items() <= run.data.tags.items() and f"trial {trial.number}" in run.info.run_name
-        scores = dict(scores_of(parent.uri, run.info.run_id))
+        scores = dict(history(parent.uri, run.info.run_id, SCORE))
         assert {step: scores[step] for step, _ in trial.curve} == pytest.approx(dict(trial.curve), abs=1e-6)
         assert trial.best == pytest.approx(max(scores.values()), abs=1e-6)  # that of step 0 is not in the curve
 
@@ -216,20 +216,13 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
     assert dict(trials[2].curve) == pytest.approx({step: expected[step] for step, _ in trials[2].curve}, abs=1e-9)
 
 
-def scores_of(uri: str, run_id: str) -> list[tuple[int, float]]:
-    """Step and development score of a run in MLflow."""
-    from mlflow import MlflowClient
-
-    return [(metric.step, metric.value) for metric in MlflowClient(uri).get_metric_history(run_id, SCORE)]
-
-
 @pytest.mark.cluster
 def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     search = made(small, trials=2, scheduler="none", seeds=(1, 2))
     trials, plan, results, parent = carried_out(search, tmp_path / "both")
     both, runs = trials[0], nested(parent)
     assert set(runs) == {"0/1", "0/2", "1/1", "1/2"}
-    best = [max(score for _, score in scores_of(parent.uri, runs[f"0/{seed}"].info.run_id)) for seed in (1, 2)]
+    best = [max(score for _, score in history(parent.uri, runs[f"0/{seed}"].info.run_id, SCORE)) for seed in (1, 2)]
     assert both.seeds == 2 and both.step == both.steps == 12 and both.best == pytest.approx(np.mean(best))
     from trainers.tuning.best import checkpoints, held_out, mean_scores
 
@@ -267,7 +260,7 @@ def test_pbt_changes_a_loss_weight_within_a_run(local_ray: None, small: Recipe, 
             or name == "0/1"
         )
         # Of a step that is made again MLflow keeps the first score, Tune the last, and neither another trial's.
-        trial, sent = trials[int(name[0])], scores_of(parent.uri, run.info.run_id)
+        trial, sent = trials[int(name[0])], history(parent.uri, run.info.run_id, SCORE)
         assert trial.best in [pytest.approx(score) for _, score in (*trial.curve, *sent)], "a best score of another trial"
         logged = [metric.step for metric in client.get_metric_history(run.info.run_id, "train/text")]
         assert sorted(logged) == sorted(set(logged)) and max(logged) == steps
@@ -350,21 +343,3 @@ def test_two_methods_at_once_from_the_command_line(
     resumed = json.loads((tmp_path / "out" / "trials.json").read_text())
     for before_it, after_it in zip(trials, resumed, strict=True):
         assert {key: before_it[key] for key in KEPT} == {key: after_it[key] for key in KEPT}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["visualcs"], "'visualcse'"),
-        (["visualcse", "--space", "WIEDE"], "Did you mean 'wide'?"),
-        (["visualcse", "--resume"], "--resume"),
-        (["visualcse", "--evaluation.select", "None"], "evaluation.select"),
-        (["visualcse", "--evaluation.select", "stsb-test"], "stsb-test"),
-    ],
-)
-def test_bad_command_lines(
-    arguments: list[str], words: str, offline: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(offline)
-    assert pipeline.main(arguments) == 2
-    assert words in capsys.readouterr().err

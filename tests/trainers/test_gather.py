@@ -164,14 +164,11 @@ def _everything(chunk: int | None, shared: bool = False) -> dict[str, Tensor]:
     return {key: value for name in METHODS for key, value in _train(name, chunk, shared).items()}
 
 
-def _worker(number: int, world: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=world)
+def _worker(number: int, folder: str, world: int) -> None:
     assert (rank(), world_size()) == (number, world)
     save_file(_everything(None), f"{folder}/whole-{number}.safetensors")
     save_file(_everything(CHUNK), f"{folder}/chunks-{number}.safetensors")
     save_file(_everything(None, shared=True), f"{folder}/shared-{number}.safetensors")
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -188,7 +185,7 @@ def _same(found: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("world", [2, pytest.param(4, marks=pytest.mark.cluster)])
 def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_path: Path) -> None:
-    in_processes(_worker, world, str(tmp_path), count=world)
+    in_processes(_worker, tmp_path, world, count=world)
     for kind in ("whole", "chunks", "shared"):
         ranks = [load_file(tmp_path / f"{kind}-{number}.safetensors") for number in range(world)]
         _same(ranks[0], alone)

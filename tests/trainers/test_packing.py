@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from transformers import PretrainedConfig
 
@@ -101,19 +100,6 @@ def row_of(packed: Packing) -> tuple[Tensor, Tensor, Tensor]:
     torch.manual_seed(0)
     query, key, value = torch.randn(3, 1, 2, len(packed.places), 8, dtype=torch.float64, requires_grad=True)
     return query, key, value
-
-
-@pytest.mark.parametrize("causal", [False, True])
-def test_attention_within_texts_is_that_of_each_text_alone(causal: bool) -> None:
-    mask = text(7, length=9)["attention_mask"][:, 0]
-    row = row_of(packed := Packing(mask))
-    options: dict[str, Any] = {"scale": 0.3, "is_causal": causal}
-    whole, first = within_lengths(packed, row, options), 0
-    for length in sorted(mask.sum(1).tolist()):
-        query, key, value = (states[:, :, first : first + length] for states in row)
-        alone = F.scaled_dot_product_attention(query, key, value, **options).transpose(1, 2)
-        torch.testing.assert_close(whole[:, first : first + length], alone, rtol=0, atol=1e-10)
-        first += length
 
 
 def test_the_attention_for_cuda_is_the_same() -> None:

@@ -11,14 +11,6 @@ from trainers.engine.launch import resolve
 from trainers.recipe import RecipeError
 
 
-def test_replace_changes_one_field_and_leaves_the_original() -> None:
-    recipe = visualcse.bert_base()
-    changed = recipe.replace("optim.text.lr", 1e-5)
-    assert changed.optim["text"].lr == 1e-5 and recipe.optim["text"].lr == 3e-5
-    before, after = recipe.flat(), changed.flat()
-    assert {path for path in before if before[path] != after[path]} == {"optim.text.lr"}
-
-
 @pytest.mark.parametrize(
     ("path", "value", "named"),
     [

@@ -51,6 +51,8 @@ LIBRARY = bibtex(
     booktitle="Proceedings of EMNLP-IJCNLP",
     year=2019,
 )
+FOLDER = "path/to/this/folder"
+"""What an encoder's usage calls the folder; a card on the hub has its repository there."""
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "also", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
 
@@ -83,13 +85,14 @@ def model_card(
     Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
     """
     name, method = recipe["name"], recipe["method"]["name"]
+    place = json.dumps(recipe["run"].get("push_to_hub") or FOLDER)
     parts = [
         _front_matter(name, method, text, data, (numbers.get("after") if text.whitened is None else text.whitened) or {}),
         f"# {name}",
         f"{text.what} {text.began} with {method} by [MultiCSE](#recipe). It is a "
         "[sentence-transformers](https://sbert.net) model.",
         "## Use",
-        "\n".join(("```python", *text.usage, "```")),
+        "\n".join(("```python", *(line.replace(json.dumps(FOLDER), place) for line in text.usage), "```")),
         text.notes,
         *(("## Model", text.form) if text.form else ()),
         "## Numbers",

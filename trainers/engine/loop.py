@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from trainers.engine.malloc import keep_freed_memory
 from trainers.engine.sharding import gathered, shard, whole
 from trainers.engine.step import Stepper
+from trainers.engine.tracker import Tracker
 from trainers.engine.watchdog import Watchdog
 from trainers.engine.window import Window
 from trainers.method import Method
@@ -38,23 +39,10 @@ NAMED = 10_000
 """Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
 
 
-class Log(Protocol):
-    """Whom the loop tells of itself on rank 0; a `Tracker`."""
-
-    def log(self, step: int, metrics: dict[str, float]) -> None: ...
-
-    @property
-    def progress(self) -> Callable[[dict[str, Any]], object]: ...
-
-    def resume(self, checkpoint: Path) -> None: ...
-
-    def store(self, checkpoint: Path) -> None: ...
-
-
 class Engine:
-    """One run of a recipe on one rank."""
+    """One run of a recipe on one rank. log: whom it tells of itself, on rank 0."""
 
-    def __init__(self, recipe: Recipe, host: Host, log: Log | None) -> None:
+    def __init__(self, recipe: Recipe, host: Host, log: Tracker | None) -> None:
         run = recipe.run
         self.recipe, self.host, self.log = recipe, host, log
         if host.device.type == "cpu":
@@ -221,11 +209,15 @@ class Engine:
 
     def _chosen(self) -> tuple[int, float | None]:
         """The step whose weights are kept so far, and their score on the first development task; none: not finite."""
-        last = self.recipe.evaluation.keep == "last"
-        step, score = (self.step, self.last_score) if last else (self.best_step, self.best_score)
+        step, score = self.step if self.recipe.evaluation.keep == "last" else self.best_step, self.kept_score
         if self.development and lower_is_better(self.development[0]):
             score = -score
         return step, score if math.isfinite(score) else None
+
+    @property
+    def kept_score(self) -> float:
+        """The development score, higher is better, of the weights that are kept so far; without one minus infinity."""
+        return self.last_score if self.recipe.evaluation.keep == "last" else self.best_score
 
     def _log_scores(self, prefix: str, scores: dict[str, dict[str, float]]) -> None:
         if self.log and scores:
@@ -287,7 +279,7 @@ class Engine:
         self.stepper.watch.check()
         mine = {name: reader.position for name, reader in readers.items()}
         positions, windows = zip(*from_all_ranks((mine, self.window.state()), self.host), strict=True)
-        scores = {"score": self.last_score, "best": self.best_score}
+        scores = {"score": self.last_score, "best": self.kept_score}
         metrics = {"step": float(self.step), **{name: value for name, value in scores.items() if math.isfinite(value)}}
         if self.host.rank != 0 and not self.recipe.run.sharded:  # where all have a part of what is kept
             self.host.save(None, metrics, last)

@@ -14,25 +14,11 @@ import shutil
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from trainers.engine.journal import Journal, news
 
 log = logging.getLogger(__name__)
-
-
-class Mirror(Protocol):
-    """A record of metrics that is written anew from the beginning. output: the folder of the journal."""
-
-    def __init__(self, output: Path, run_id: str) -> None: ...
-
-    def add(self, line: Mapping[str, Any], step: int, metrics: Mapping[str, float]) -> None:
-        """Metrics of a step of training, or of a second of the machine's load, as the journal's `line` says."""
-        ...
-
-    def flush(self) -> None: ...
-
-    def close(self) -> None: ...
 
 
 class TensorBoard:
@@ -94,6 +80,9 @@ class WeightsAndBiases:
         self.run.finish()
 
 
+Mirror = TensorBoard | WeightsAndBiases
+"""A record in the journal's folder, written anew from the beginning: metrics of a step of training, or of a second of the
+machine's load, as the journal's line says."""
 KINDS: dict[str, type[Mirror]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
 """By their names in ``run.also``, which are those of the packages as well."""
 

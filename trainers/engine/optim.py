@@ -91,12 +91,6 @@ class TurnOptimizer:
             [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None], self.config.clip
         )
 
-    def step(self) -> Tensor:
-        """Clip and update. Returns the gradient's norm before."""
-        norm = self.clip()
-        self.update()
-        return norm
-
     def update(self, broken: Tensor | None = None) -> None:
         """Update the parameters, unless `broken` is 1 (float32, scalar), and advance the schedule."""
         self._set_momentum()
@@ -135,6 +129,5 @@ class TurnOptimizer:
         self.scaler.load_state_dict(state["scaler"])
         self.schedule.base_lrs = rates
         now = [rate * factor(self.schedule.last_epoch) for rate, factor in zip(rates, self.schedule.lr_lambdas, strict=True)]
-        self.schedule._last_lr = now
         for group, settings, rate in zip(self.optimizer.param_groups, own, now, strict=True):
             group.update({**settings, "lr": rate})

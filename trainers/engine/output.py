@@ -121,7 +121,8 @@ class Output:
         note = {"run_id": handle.run_id, "uri": handle.uri, "identity": self.recipe.identity(), "data": _digests(data)}
         _write(self.folder / NOTE, note)
         if goes_on and (steps := store.steps()):
-            print(f"goes on after step {steps[0]} in {self.folder} (--run.resume never begins anew)")
+            last = f"whose last checkpoint is of step {steps[0]}"  # whole or not, which is seen when it is read
+            print(f"goes on in {self.folder}, {last} (--run.resume never begins anew)")
         return handle
 
     def _open(self, run_id: str | None, data: list[dict[str, Any]], look: bool) -> RunHandle:

@@ -9,13 +9,15 @@ import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
 from trainers.engine.places import refuse_unwritable
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
+SECRET = re.compile(r"(passw|pwd|secret|token)\w*=", re.IGNORECASE)
+"""What drivers of databases take in a URI's query."""
 KIND = "custom_model_development"
 """MLflow's word for experiments that train models: its page shows runs and metrics, not traces and prompts."""
 DATABASE_LOCK = 7161125
@@ -30,15 +32,16 @@ def resolve_uri(uri: str | None = None) -> str:
     """The tracking URI with absolute paths (see `open_run`). Raises TrackingError for one that MLflow does not take."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
     scheme = uri.split(":", 1)[0].split("+")[0] if ":" in uri else ""
+    parts = urlsplit(uri)
+    if parts.password or SECRET.search(unquote(parts.query)):
+        raise TrackingError(
+            f"run.tracking_uri={scheme}://… holds a password, which would be in recipe.json, the journal and the run. "
+            "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
+        )
     if scheme not in SCHEMES:
         raise TrackingError(
             f"run.tracking_uri={uri!r} is no database or server (MLflow no longer keeps runs in plain folders). "
             "Allowed: sqlite:///FILE, http://HOST:PORT, https://…, postgresql://…, mysql://…"
-        )
-    if urlsplit(uri).password:
-        raise TrackingError(
-            f"run.tracking_uri={scheme}://… holds a password, which would be in recipe.json, the journal and the run. "
-            "For a server set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, for a database PGPASSWORD or PGPASSFILE"
         )
     if scheme != "sqlite":
         return uri

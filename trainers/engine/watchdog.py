@@ -9,19 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Protocol, Self
+from typing import Self
+
+from data.stream import Reader
 
 log = logging.getLogger(__name__)
 
 EXIT = 75
 """Exit code of a process that waited too long: try again later (EX_TEMPFAIL)."""
-
-
-class Waiting(Protocol):
-    """A reader of a stream."""
-
-    waiting_since: float | None
-    """`time.perf_counter` when it began to wait for the batch that it has not got yet."""
 
 
 def _give_up() -> None:
@@ -38,7 +33,7 @@ class Watchdog:
     """
 
     def __init__(
-        self, readers: Mapping[str, Waiting], rank: int, limit: float, give_up: Callable[[], None] = _give_up
+        self, readers: Mapping[str, Reader], rank: int, limit: float, give_up: Callable[[], None] = _give_up
     ) -> None:
         self._readers, self._rank, self._limit, self._give_up = readers, rank, limit, give_up
         self._step: tuple[int, float] | None = None

@@ -72,12 +72,7 @@ def held_out(recipe: Recipe, folders: Mapping[int, Path]) -> list[Scores]:
 
     recipe: of now. That in a checkpoint names places of the node that wrote it.
     """
-    return [_final_scores(recipe, load_method(folder, recipe)) for folder in folders.values()]
-
-
-def _final_scores(recipe: Recipe, method: Method) -> Scores:
-    tasks, start = _encoded(recipe, method)
-    return evaluate(tasks, start)
+    return [evaluate(*_encoded(recipe, load_method(folder, recipe))) for folder in folders.values()]
 
 
 def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:

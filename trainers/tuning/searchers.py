@@ -53,9 +53,7 @@ class Studied:
     The spaces hold the values of the `first` trials; the settings are those of `optuna.samplers.TPESampler`.
     """
 
-    def __init__(
-        self, spaces: Mapping[str, Mapping[str, Domain]], first: Sequence[Config], seed: int, **settings: Any
-    ) -> None:
+    def __init__(self, spaces: Spaces, first: Sequence[Config], seed: int, **settings: Any) -> None:
         self.first, self.seed, self.settings = first, seed, settings
         self.domains = {f"{pipeline}/{path}": domain for pipeline, space in spaces.items() for path, domain in space.items()}
         self.domains["pipeline"] = tune.choice(list(spaces))

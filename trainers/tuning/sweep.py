@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import logging
 import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,8 +29,6 @@ from trainers.tuning.searchers import Listed, Once, Proposals, Studied
 from trainers.tuning.space import SearchSpace
 from trainers.tuning.trial import PERCENT, Plan, in_process, steps_of, trial
 from trainers.tuning.watch import Watch
-
-log = logging.getLogger(__name__)
 
 LEAST_EVALUATIONS = 10
 """Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from trainers import registry
-from trainers.engine.checkpoint import weights_of
+from trainers.engine.checkpoint import BEST, METHOD, read_state, weights_of
 from trainers.engine.cluster import quiet
 from trainers.engine.journal import Journal
 from trainers.engine.launch import train
@@ -53,7 +53,7 @@ PATIENCE = 900.0
 """Seconds that a trial waits for a tracking server before it fails."""
 THREAD_ENDS = 600
 """Seconds that a stopped trial has for its end; sending what a slow tracking server lacks takes 30 of them at most."""
-SEEDS, STATE, METHOD = "seeds", "trial.json", "method.safetensors"
+SEEDS, STATE = "seeds", "trial.json"
 """In a trial's checkpoint: the weights of the seeds that are done, and which these are."""
 
 Config = Mapping[str, Any]
@@ -89,10 +89,8 @@ class Plan:
 
     def recipe(self, config: Config) -> Recipe:
         """The recipe of a trial, with the sweep's first seed."""
-        recipe = self.base(config)
-        for path, value in config["trial"]["changes"][config["trial"]["pipeline"]].items():
-            recipe = recipe.replace(path, value)
-        return recipe.replace("run.seed", self.seeds[0])
+        changes = config["trial"]["changes"][config["trial"]["pipeline"]]
+        return self.base(config).changed(changes).replace("run.seed", self.seeds[0])
 
     def trial_folder(self, trial_id: str) -> Path:
         """Where a trial writes on its node: journals, vectors."""
@@ -149,12 +147,12 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
             with Tracker(Path(seeded.run.output) / "journal.jsonl", handle.uri, handle.run_id) as tracker:
                 engine = Engine(seeded, host, tracker)
                 engine.run()
-            budget.finish(seed, engine.best_score, weights_of(engine.chosen), seeded)
+            budget.finish(seed, engine.kept_score, weights_of(engine.chosen), seeded)
         else:
             store = store_of(seeded, handle.run_id)
             _, checkpoint = train(seeded, handle, Path(seeded.run.output), store, [host.forward(store)])
-            score = budget.report_end(seed, checkpoint, handle.run_id)
-            best = load_file(checkpoint / ("best.safetensors" if (checkpoint / "best.safetensors").exists() else METHOD))
+            score = budget.report_end(seeded, checkpoint, handle.run_id)
+            best = load_file(checkpoint / (BEST if (checkpoint / BEST).exists() else METHOD))
             budget.finish(seed, score, best, seeded)
         handle.drain(Path(seeded.run.output) / "journal.jsonl")
         handle.finish()
@@ -165,7 +163,7 @@ def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
     """The recipe of one seed as the trial runs it: in its own folder. Held-out sets are left to the best trial."""
     run = recipe.run
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
-    settings = {
+    settings: dict[str, Any] = {
         "run.seed": seed,
         "run.output": str(folder),
         "run.checkpoint_every": None,
@@ -173,9 +171,7 @@ def placed(recipe: Recipe, seed: int, folder: Path) -> Recipe:
         "run.register_as": None,
         "evaluation.final": (),
     }
-    for path, value in settings.items():
-        recipe = recipe.replace(path, value)
-    return recipe
+    return recipe.changed(settings)
 
 
 def _open(plan: Plan, recipe: Recipe, trial_id: str, changed: Mapping[str, Any]) -> RunHandle:
@@ -241,7 +237,7 @@ class Budget:
         self.scratch, self.seeds, self.steps, self.judged = scratch, seeds, steps, judged
         self.kept = scratch / SEEDS
         self.done: dict[int, float] = {}
-        """Seed -> its best score."""
+        """Seed -> the score of its weights that are kept."""
         self.last: dict[str, Any] = {}
         """The last report."""
 
@@ -277,9 +273,9 @@ class Budget:
         if self.kept.exists():
             shutil.copytree(self.kept, folder / SEEDS, dirs_exist_ok=True)
 
-    def finish(self, seed: int, best: float, weights: Mapping[str, Tensor], recipe: Recipe) -> None:
+    def finish(self, seed: int, score: float, weights: Mapping[str, Tensor], recipe: Recipe) -> None:
         """A seed is done. Its chosen weights are kept for the checkpoints of the next ones."""
-        self.done[seed] = best
+        self.done[seed] = score
         if seed == self.seeds[-1]:
             return
         place = self.kept / str(seed)
@@ -298,16 +294,18 @@ class Budget:
         finally:
             shutil.rmtree(place, ignore_errors=True)
 
-    def report_end(self, seed: int, checkpoint: Path, run_id: str) -> float:
-        """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the seed's best score."""
-        state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    def report_end(self, recipe: Recipe, checkpoint: Path, run_id: str) -> float:
+        """The end of a seed that Ray Train ran, reported with a checkpoint of Tune's own. Returns the score of the weights
+        that are kept."""
+        seed, state = recipe.run.seed, read_state(checkpoint)
         best, _, _, last = state["best"]
-        report = self.report(seed, {"step": state["step"], "score": last, "best": best}, run_id)
+        kept = last if recipe.evaluation.keep == "last" else best
+        report = self.report(seed, {"step": state["step"], "score": last, "best": kept}, run_id)
         with self.staged() as place:
             shutil.copytree(checkpoint, place, dirs_exist_ok=True)
             self.write(place, seed)
             tune.report(report, checkpoint=tune.Checkpoint.from_directory(place))
-        return float(best)
+        return float(kept)
 
 
 class TrialHost:
@@ -317,7 +315,6 @@ class TrialHost:
 
     def __init__(self, budget: Budget, recipe: Recipe, run_id: str) -> None:
         self.budget, self.seed, self.run_id = budget, recipe.run.seed, run_id
-        self.keeps_last = recipe.evaluation.keep == "last"
         self.device = torch.device("cuda" if recipe.run.gpus_per_worker and torch.cuda.is_available() else "cpu")
 
     @contextlib.contextmanager
@@ -338,8 +335,6 @@ class TrialHost:
 
     def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
         assert fill is not None  # there is one rank
-        if self.keeps_last and "score" in metrics:  # what is delivered is what counts
-            metrics = {**metrics, "best": metrics["score"]}
         report = self.budget.report(self.seed, metrics, self.run_id)
         with self.budget.staged() as place:
             fill(place)
@@ -365,7 +360,7 @@ class TrialHost:
 def _adopted(checkpoint: Path, folder: Path) -> Path:
     """Another trial's checkpoint as a start: its weights, optimizers and step, but not its best score nor its journal."""
     shutil.copy(checkpoint / METHOD, folder)
-    state = torch.load(checkpoint / "state.pt", map_location="cpu", weights_only=True)
+    state = read_state(checkpoint)
     _, _, _, score = state["best"]
     state["best"], state["done"] = [-math.inf, state["step"], 0, score], False
     torch.save(state, folder / "state.pt")

@@ -26,15 +26,15 @@ class Trial:
     step: int
     steps: int
     """Steps made, and steps of a trial that runs to its end."""
-    curve: tuple[tuple[int, float], ...]
-    """(step, score then), one an evaluation."""
+    curve: tuple[tuple[int, float], ...] = ()
+    """(step, score then), one an evaluation; of a sweep that still runs nothing."""
     seeds: int = 1
     """Runs with different seeds whose scores are averaged."""
     error: str | None = None
     trial_id: str = ""
     run_id: str | None = None
     ended_at: float | None = None
-    """When it ended, in seconds since 1970."""
+    """When it reported last, in seconds since 1970."""
 
     @property
     def as_it_stands(self) -> bool:

@@ -14,7 +14,6 @@ from data.errors import DataError
 from data.offline import captioned_sounds, demo, sentences, sounds
 from data.offline import emoji as emojis
 from data.offline.captioned_sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS, Combination
-from data.offline.demo import kinds_of
 from data.shards import RawSample, ShardSet, read_manifest
 from data.streams import decode
 from pipelines import describe
@@ -201,18 +200,3 @@ def test_sounds_are_what_their_attributes_say(kind: str) -> None:
         frequencies = np.fft.rfftfreq(8000, 1 / 8000)
         centres = [(frequencies * (s := np.abs(np.fft.rfft(wave)) ** 2)).sum() / s.sum() for wave in waves]
         assert centres[0] < centres[1] < centres[2]
-
-
-# ---------------------------------------------------------------------------------------------------------------- recipes
-
-
-@pytest.mark.parametrize(
-    ("urls", "expected"),
-    [
-        (["runs/offline/text", "shards/nli", "runs/offline/text"], ["text"]),
-        (["runs/offline/emoji-train::runs/offline/emoji-val/emoji-val-demo-000000.tar"], ["emoji-train", "emoji-val"]),
-        (["/data/runs/offline/text", "other-runs/offline/text", "runs/offline2/text", "stsb-dev"], []),
-    ],
-)
-def test_kinds_of(urls: list[str], expected: list[str]) -> None:
-    assert kinds_of(urls, "runs/offline") == kinds_of(iter(urls), "runs/offline/") == expected

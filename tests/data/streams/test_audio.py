@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import io
 import tarfile
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 
 from data.shards import RawSample
 from data.stream import Reader
 from data.streams.audio import AudioStream
-from tests.small import add
+from tests.small import add, sound
 
 COUNT, CLASSES = 300, 7
-
-
-def wav(samples: np.ndarray) -> bytes:
-    data = io.BytesIO()
-    soundfile.write(data, samples, 8000, format="WAV", subtype="PCM_16")
-    return data.getvalue()
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +25,7 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> str:
             for i in range(shard, COUNT, 3):
                 wave = np.zeros(2 * COUNT)
                 wave[2 * i : 2 * i + 2] = 0.5, -0.5
-                add(tar, f"{i:04d}.wav", wav(wave))
+                add(tar, f"{i:04d}.wav", sound(wave))
                 add(tar, f"{i:04d}.cls", str(i % CLASSES).encode())
     return str(folder)
 
@@ -70,7 +62,7 @@ def test_mixup_removes_means_and_keeps_the_length_of_the_clip() -> None:
     rng = np.random.default_rng(3)
     long, short = rng.uniform(-0.2, 0.6, 500), rng.uniform(-0.6, 0.2, 300)
     config = AudioStream(shards="x", label=None, rate=8000, frames=8, bins=8)
-    samples = [RawSample(name, "x", {"wav": wav(wave)}) for name, wave in (("long", long), ("short", short))]
+    samples = [RawSample(name, "x", {"wav": sound(wave)}) for name, wave in (("long", long), ("short", short))]
     for (first, one), (second, other) in ((pair := list(zip((long, short), samples, strict=True))), pair[::-1]):
         row = config.mixed(one, other, np.random.default_rng(1))
         share = np.random.default_rng(1).beta(10, 10)

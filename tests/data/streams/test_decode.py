@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 from PIL import Image
 
 from data.errors import DecodeError
 from data.streams import decode
+from tests.small import sound
 
 
 def stored(picture: Image.Image, kind: str, **options: Any) -> bytes:
@@ -93,12 +93,6 @@ def test_decompression_bomb_is_refused_from_its_header() -> None:
 
 def tone(rate: int, seconds: float, hertz: float = 440.0) -> np.ndarray:
     return (0.5 * np.sin(2 * np.pi * hertz * np.arange(int(rate * seconds)) / rate)).astype(np.float32)
-
-
-def sound(wave: np.ndarray, rate: int, kind: str, **options: Any) -> bytes:
-    buffer = io.BytesIO()
-    soundfile.write(buffer, wave, rate, format=kind.upper(), **options)
-    return buffer.getvalue()
 
 
 @pytest.mark.parametrize("kind", decode.SOUNDS)

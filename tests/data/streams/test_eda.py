@@ -10,13 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 
 from data.shards import ShardSet
 from data.stream import Reader
 from data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
 from data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from data.wordnet.lexicon import open_lexicon
+from tests.data.packing import letters, spelt
 from tests.small import add, write_text
 from tests.small_wordnet import write_wordnet
 
@@ -142,13 +142,6 @@ def test_short_sentences_survive() -> None:
 # ---- the stream
 
 
-def letters(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
-    """A tokenizer that can be read back: one token a character."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([[ord(letter) for letter in text.ljust(longest, "\0")] for text in texts])
-    return {"input_ids": ids, "attention_mask": (ids > 0).long()}
-
-
 def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple[str, ...]]]:
     """Per sample, its views in every pass."""
     found = Reader(config, "text", ShardSet.open(config.shards), seed, 0, 1, letters, 0, count, inline=True)
@@ -157,8 +150,7 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
         batch = next(found)
         assert batch["input_ids"].shape == batch["attention_mask"].shape
         for key, row in zip(batch.keys, batch["input_ids"], strict=True):
-            texts = tuple("".join(map(chr, view.tolist())).rstrip("\0") for view in row)
-            seen.setdefault(key, []).append(texts)
+            seen.setdefault(key, []).append(tuple(spelt(row)))
     found.close()
     return seen
 

@@ -1,20 +1,17 @@
-"""Pairs of a picture or sound and a caption: which caption a pass sees, what the tensors hold, what bad samples say."""
+"""Pairs of a picture or sound and a caption: which caption a pass sees, what the tensors hold."""
 
 from __future__ import annotations
 
 import io
 import json
-import re
 import subprocess
 import sys
-import tarfile
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-import soundfile
 import torch
 from PIL import Image
 from pydantic import ValidationError
@@ -23,26 +20,14 @@ from data.errors import DataError
 from data.shards import RawSample, ShardSet, read
 from data.stream import Reader
 from data.streams.inputs import AudioInput, ImageInput
-from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream, misnamed
+from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream
 from data.streams.preprocess import prepare_images, prepare_sounds
-from pipelines import pack as command
-from tests.small import add
+from tests import small
+from tests.data.packing import letters, spelt
 
 SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000)
 IMAGE = ImageInput(size=12)
 CAPTIONS = 4
-
-
-def words(texts: list[str], max_length: int = 32) -> dict[str, torch.Tensor]:
-    """A tokenizer that can be read back: one token a character."""
-    longest = max(map(len, texts))
-    ids = torch.tensor([[ord(letter) for letter in text.ljust(longest, "\0")] for text in texts])
-    return {"input_ids": ids, "attention_mask": (ids > 0).long(), "token_type_ids": ids * 0}
-
-
-def spoken(ids: torch.Tensor) -> list[str]:
-    assert ids.ndim == 3 and ids.shape[1] == 1
-    return ["".join(map(chr, row[0].tolist())).rstrip("\0") for row in ids]
 
 
 def picture(number: int) -> np.ndarray:
@@ -55,35 +40,28 @@ def sound(number: int) -> np.ndarray:
 
 
 def encoded(number: int, kind: str) -> bytes:
-    data = io.BytesIO()
-    if kind == "png":
-        Image.fromarray(picture(number)).save(data, "PNG")
-    else:
-        soundfile.write(data, sound(number), 8000, format="WAV", subtype="FLOAT")
-    return data.getvalue()
+    return small.png(picture(number)) if kind == "png" else small.sound(sound(number), subtype="FLOAT")
 
 
-def write(folder: Path, kind: str, count: int = 24, bad: dict[int, bytes] | None = None) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / "pairs-train-000000.tar", "w") as tar:
-        for i in range(count):
-            record = {"captions": [f"item {i} caption {j}" for j in range(CAPTIONS)]}
-            add(tar, f"{i:04d}.{kind}", encoded(i, kind))
-            add(tar, f"{i:04d}.json", (bad or {}).get(i, json.dumps(record).encode()))
-            add(tar, f"{i:04d}.cls", str(i % 3).encode())
-    return str(folder)
+def write(folder: Path, kind: str, count: int = 24) -> str:
+    members = []
+    for i in range(count):
+        record = {"captions": [f"item {i} caption {j}" for j in range(CAPTIONS)]}
+        fields = {kind: encoded(i, kind), "json": json.dumps(record).encode(), "cls": str(i % 3).encode()}
+        members += [(f"{i:04d}.{name}", content) for name, content in fields.items()]
+    return small.write_tar(folder / "pairs-train-000000.tar", members)
 
 
 def reader(config: CaptionedStream, start: int = 0, seed: int = 5, **more: Any) -> Reader:
     shards = ShardSet.open(config.shards)
     settings = {"batches": 40, "inline": True, "rank": 0, "world_size": 1, **more}
-    return Reader(config, "pairs", shards, seed=seed, tokenize=words, start=start, **settings)
+    return Reader(config, "pairs", shards, seed=seed, tokenize=letters, start=start, **settings)
 
 
 def seen(config: CaptionedStream, batches: int, **more: Any) -> list[tuple[str, str]]:
     """(key, text) of every sample."""
     found = reader(config, **more)
-    out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spoken(b["input_ids"]), strict=True)]
+    out = [pair for b in (next(found) for _ in range(batches)) for pair in zip(b.keys, spelt(b["input_ids"]), strict=True)]
     found.close()
     return out
 
@@ -121,13 +99,6 @@ def test_captions_are_read_before_training(images: ImageTextStream) -> None:
     assert len(first) == len(eighth) == 1 and first[0].startswith("item 0 ") and eighth[0].startswith("item 7 ")
 
 
-def test_equal_seeds_are_equal_runs_and_a_start_continues_one(images: ImageTextStream) -> None:
-    whole = seen(images, 9)
-    assert whole == seen(images, 9)
-    assert whole[32:] == seen(images, 5, start=32)
-    assert whole != seen(images, 9, seed=6)
-
-
 def test_class_templates_make_captions(images: ImageTextStream) -> None:
     more: dict[str, Any] = {"templates": ("a {}.", "{label} {label}", "{}"), "classes": ("cat", "big dog", "{}")}
     config = ImageTextStream(shards=images.shards, batch_size=8, window=12, input=IMAGE, **more)
@@ -157,17 +128,6 @@ def test_settings_that_do_not_fit(more: dict, message: str) -> None:
         AudioTextStream(shards="x", **more)
 
 
-def test_bad_captions_are_named_or_skipped(tmp_path: Path) -> None:
-    config = ImageTextStream(shards=write(tmp_path, "png", bad={7: b"{"}), batch_size=4, input=IMAGE)
-    with pytest.raises(DataError, match=r"stream 'pairs', sample pairs-train-000000/0007: .*json"):
-        seen(config, 6)
-    config = config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.2})
-    found = reader(config)
-    keys = [key for _ in range(6) for key in next(found).keys]
-    assert "pairs-train-000000/0007" not in keys[:23] and [key for key, _ in found.skipped] == ["pairs-train-000000/0007"]
-    found.close()
-
-
 # --------------------------------------------------------------------------------------------------------------- tensors
 
 
@@ -191,7 +151,7 @@ def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     for image, number in zip(batch["image"], numbers, strict=True):
         np.testing.assert_allclose(image[0].numpy(), naive_image(picture(number), 12), atol=0.02)
     assert torch.equal(prepare_images([picture(number) for number in numbers], **IMAGE.model_dump()), batch["image"][:, 0])
-    assert [int(text.split()[1]) for text in spoken(batch["input_ids"])] == numbers  # its own caption
+    assert [int(text.split()[1]) for text in spelt(batch["input_ids"])] == numbers  # its own caption
     found.close()
 
 
@@ -230,65 +190,6 @@ def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
     found.close()
 
 
-@pytest.mark.parametrize(
-    ("named", "given", "message"),
-    [
-        (("A", "crying_baby", "b"), ("a", "B", "Crying  baby"), "number 1 is 'crying baby' there"),
-        (("a", "b"), ("a", "b", "c"), "3 classes"),
-        (("cat", "crying_baby"), ("Cat", "crying baby"), None),
-        ((), ("a", "b"), None),
-    ],
-)
-def test_class_names_against_those_of_the_shards(
-    named: tuple[str, ...], given: tuple[str, ...], message: str | None
-) -> None:
-    wrong = misnamed(named, given)
-    assert wrong is None if message is None else wrong is not None and re.search(message, wrong)
-
-
 def test_reading_tasks_import_no_torch() -> None:
     code = "import data.streams.kinds, data.offline.demo, data.window, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[3]).returncode == 0
-
-
-# ------------------------------------------------------------------------------------------------------------- real data
-
-
-def one_batch(config: CaptionedStream) -> tuple[Any, list[str]]:
-    found = reader(config)
-    batch = next(found)
-    found.close()
-    return found.on_device(batch, torch.device("cpu"), 0), spoken(batch["input_ids"])
-
-
-def packed(*arguments: object) -> str:
-    assert command.main([str(argument) for argument in arguments]) == 0
-    return str(arguments[arguments.index("--out") + 1])
-
-
-def test_coco(datasets: Path, tmp_path: Path) -> None:
-    source = datasets / "coco_mini"
-    out = packed(
-        "images", source / "captions_val.jsonl", "--root", source / "coco_mini_val.tar", "--captions", "captions",
-        "--out", tmp_path / "coco", "--split", "val",
-    )  # fmt: skip
-    assert ShardSet.open(out).samples == 39
-    batch, texts = one_batch(ImageTextStream(shards=out, batch_size=13))
-    assert batch["image"].shape == (13, 1, 3, 224, 224)
-    assert abs(float(batch["image"].mean())) < 0.6 and 0.7 < float(batch["image"].std()) < 1.4  # as its name says
-    known = {" ".join(c.split()) for line in (source / "captions_val.jsonl").open() for c in json.loads(line)["captions"]}
-    assert set(texts) <= known
-
-
-def test_esc10_as_class_conditional_set(datasets: Path, tmp_path: Path) -> None:
-    source = datasets / "esc10"
-    out = packed(
-        "audio", source / "esc10.tsv", "--root", source / "esc10_ogg22k_folds1-4.tar", "--label", "category",
-        "--where", "fold=1", "--out", tmp_path / "esc10",
-    )  # fmt: skip
-    classes = ShardSet.open(out).classes
-    assert len(classes) == 10
-    config = AudioTextStream(shards=out, batch_size=20, templates=("This is a sound of {label}.",), classes=classes)
-    batch, texts = one_batch(config)
-    assert batch["spectrogram"].shape == (20, 1, 1001, 64)
-    assert set(texts) <= {f"This is a sound of {name}." for name in classes} and len(set(texts)) > 3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from data.shards import RawSample, ShardSet
 from data.stream import Reader
 from data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
 from data.wordnet.lexicon import open_lexicon
-from tests.small import add, write_text
+from tests.small import write_tar, write_text
 
 TABLE = {
     "big": (("large", "great"), ("small",)),
@@ -39,11 +38,7 @@ def rng(seed: int = 0) -> np.random.Generator:
 
 
 def write(folder: Path, lines: list[str]) -> str:
-    folder.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(folder / "lines-train-000000.tar", "w") as tar:
-        for number, line in enumerate(lines):
-            add(tar, f"{number:04d}.txt", line.encode())
-    return str(folder)
+    return write_tar(folder / "lines-train-000000.tar", ((f"{i:04d}.txt", line.encode()) for i, line in enumerate(lines)))
 
 
 def letters(texts: list[str], spans: list[tuple[int, int]], max_length: int = 99) -> dict[str, torch.Tensor]:
@@ -199,18 +194,6 @@ def test_a_word_that_is_cut_off_is_no_candidate(tmp_path: Path) -> None:
     assert batch["word_mask"].sum(2)[:, 0].tolist() == [2, 0] and batch["candidate"].tolist() == [True, False]
 
 
-@pytest.mark.usefixtures("local_ray")
-def test_ray_gives_what_inline_gives(tmp_path: Path) -> None:
-    config = stream(write(tmp_path, LINES * 4), lexicon="small")
-    through_ray, plain = reader(config, 10, inline=False), reader(config, 10)
-    for _ in range(10):  # more than the first round of the plan brings
-        a, b = next(through_ray), next(plain)
-        assert a.keys == b.keys and all(torch.equal(a[name], b[name]) for name in a.tensors)
-    assert through_ray.position == plain.position and sorted(through_ray.skipped) == sorted(plain.skipped)
-    through_ray.close()
-    plain.close()
-
-
 def test_a_run_without_wordnet_stops_and_skips_no_sample(tmp_path: Path) -> None:
     config = stream(write(tmp_path, LINES), lexicon=str(tmp_path / "none"))
     with pytest.raises(ValueError, match="lexicon=") as caught:
@@ -292,12 +275,6 @@ def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: p
     assert len(planned) > 5 and max(planned) < 40 * 16 / 2
     found.close()
     whole.close()
-
-
-def test_a_stream_without_one_usable_sample_ends(tmp_path: Path) -> None:
-    config = stream(write(tmp_path, [PLAIN] * 20))
-    with pytest.raises(DataError, match=r"stream 'text'"):
-        next(reader(config, 5))
 
 
 def test_the_plan_ends_where_the_allowed_share_is_lost(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import random
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -32,14 +31,9 @@ from evaluation.encoders.encoder import load_encoder
 from evaluation.task import EvaluationError, Task, evaluate
 from evaluation.tasks.geometry import GeometryTask
 from evaluation.tasks.sts import PairTask, read_pairs
-from tests.evaluation.evaluation_helpers import Bag, rated, sentence, tiny_bert, tiny_roberta, write_raw
+from tests.evaluation.evaluation_helpers import Bag, rated, texts, tiny_bert, tiny_roberta, write_raw
 
 SMALL = {"vocab_size": 24, "max_position_embeddings": 24, "pad_token_id": 1, "initializer_range": 0.5}
-
-
-def texts(n: int, longest: int = 12) -> list[str]:
-    rng = random.Random(3)
-    return [sentence(rng, longest) for _ in range(n)]
 
 
 def distilbert() -> DistilBertModel:

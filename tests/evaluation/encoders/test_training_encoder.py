@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from evaluation.encoders.encoder import ModuleEncoder
-from evaluation.encoders.sharded import ShardedEncoder
 from evaluation.task import EvaluationError, Sound
 
 WIDTH = 24
@@ -67,14 +66,6 @@ def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
     np.testing.assert_allclose(vectors, alone, atol=1e-5)
     sounds = [Sound(np.full(48, i / 10, dtype=np.float32), 8000) for i in range(4)]
     assert encoder.encode(sounds, "audio").shape == (4, WIDTH)
-
-
-def test_scale_is_that_of_now() -> None:
-    module = Tower()
-    encoder = ShardedEncoder(encoder_of(module))
-    assert encoder.logit_scale == pytest.approx(np.exp(2))
-    module.scale.data.fill_(1.0)
-    assert encoder.logit_scale == pytest.approx(np.e)
 
 
 def test_what_it_does_not_take() -> None:

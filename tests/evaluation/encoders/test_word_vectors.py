@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import gzip
-import hashlib
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from data.word_vectors import write_vectors
 from evaluation.encoders.word_vectors import WordVectors
 from evaluation.task import EvaluationError
 
@@ -85,15 +83,6 @@ def test_padded_is_the_mean_over_64_places_as_released(tmp_path: Path) -> None:
     for vector in empty:  # the word "sickeningly", which is not among these
         assert 0.1 < np.abs(vector * 64 - 63 * padding).max() <= np.sqrt(3 / 4) + 1e-4
     assert encoder.protocol["unknown_words"] == 3 and encoder.protocol["texts_without_known_word"] == 2
-
-
-def test_a_folder_of_vectors(tmp_path: Path) -> None:
-    encoder = WordVectors(write_vectors(tmp_path / "mine", WORDS, VECTORS))
-    np.testing.assert_allclose(encoder.encode(["the dog"])[0], VECTORS[[3, 0]].mean(0), atol=1e-6)
-    assert encoder.known_words("cat zebra Paris")[0] == ["cat", "Paris"]
-    assert encoder.name == "mine"
-    content = b"".join((tmp_path / "mine" / name).read_bytes() for name in ("words.txt", "vectors.npy"))
-    assert encoder.hash == hashlib.sha256(content).hexdigest()
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 import torch
-import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.small import in_processes
-from trainers.engine import batchnorm
-from trainers.engine.batchnorm import SyncedBatchNorm, synchronised
+from trainers.engine.batchnorm import synchronised
 
 ROWS, CUT = 9, 3  # the first process has 3 rows, the second 6
 
@@ -74,15 +71,12 @@ def _train(number: int | None = None) -> dict[str, Tensor]:
 
 
 def _worker(number: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=2)
     save_file(_train(number), f"{folder}/{number}.safetensors")
-    dist.destroy_process_group()
 
 
 def test_two_processes_equal_one(tmp_path: Path) -> None:
     alone = _train()
-    in_processes(_worker, str(tmp_path))
+    in_processes(_worker, tmp_path)
     first, second = (load_file(tmp_path / f"{number}.safetensors") for number in range(2))
     assert first.keys() == alone.keys()
     for name, value in alone.items():
@@ -98,22 +92,3 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     share(x[:CUT]), whole(x)
     variances = [net.state_dict()["first.running_var"] for net in (share, whole)]
     assert not torch.allclose(*variances)
-
-
-@pytest.mark.parametrize("kind", [SyncedBatchNorm, nn.SyncBatchNorm])
-def test_hooks_parameters_and_modes_survive(kind: type[nn.Module], monkeypatch: pytest.MonkeyPatch) -> None:
-    """torch's own is for CUDA; in evaluation it runs anywhere."""
-    monkeypatch.setattr(batchnorm, "_on_cuda", lambda module: kind is nn.SyncBatchNorm)
-    net = Net().eval()
-    x = _data()[0][0]
-    before = net(x)
-    called: list[int] = []
-    net.last.register_forward_hook(lambda module, args, out: called.append(1))
-    parameters, buffers = dict(net.named_parameters()), dict(net.named_buffers())
-    synchronised(net)
-    assert [type(module) for module in (net.first, net.plain, net.last)] == [kind] * 3
-    assert all(p is parameters[name] for name, p in net.named_parameters())
-    assert all(b is buffers[name] for name, b in net.named_buffers())
-    assert (net.last.training, net.last.momentum, net.first.eps, net.plain.affine) == (False, 0.3, 1e-3, False)
-    assert torch.equal(net(x), before)
-    assert called == [1]

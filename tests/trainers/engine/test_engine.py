@@ -55,7 +55,7 @@ class Memory:
         }
 
 
-def engine(recipe: Recipe, memory: Memory) -> Engine:
+def engine(recipe: Recipe, memory: Any) -> Engine:
     host = LocalHost(store_of(recipe))
     host.device = torch.device("cpu")
     return Engine(recipe, host, memory)
@@ -84,15 +84,6 @@ def interrupted(recipe: Recipe) -> None:
 def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
-
-
-def test_two_runs_give_bit_identical_losses(recipe: Recipe, tmp_path: Path) -> None:
-    first, result, _ = run(recipe)
-    second, again, _ = run(recipe.replace("run.output", str(tmp_path / "second")))
-    assert first.losses() == second.losses() and len(first.losses()) == 7
-    assert result["after"] == again["after"] and result["before"] == again["before"]
-    other, _, _ = run(recipe.replace("run.output", str(tmp_path / "third")).replace("run.seed", 7))
-    assert other.losses()[1]["train/text"] != first.losses()[1]["train/text"]
 
 
 @pytest.mark.parametrize("chunk", [None, 3])
@@ -178,6 +169,7 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
     same_weights(made.method, load_method(Path(recipe.run.output) / "checkpoint"))
     assert (made.best is None) == (keep == "last")
+    assert made.kept_score == SCORES[kept]  # by which a sweep chooses
     # A tracker's table shows the last value of a metric, and is to be sorted by what was kept.
     last = memory.values[steps]
     assert (last["best/lee-dev/spearman"], last["best/step"]) == (SCORES[kept], kept)
@@ -212,7 +204,7 @@ def still(recipe: Recipe) -> Recipe:
 
 @pytest.mark.parametrize(
     ("settings", "dropout"),
-    [({"chunk": 3}, False), ({"chunk": 3, "precision": "bf16"}, False), ({"gradient_checkpointing": True}, True)],
+    [({"chunk": 3}, False), ({"gradient_checkpointing": True}, True)],
     ids=str,
 )
 def test_settings_that_save_memory_change_no_result(
@@ -220,7 +212,6 @@ def test_settings_that_save_memory_change_no_result(
 ) -> None:
     """Several turns, accumulation and clipping; recomputed states have the dropout that they had."""
     plain = (recipe if dropout else still(recipe)).replace("run.accumulation", 2).replace("run.max_steps", 3)
-    plain = plain.replace("run.precision", settings.get("precision", "fp32"))
     whole, _, _ = run(plain)
     changed = plain.replace("run.output", str(tmp_path / "changed"))
     for name, value in settings.items():
@@ -229,8 +220,7 @@ def test_settings_that_save_memory_change_no_result(
     for step in (1, 2, 3):
         values = whole.losses()[step]
         for name in ("train/text", "train/image", "train/audio"):
-            rel = 0.05 if "precision" in settings else 1e-3
-            assert found.losses()[step][name] == pytest.approx(values[name], rel=rel), (step, name)
+            assert found.losses()[step][name] == pytest.approx(values[name], rel=1e-3), (step, name)
 
 
 @pytest.mark.cluster
@@ -249,7 +239,7 @@ def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monk
 
 @pytest.mark.parametrize("what", ["loss", "gradient"])
 def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> None:
-    """Neither those of its turn nor those of the turns behind it."""
+    """Neither those of its turn nor those of the turns behind it; turn, stream and samples are named."""
     made = engine(recipe, Memory())
     losses, before = made.method.losses, dict[str, torch.Tensor]()
 
@@ -264,7 +254,7 @@ def test_what_is_not_finite_changes_no_weights(recipe: Recipe, what: str) -> Non
         return StepOutput({"image": image + (image - image.detach()).sqrt()})
 
     made.method.losses = broken  # type: ignore[method-assign]
-    with pytest.raises(NonFiniteLoss, match=f"step 2, turn 'image': {what}"):
+    with pytest.raises(NonFiniteLoss, match=f"step 2, turn 'image': {what}.*stream 'image': .*train-000000.*optim.image.lr"):
         made.run()
     for name, tensor in made.method.state_dict().items():
         assert torch.equal(tensor, before[name]), name
@@ -299,12 +289,6 @@ def test_nobody_waits_for_the_device_inside_a_step(
     assert made.stepper.optimizers["text"].rate < 1e-3  # it was a whole step
     for reader in readers.values():
         reader.close()
-
-
-def test_a_non_finite_loss_names_turn_stream_and_samples(recipe: Recipe) -> None:
-    broken = recipe.replace("optim.image.lr", 1e30).replace("optim.image.clip", None)
-    with pytest.raises(NonFiniteLoss, match=r"turn '\w+'.*stream '\w+': .*train-000000.*optim\.\w+\.lr"):
-        run(broken)
 
 
 @pytest.mark.parametrize("kind", ["linear", "cosine"])

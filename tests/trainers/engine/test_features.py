@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
 from models.adapters import merged
 from models.config import EncoderConfig
+from pipelines.parts import changed
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import interrupted, run, same_weights
@@ -38,12 +38,6 @@ FEATURES: dict[str, dict[str, Any]] = {
     "layer_decay": {"optim.text.layer_decay": 0.5},
     "weights": {"streams.text.weights": (1, 3)},
 }
-
-
-def changed(recipe: Recipe, changes: dict[str, Any]) -> Recipe:
-    for path, value in changes.items():
-        recipe = recipe.replace(path, value)
-    return recipe
 
 
 @pytest.fixture
@@ -70,14 +64,11 @@ def test_it_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_p
 
 
 def _worker(rank: int, folder: str) -> None:
-    torch.set_num_threads(1)
     recipe = Recipe.from_json((Path(folder) / f"{rank}.json").read_text())
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
     launch.LocalHost.rank, launch.LocalHost.world_size = rank, 2
     launch.log_figures = lambda *_: None
     with contextlib.suppress(CheckpointError):  # of the one that keeps no checkpoint
         launch.fit(recipe)
-    dist.destroy_process_group()
 
 
 def test_two_processes_train_with_all_of_them(short: Recipe, tmp_path: Path, tables: Path) -> None:
@@ -87,7 +78,7 @@ def test_two_processes_train_with_all_of_them(short: Recipe, tmp_path: Path, tab
         uri = f"sqlite:///{shutil.copy(tables, tmp_path / f'{rank}.db')}"
         own = changed(recipe, {"run.output": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
         (tmp_path / f"{rank}.json").write_text(own.to_json())
-    in_processes(_worker, str(tmp_path))
+    in_processes(_worker, tmp_path)
     summary = json.loads((tmp_path / "run-0" / "summary.json").read_text())
     assert len(set(summary["fingerprints"])) == 1 and len(summary["fingerprints"]) == 2 and summary["steps"] == 6
 

@@ -13,11 +13,10 @@ import numpy as np
 import pytest
 
 from data.errors import DataError
+from tests.conftest import ROOT
 from tests.small import add, journal, text_only, write_text
 from trainers.engine.launch import LostWorker, _worker_error, fit
 from trainers.recipe import Recipe
-
-ROOT = Path(__file__).resolve().parents[3]
 
 
 def steps_of(run: Path, metric: str) -> list[int]:
@@ -79,6 +78,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     assert json.loads(data["text"].dataset.profile)["num_rows"] == 80
     description = logged.data.tags["mlflow.note.content"]
     assert "80 samples of text" in description and "`figures/" in description
+    assert f"{summary['after']['lee']['spearman']:.2f}" in description and f"step {summary['best_step']} of 3" in description
     names = {item.path for item in client.list_artifacts(summary["mlflow_run_id"])}
     assert {"recipe.json", "export"} <= names
 

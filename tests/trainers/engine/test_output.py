@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.small import history
 from trainers.engine import launch
 from trainers.engine.launch import fit
 from trainers.engine.lease import held
@@ -56,10 +57,8 @@ def runs(recipe: Recipe) -> dict[str, str]:
     return {run.info.run_id: run.info.status for run in client.search_runs(experiments)}
 
 
-def history(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
-    from mlflow import MlflowClient
-
-    return sorted((m.step, m.value) for m in MlflowClient(recipe.run.tracking_uri).get_metric_history(run_id, "train/text"))
+def losses(recipe: Recipe, run_id: str) -> list[tuple[int, float]]:
+    return history(recipe.run.tracking_uri or "", run_id, "train/text")
 
 
 @pytest.fixture
@@ -79,7 +78,13 @@ def weights(output: Path) -> bytes:
     return (output / "export" / "model.safetensors").read_bytes()
 
 
-def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, begun: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_same_command_goes_on(
+    recipe: Recipe,
+    tmp_path: Path,
+    begun: list[int],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
     broken = recipe.replace("run.log_every", 2).replace("evaluation.keep", "last")
     expected = fit(broken.replace("run.output", str(tmp_path / "whole")))
@@ -92,10 +97,11 @@ def test_the_same_command_goes_on(recipe: Recipe, tmp_path: Path, begun: list[in
         file.write_text("mine")
     summary = fit(broken)
     assert begun == [3] and summary["mlflow_run_id"] == dead
+    assert "last checkpoint is of step 3" in capsys.readouterr().out
     assert runs(recipe) == {dead: "FINISHED", expected["mlflow_run_id"]: "FINISHED"}
     assert weights(tmp_path / "run") == weights(tmp_path / "whole") and summary["after"] == expected["after"]
-    assert history(recipe, dead) == history(recipe, expected["mlflow_run_id"])
-    assert [step for step, _ in history(recipe, dead)] == [2, 4, 6]
+    assert losses(recipe, dead) == losses(recipe, expected["mlflow_run_id"])
+    assert [step for step, _ in losses(recipe, dead)] == [2, 4, 6]
     assert [file.read_text() for file in mine] == ["mine", "mine"]
 
     # Once more: finished. Its weights are not made again, and another recipe does not replace them by chance.
@@ -129,7 +135,14 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
     file.write_text(content)
     summary = fit(recipe.replace("run.resume", "never"))
     assert runs(recipe) == {dead: "KILLED", summary["mlflow_run_id"]: "FINISHED"}
-    assert [step for step, _ in history(recipe, summary["mlflow_run_id"])] == [1, 2, 3, 4, 5, 6]
+    assert [step for step, _ in losses(recipe, summary["mlflow_run_id"])] == [
+        1,
+        2,
+        3,
+        4,
+        5,
+        6,
+    ]
 
 
 def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
@@ -174,7 +187,6 @@ def test_ray_s_own_answer_to_sigterm_is_ours() -> None:
 def test_a_second_signal_ends_at_once() -> None:
     program = """
 import os, signal, time
-from trainers.engine.stop import Stop
 from trainers.engine.stop import Stop
 with Stop() as stop, stop.patient():
     for number in (signal.SIGTERM, signal.SIGINT):

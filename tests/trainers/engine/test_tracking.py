@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import json
-import logging
 import math
 import struct
 import subprocess
@@ -20,15 +19,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from trainers.engine import tracker as tracker_module
-from trainers.engine import tracking
+from tests import small
+from tests.conftest import ROOT
 from trainers.engine.journal import Journal
 from trainers.engine.mirrors import check_mirrors
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, drain, open_run, send
 from trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
 
-ROOT = Path(__file__).resolve().parents[3]
 Points = list[tuple[int, float]]
 
 
@@ -44,9 +42,7 @@ def run(uri: str) -> RunHandle:
 
 
 def history(run: RunHandle, key: str) -> Points:
-    from mlflow import MlflowClient
-
-    return sorted((metric.step, metric.value) for metric in MlflowClient(run.uri).get_metric_history(run.run_id, key))
+    return small.history(run.uri, run.run_id, key)
 
 
 def content(run: RunHandle) -> Any:
@@ -61,20 +57,6 @@ def write(path: Path, run: RunHandle, steps: range) -> None:
     book.create(run.run_id, run.uri)
     for step in steps:
         book.append({"step": step, "time": 1_000_000 + step, "metrics": {"m": float(step)}})
-
-
-class Away:
-    """A client of a server that is away, until it is not."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.away, self.client = True, tracking.connect
-        monkeypatch.setattr(tracking, "connect", self)
-        monkeypatch.setattr(tracker_module, "SEND_EVERY", 0.02)
-
-    def __call__(self, uri: str) -> Any:
-        if self.away:
-            raise ConnectionError("connection refused")
-        return self.client(uri)
 
 
 def test_a_run_has_its_parameters_and_what_it_can_be_repeated_with(uri: str) -> None:
@@ -112,7 +94,10 @@ def test_the_default_is_a_database_in_the_current_folder(tmp_path: Path, monkeyp
     assert resolve_uri("") == "http://host:5000"
 
 
-@pytest.mark.parametrize("bad", ["mlruns", "s3://bucket/x", "sqlite:///:memory:", "https://me:secret@host"])
+SECRETS = ["https://me:secret@host", "redis://me:secret@host", "postgresql://host/db?user=me&password=secret"]
+
+
+@pytest.mark.parametrize("bad", ["mlruns", "s3://bucket/x", "sqlite:///:memory:", *SECRETS])
 def test_uris_that_mlflow_does_not_take_are_named(bad: str) -> None:
     with pytest.raises(TrackingError, match=r"run\.tracking_uri=") as error:
         resolve_uri(bad)
@@ -241,37 +226,6 @@ def test_a_request_whose_record_was_lost_is_not_stored_twice(run: RunHandle, tmp
     Journal(path).sent_path.write_text(before)  # the process died between the request and the record
     assert send(Journal(path), run.uri, run.run_id) == 4
     assert history(run, "m") == [(step, float(step)) for step in range(1, 8)]
-
-
-def test_what_the_server_missed_is_drained(
-    run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Everything fails at the end of a run: metrics, an upload, the run's status. One command brings it all."""
-    from pipelines import track
-
-    server = Away(monkeypatch)
-    path = tmp_path / "j.jsonl"
-    (tmp_path / "result.txt").write_text("result")
-    with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:
-        tracker.log(1, {"m": 1.0})
-    with caplog.at_level(logging.ERROR, "trainers.engine.tracking"):
-        assert not run.drain(path, timeout=0.3)
-        assert f"python pipelines/track.py sync {path}" in caplog.text
-        run.log_artifact(tmp_path / "result.txt")
-        run.describe("Before and after.")
-        run.finish()
-    assert content(run).info.status == "RUNNING"
-    assert track.main(["sync", str(path), "--timeout", "0.2"]) == 1
-
-    server.away = False
-    assert track.main(["sync", str(path)]) == 0
-    assert history(run, "m") == [(1, 1.0)]
-    assert content(run).info.status == "FINISHED" and content(run).data.tags["mlflow.note.content"] == "Before and after."
-    from mlflow.artifacts import load_text
-
-    assert load_text(f"{run.artifact_uri}/result.txt") == "result"
-    assert track.main(["sync", str(path)]) == 0
-    assert history(run, "m") == [(1, 1.0)]
 
 
 def test_finish_sends_the_journal_of_a_run_that_failed(uri: str, tmp_path: Path) -> None:

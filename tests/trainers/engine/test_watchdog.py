@@ -7,6 +7,7 @@ import re
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -26,9 +27,9 @@ class Reader:
 
 
 def test_who_waits_for_what(caplog: pytest.LogCaptureFixture) -> None:
-    text, image, gave_up = Reader(), Reader(), threading.Event()
-    image.waiting_since = time.perf_counter()
-    with Watchdog({"text": text, "image": image}, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
+    readers: Any = {"text": Reader(), "image": Reader()}
+    readers["image"].waiting_since, gave_up = time.perf_counter(), threading.Event()
+    with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)
     warnings = [record.getMessage() for record in caplog.records]
     assert 2 <= len(warnings) <= 6 and all("rank 3" in line and "'image'" in line for line in warnings)

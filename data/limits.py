@@ -1,7 +1,7 @@
 """How large what is read may be. What is larger is refused before memory is taken for it, as damaged or meant to do harm.
 
-All are far beyond what training data has. Who needs more sets the environment variable `MULTICSE_MAX_` and the name, as
-``MULTICSE_MAX_TEXT=1000000``, on every machine that reads.
+All are far beyond what training data has. Whoever needs more sets an environment variable, `MULTICSE_MAX_` and the name,
+such as ``MULTICSE_MAX_TEXT=1000000``, on every machine that reads.
 """
 
 from __future__ import annotations

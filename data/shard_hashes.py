@@ -47,7 +47,7 @@ def size_and_sha256(url: str) -> tuple[int, str]:
 
 
 def difference(shard: Shard) -> str | None:
-    """What a file has else than its `dataset.json` says; none: nothing, or that says neither size nor sha256.
+    """How a file differs from what its `dataset.json` says; None: it does not, or neither size nor sha256 is said there.
 
     Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
     was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.

@@ -321,7 +321,7 @@ def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, 
 def _sample(draft: Draft, position: int, files: Files | None, numbers: Mapping[str, int]) -> tuple[str, dict[str, bytes]]:
     fields = dict(draft.fields)
     if draft.file is not None:
-        assert files is not None  # who names files says where they are
+        assert files is not None  # a caller whose drafts name files says where they are
         extension = draft.file.rpartition(".")[2].lower()
         try:
             fields["jpg" if extension == "jpeg" else extension] = files.read(draft.file)

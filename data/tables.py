@@ -130,7 +130,7 @@ def fields_of(row: Row, url: str) -> dict[str, bytes]:
     for name, value in row.items():
         if name == KEY:
             continue
-        if name in FILES and isinstance(value, str) and _extension(value) in MEDIA:
+        if name in FILES and isinstance(value, str) and value.rpartition(".")[2].lower() in MEDIA:
             value = _file(url, value)
         if isinstance(value, bytes):
             kind = next((kind for kind, start in MAGIC.items() if re.match(start, value, re.DOTALL)), name)
@@ -174,10 +174,6 @@ def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -
                 raise DecodeError(f"#{field}={column}: no such column; it has {', '.join(found)}")
             found[field] = found.pop(column)
     return found
-
-
-def _extension(name: str) -> str:
-    return name.rpartition(".")[2].lower()
 
 
 def _file(url: str, name: str) -> bytes:

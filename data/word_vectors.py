@@ -351,7 +351,7 @@ def _refuse_non_finite(path: Path, words: Sequence[str], vectors: np.ndarray) ->
 
 
 def _tidy(words: Sequence[str], vectors: np.ndarray) -> tuple[list[str], np.ndarray]:
-    """Without words that were there before, and those that a line of words.txt cannot hold."""
+    """The same without words that occurred before, and without words that a line of words.txt cannot hold."""
     first = dict(zip(reversed(words), range(len(words) - 1, -1, -1), strict=True))
     keep = sorted(row for word, row in first.items() if "\n" not in word)
     if len(keep) == len(words):

@@ -209,14 +209,10 @@ class ASTTower(AudioTower):
 class HTSAT(Tower):
     """CLAP's audio transformer: the mean of its last states."""
 
-    modality = "audio"
-
     def __init__(self, model: Any, config: HTSATTower) -> None:
-        super().__init__()
-        self.model = model
-        audio = model.config
-        self.width = audio.patch_embeds_hidden_size * 2 ** (len(audio.depths) - 1)
-        self.shape, self.masks = (config.input.frames, config.input.bins), (config.mask_frames, config.mask_bins)
+        width = model.config.patch_embeds_hidden_size * 2 ** (len(model.config.depths) - 1)
+        super().__init__(model, width, (config.input.frames, config.input.bins))
+        self.masks = config.mask_frames, config.mask_bins
         for stage in model.audio_encoder.layers:
             for block in stage.blocks:  # HTSAT leaves out both branches of a block, transformers' the attention only
                 block.output.dropout = nn.Sequential(block.output.dropout, block.drop_path)
@@ -236,14 +232,10 @@ class HTSAT(Tower):
 class AST(Tower):
     """AST: the mean of its CLS and distillation tokens."""
 
-    modality = "audio"
-
     def __init__(self, model: Any, config: ASTTower) -> None:
-        super().__init__()
-        self.model = model
-        self.width, self.frames = model.config.hidden_size, model.config.max_length
+        super().__init__(model, model.config.hidden_size, (config.input.frames, config.input.bins))
+        self.frames, self.masks = model.config.max_length, (config.mask_frames, config.mask_bins)
         self.mean, self.std = config.statistics
-        self.shape, self.masks = (config.input.frames, config.input.bins), (config.mask_frames, config.mask_bins)
 
     def vectors(self, x: Tensor) -> Tensor:
         x = F.pad(x, (0, 0, 0, self.frames - x.shape[1]))

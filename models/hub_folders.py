@@ -30,10 +30,8 @@ class Source:
         """
         if Path(path).is_dir():
             return Path(path)
-        tokenizer, tensors = (
-            (["*.txt", "*.model", "*.spm"] if self.tokenizer else []),
-            (["*.safetensors"] if weights else []),
-        )
+        tokenizer = ["*.txt", "*.model", "*.spm"] if self.tokenizer else []
+        tensors = ["*.safetensors"] if weights else []
         wanted = ["*.json", "README.md", *tokenizer, *tensors]
         try:
             return Path(huggingface_hub.snapshot_download(path, allow_patterns=wanted))

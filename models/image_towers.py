@@ -74,7 +74,7 @@ class ViTTower(TowerConfig):
 
     def wrap(self, model: Any) -> Tower:
         kind = CLIPVision if model.config.model_type == "clip_vision_model" else CLSVision
-        return kind(model, self.input.size)
+        return kind(model, model.config.hidden_size, (3, self.input.size, self.input.size))
 
 
 class ResNetTower(TowerConfig):
@@ -98,18 +98,11 @@ class ResNetTower(TowerConfig):
         return ModifiedResNet(embed_dim, self.input.size, self.width, self.blocks)
 
     def wrap(self, model: ModifiedResNet) -> Tower:
-        return ResNet(model)
+        return ResNet(model, model.attnpool.project.out_features, (3, model.size, model.size))
 
 
 class CLIPVision(Tower):
     """CLIP's vision transformer: the CLS token of the last layer, normalised."""
-
-    modality = "image"
-
-    def __init__(self, model: Any, size: int) -> None:
-        super().__init__()
-        self.model = model
-        self.width, self.shape = model.config.hidden_size, (3, size, size)
 
     def vectors(self, x: Tensor) -> Tensor:
         states = self.model.pre_layrnorm(self.model.embeddings(x))
@@ -123,12 +116,8 @@ class CLIPVision(Tower):
 class CLSVision(Tower):
     """Another vision transformer: the CLS token of its output."""
 
-    modality = "image"
-
-    def __init__(self, model: Any, size: int) -> None:
-        super().__init__()
-        self.model = model
-        self.width, self.shape = model.config.hidden_size, (3, size, size)
+    def __init__(self, model: Any, width: int, shape: tuple[int, ...]) -> None:
+        super().__init__(model, width, shape)
         for name, parameter in model.named_parameters():
             if name.endswith("mask_token"):  # for pretraining by masks; an optimizer must not wait for its gradient
                 parameter.requires_grad_(False)
@@ -140,13 +129,7 @@ class CLSVision(Tower):
 class ResNet(Tower):
     """CLIP's modified ResNet."""
 
-    modality = "image"
     projects = True
-
-    def __init__(self, model: ModifiedResNet) -> None:
-        super().__init__()
-        self.model = model
-        self.width, self.shape = model.attnpool.project.out_features, (3, model.size, model.size)
 
     def vectors(self, x: Tensor) -> Tensor:
         return self.model(x)

@@ -93,7 +93,7 @@ def gaussian_noise(words: Tensor, generator: torch.Generator, form: Form, noise:
 
     Paper: w + noise * N(0, 1). Released: the noise of a word is 6 to 11 dB (a whole number) below its power ||w||²/d.
     """
-    normal = _normal(words, generator)
+    normal = torch.randn(words.shape, generator=generator, device=generator.device).to(words)
     if form == "paper":
         return torch.add(words, normal, alpha=noise)
     decibel = torch.randint(SNR[0], SNR[1] + 1, (len(words), 1), generator=generator, device=generator.device)
@@ -152,10 +152,6 @@ def fourier(words: Tensor, form: Form) -> Tensor:
     Paper: that of w, which is w. Released: that of w - mean(w), whose mean is not added back, so it is w - mean(w).
     """
     return words.clone() if form == "paper" else words - words.mean(1, keepdim=True)
-
-
-def _normal(words: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(words.shape, generator=generator, device=generator.device).to(words)
 
 
 def _uniform(words: Tensor, generator: torch.Generator, columns: int) -> Tensor:

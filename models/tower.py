@@ -27,21 +27,23 @@ Projection = Literal["linear", "mlp"]
 class Tower(nn.Module):
     """Images (B, 3, size, size), or spectrograms (B, frames, bins), to vectors (B, width)."""
 
-    modality: Modality
-    width: int
-    """Length of a vector."""
     projects: bool = False
     """The vectors are in the common space already, so that no projection follows."""
-    shape: tuple[int, ...]
-    """Of one item: (3, size, size) or (frames, bins)."""
-    model: Any
-    """What it is made of; a transformers model where there is one."""
+
+    def __init__(self, model: Any, width: int, shape: tuple[int, ...]) -> None:
+        super().__init__()
+        self.model = model
+        """What it is made of; a transformers model where there is one."""
+        self.width = width
+        """Length of a vector."""
+        self.shape = shape
+        """Of one item: (3, size, size) or (frames, bins)."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Raises ValueError for items of another shape."""
         if x.shape[1:] != self.shape:
             raise ValueError(
-                f"method.tower.input: the tower takes {self.modality} items of shape {self.shape}, and was given "
+                f"method.tower.input: the tower takes items of shape {self.shape}, and was given "
                 f"{tuple(x.shape[1:])}. Give the stream and the tower the same input."
             )
         return self.vectors(x)

@@ -59,16 +59,7 @@ class ImageStream(LabelledStream):
         from data.streams import device, preprocess
 
         image = batch["image"].flatten(0, 1).float() / 255
-        brightness, contrast, saturation, hue = self.jitter
-        image = device.color_jitter(
-            image,
-            generator,
-            brightness=brightness,
-            contrast=contrast,
-            saturation=saturation,
-            hue=hue,
-            probability=self.jitter_probability,
-        )
+        image = device.color_jitter(image, generator, *self.jitter, probability=self.jitter_probability)
         image = device.random_grayscale(image, generator, probability=self.grayscale_probability)
         image = preprocess.normalise(image, self.mean, self.std)
         return batch.replace(image=image.view(batch["image"].shape))

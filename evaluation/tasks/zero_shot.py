@@ -191,10 +191,8 @@ def read_prompts(path: str | Path, name: str | None = None) -> Prompts:
     path = Path(path).expanduser()
     try:
         record = json.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EvaluationError(f"{path} cannot be read: {error}") from error
-    except ValueError as error:
-        raise EvaluationError(f"{path} is no JSON file: {error}") from error
+    except (OSError, ValueError) as error:
+        raise EvaluationError(f"{path} cannot be read as a JSON file: {error}") from error
     where = str(path)
     several = isinstance(record, dict) and record and all(isinstance(value, dict) for value in record.values())
     if several != (name is not None):

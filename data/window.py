@@ -189,7 +189,7 @@ def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
 
 def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
     """At most so many rows as columns: axis 0 is the row. Arrays are copied to their place one by one, as they come from the
-    processor's cache."""
+    processor's cache. Raises DataError for arrays of different shapes."""
     columns: dict[str, Any] = {}
     count = 0
     for count, row in enumerate(islice(rows, most), 1):
@@ -198,6 +198,8 @@ def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:
             columns = {n: np.empty((most, *v.shape), v.dtype) if n in arrays else [] for n, v in row.items()}
         for name, value in row.items():
             if name in arrays:
+                if value.shape != columns[name].shape[1:]:  # which could be broadcast
+                    raise DataError(f"{name}: a view of shape {value.shape} among views of {columns[name].shape[1:]}")
                 columns[name][count - 1] = value
             else:
                 columns[name].append(value)

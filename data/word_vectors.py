@@ -191,16 +191,10 @@ def train_vectors(
             )
         sizes = {"sentences": count, "words": words, "vocabulary": len(model.wv)}
         model.train(corpus, total_examples=model.corpus_count, epochs=epochs)
-    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, "dim": dim, "epochs": epochs}
-    note |= {
-        "min_count": min_count,
-        "window": window,
-        "negative": int(model.negative),
-        "sample": sample,
-        "seed": seed,
-        **sizes,
-    }
-    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note | sizes)
+    settings = {"dim": dim, "epochs": epochs, "min_count": min_count, "window": window}
+    note = {"made_by": f"word2vec skip-gram (gensim {gensim.__version__})", "letters": letters, **settings}
+    note |= {"negative": int(model.negative), "sample": sample, "seed": seed, **sizes}
+    return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
 
 
 # ------------------------------------------------------------------------------------------------------ folders and cache
@@ -305,18 +299,27 @@ def _read_text(path: Path) -> tuple[list[str], np.ndarray]:
             if header:
                 announced = int(word) + 1
                 continue
-        if len(numbers) != vectors.shape[1]:
+        more = len(numbers) - vectors.shape[1]
+        if more < 0 or any(map(_is_number, numbers[:more])):
             raise DataError(
                 f"{path}, line {number} has {len(numbers)} numbers after the word; {vectors.shape[1]} are expected"
             )
         try:
-            vectors[len(words)] = numbers
-            words.append(word.decode())
+            vectors[len(words)] = numbers[more:]
+            words.append(b" ".join([word, *numbers[:more]]).decode())  # GloVe 840B has words with blanks: ". . ."
         except ValueError as error:
             raise DataError(f"{path}, line {number}: {error}") from error
     if announced != lines:
         raise DataError(f"{path} has {lines:,} lines, and its first announces {announced - 1:,} words; correct or remove it")
     return words, vectors
+
+
+def _is_number(text: bytes) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _read_binary(path: Path) -> tuple[list[str], np.ndarray]:

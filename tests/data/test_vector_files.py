@@ -163,6 +163,15 @@ def test_what_is_not_written(tmp_path: Path) -> None:
     assert (tmp_path / "mine" / "thesis.txt").exists() and not (tmp_path / "v").exists()
 
 
+def test_a_word_may_hold_blanks_but_no_number(tmp_path: Path) -> None:
+    """GloVe's 840B has words such as ". . ."; a line with a number too many is another thing."""
+    (tmp_path / "v.txt").write_text("dog 1 2\n. . . 3 4\n")
+    assert open_vectors(tmp_path / "v.txt").words == ["dog", ". . ."]
+    (tmp_path / "v.txt").write_text("dog 1 2\ncat 3 4 5\n")
+    with pytest.raises(DataError, match="line 2"):
+        open_vectors(tmp_path / "v.txt")
+
+
 FORMS = ["v.vec", "v.bin", "v.vec.gz", "v.bin.gz"]
 HEADS = [b"1000000000000 4", b"7 99999999999", b"9" * 5000 + b" 4"]
 

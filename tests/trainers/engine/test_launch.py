@@ -78,7 +78,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     assert json.loads(data["text"].dataset.profile)["num_rows"] == 80
     description = logged.data.tags["mlflow.note.content"]
     assert "80 samples of text" in description and "`figures/" in description
-    assert f"{summary['after']['lee']['spearman']:.2f}" in description and f"step {summary['best_step']} of 3" in description
+    assert f"{summary['after']['lee']['spearman']:.2f}" in description
     names = {item.path for item in client.list_artifacts(summary["mlflow_run_id"])}
     assert {"recipe.json", "export"} <= names
 

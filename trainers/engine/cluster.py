@@ -17,6 +17,7 @@ from trainers.recipe import Recipe
 def quiet() -> None:
     """Only warnings of ours and errors of the libraries."""
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "ERROR")  # it sets its level when it is imported, which is later
     for name in ("ray", "ray.data", "ray.train", "transformers", "sentence_transformers", "mlflow", "alembic", "httpx"):
         logging.getLogger(name).setLevel(logging.ERROR)
     with contextlib.suppress(ImportError):

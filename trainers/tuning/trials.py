@@ -34,7 +34,7 @@ class Trial:
     trial_id: str = ""
     run_id: str | None = None
     ended_at: float | None = None
-    """When it reported last, in seconds since 1970."""
+    """When it ended, in seconds since 1970."""
 
     @property
     def as_it_stands(self) -> bool:

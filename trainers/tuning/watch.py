@@ -36,7 +36,15 @@ class Watch(tune.Callback):
     def __init__(self, plan: Plan, parent: RunHandle, show: Callable[[Sequence[Trial]], None]) -> None:
         self.plan, self.parent, self.show = plan, parent, show
         self._changes: dict[str, tuple[str, dict[str, Any]]] = {}
+        self._ended: dict[str, float] = {}
+        """Trial id -> when its end was seen, in seconds since 1970."""
         self._shown = 0.0
+
+    def get_state(self) -> dict[str, Any]:
+        return {"ended": self._ended}
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        self._ended = state["ended"]
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self._end(trials, trial, "TERMINATED")
@@ -56,13 +64,11 @@ class Watch(tune.Callback):
     def _record(self, number: int, trial: Any) -> Trial:
         result = trial.last_result or {}
         pipeline, changed = self._changed(trial.trial_id, trial.config)
-        # An interrupted sweep leaves its running trials TERMINATED as well; Tune marks the last result of what did end.
-        cut = trial.status == "TERMINATED" and not result.get("done")
         return Trial(
             number=number,
             pipeline=pipeline,
             changes=changed,
-            status="waiting" if cut else status_of(trial.status, result),
+            status=self._status(trial, result),
             best=result.get("best"),
             step=int(result.get("step", 0)),
             steps=int(result.get("steps", 0)),
@@ -70,8 +76,14 @@ class Watch(tune.Callback):
             error=_last_line(trial),
             trial_id=trial.trial_id,
             run_id=result.get("mlflow_run_id"),
-            ended_at=result.get("timestamp"),
+            ended_at=self._ended.get(trial.trial_id) or result.get("timestamp"),
         )
+
+    def _status(self, trial: Any, result: Mapping[str, Any]) -> Status:
+        # An interrupted sweep leaves its running trials TERMINATED as well, without having told of their end.
+        # Tune marks the last result of what did end; what this callback knows may be older than the trials after a kill.
+        cut = trial.status == "TERMINATED" and trial.trial_id not in self._ended and not result.get("done")
+        return "waiting" if cut else status_of(trial.status, result)
 
     def _changed(self, trial_id: str, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
         # PBT changes the config of a trial that goes on.
@@ -82,6 +94,7 @@ class Watch(tune.Callback):
         return self._changes[key]
 
     def _end(self, trials: Sequence[Any], trial: Any, status: str) -> None:
+        self._ended[trial.trial_id] = time.time()
         # Tune tells of the end before it sets the trial's status.
         ended_as = status_of(status, trial.last_result or {})
         records = [

@@ -30,8 +30,9 @@ ENDING = 5.0  # seconds that a reader's thread has for the batch that it is at w
 def _ray_chunks(plan: list[Window], reader: WindowReader, cpus: float, world_size: int) -> Iterator[Chunk]:
     """Ray Data executes the plan: one reading task per window, their blocks in the plan's order.
 
-    As many tasks at a time as there are CPUs for a rank: Ray would start a process for every `cpus` of one, seconds of a
-    CPU each, and end those beyond the number of CPUs whenever they are idle.
+    One task more at a time than there are CPUs for a rank, since a task waits a fourth of its time: for its next block to be
+    asked for, and for its follower to be sent. More would be more processes: Ray would start one for every `cpus` of a CPU,
+    seconds of it each, and end those beyond the number of CPUs whenever they are idle.
     """
     import ray
     from ray.data.block import BlockMetadata
@@ -49,7 +50,7 @@ def _ray_chunks(plan: list[Window], reader: WindowReader, cpus: float, world_siz
         def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
             return tasks
 
-    readers = max(1, int(ray.cluster_resources().get("CPU", 1)) // world_size)
+    readers = 1 + int(ray.cluster_resources().get("CPU", 1)) // world_size
     about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
     tasks = [ReadTask(partial(read_blocks, reference, window), about) for window in plan]
     context = ray.data.DataContext.get_current()

@@ -11,6 +11,7 @@ take the default or more. Memory is that of all processes together.
 from __future__ import annotations
 
 import io
+import multiprocessing
 import os
 import tempfile
 import time
@@ -201,6 +202,9 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
     """Print tables. `seconds`: of every turn of every side, roughly."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
+    # Workers forked from a process with Ray's threads have lost batches: DataLoader then waits for ever.
+    multiprocessing.set_start_method("forkserver")
+    multiprocessing.set_forkserver_preload(["torch", "webdataset", "data.streams.audio", "data.streams.image"])
     with tempfile.TemporaryDirectory() as place:
         configs = {kind: config_of(kind, Path(place, kind)) for kind in kinds}
         shards = {kind: config.open() for kind, config in configs.items()}

@@ -59,7 +59,8 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             url = _absolute(part)
             fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
-            if "*" in name or "?" in name.partition(".tar")[0]:
+            unsigned = name.partition("?")[0]
+            if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
                 matching = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
                 if not matching:
                     raise _missing(part, folder, inside(folder))

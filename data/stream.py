@@ -30,9 +30,9 @@ ENDING = 5.0  # seconds that a reader's thread has for the batch that it is at w
 def _ray_chunks(plan: list[Window], reader: WindowReader, cpus: float, world_size: int) -> Iterator[Chunk]:
     """Ray Data executes the plan: one reading task per window, their blocks in the plan's order.
 
-    One task more at a time than there are CPUs for a rank, since a task waits a fourth of its time: for its next block to be
-    asked for, and for its follower to be sent. More would be more processes: Ray would start one for every `cpus` of a CPU,
-    seconds of it each, and end those beyond the number of CPUs whenever they are idle.
+    One task more at a time than there are CPUs for a rank: Ray Data looks every tenth of a second for tasks that have ended
+    and sends their followers then. Yet more would be a process for every `cpus` of a CPU, which take seconds of it to start,
+    and those beyond the number of CPUs are ended whenever they are idle.
     """
     import ray
     from ray.data.block import BlockMetadata

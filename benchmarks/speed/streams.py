@@ -228,9 +228,9 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
             busy: dict[str, list[float]] = {name: [] for name in sides[kind]}
             for turn in range(rounds):
                 for name in list(took)[:: -1 if turn % 2 else 1]:
-                    seconds = seconds_of(sides[kind][name], counts[kind], leads[kind])
-                    took[name].append(seconds[0])
-                    busy[name].append(seconds[1])
+                    by_clock, of_processor = seconds_of(sides[kind][name], counts[kind], leads[kind])
+                    took[name].append(by_clock)
+                    busy[name].append(of_processor)
             show(TITLES[kind], took, counts[kind] * configs[kind].batch_size, ours="Ray Data")
             why = f"of a batch's work {where_it_goes(configs[kind], shards[kind])}"
             for ours, theirs, least, wanted in TARGETS:

@@ -202,7 +202,7 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
     """Print tables. `seconds`: of every turn of every side, roughly."""
     torch.set_num_threads(1)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
-    # Workers forked from a process with Ray's threads have lost batches: DataLoader then waits for ever.
+    # With workers forked from a process with Ray's threads DataLoader has hung, waiting for a batch that never came.
     multiprocessing.set_start_method("forkserver")
     multiprocessing.set_forkserver_preload(["torch", "webdataset", "data.streams.audio", "data.streams.image"])
     with tempfile.TemporaryDirectory() as place:

@@ -1,6 +1,6 @@
 """What a sweep costs beside its steps.
 
-    python -m benchmarks.speed.sweep [--pipeline simcse] [--trials 8] [--steps 40]
+    python -m benchmarks.speed.sweep [--pipeline simcse] [--trials 8] [--steps 200]
 
 The time of a sweep until its last trial's end, from the command on, over that of the loops of the same trials one after the
 other in this process, which has all cores.
@@ -62,7 +62,7 @@ def in_turn(pipeline: str, trials: list[dict[str, Any]], settings: dict[str, Any
     return seconds
 
 
-def main(pipeline: str = "simcse", trials: int = 8, steps: int = 40, rounds: int = 1, searcher: str = "random") -> None:
+def main(pipeline: str = "simcse", trials: int = 8, steps: int = 200, rounds: int = 1, searcher: str = "random") -> None:
     """Print a row."""
     settings = {"run.max_steps": steps, "evaluation.every": steps // 2}
     given = [part for path, value in settings.items() for part in (f"--{path}", str(value))]

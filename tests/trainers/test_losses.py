@@ -68,7 +68,7 @@ def test_golden_values(value: Callable[[], Tensor], golden: float) -> None:
     ],
 )
 def test_anchors_in_parts(loss: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight anchors of ten samples, three at a time: the loss and all gradients of the whole, the temperature's among them."""
+    """Eight anchors of ten samples, three at a time: the loss and all gradients of the whole, of the temperature too."""
     draw = torch.Generator().manual_seed(0)
     given = [torch.randn(n, 4, generator=draw, dtype=torch.float64, requires_grad=True) for n in (8, 10, 10)]
     given.append(torch.tensor(0.3, dtype=torch.float64, requires_grad=True))

@@ -81,10 +81,11 @@ def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""
     import ray
 
-    from trainers.engine.cluster import own_token
+    from trainers.engine.cluster import ONE_MACHINE, TRAIN, own_token
 
     own_token()
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
+    for name, value in (TRAIN | ONE_MACHINE).items():
+        os.environ.setdefault(name, value)
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()

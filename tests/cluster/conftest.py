@@ -36,5 +36,6 @@ def knows_the_store(s3: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     """Raylets that are started from here, and their workers, know the store by their environment, as nodes do."""
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    monkeypatch.setenv("RAY_worker_niceness", "0")  # another file's tests run beside
     for name, value in s3.env_for_clients.items():
         monkeypatch.setenv(name, value)

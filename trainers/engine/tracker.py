@@ -1,4 +1,4 @@
-"""Metrics of a run from rank 0, without waiting for MLflow: a journal, and a thread that sends it.
+"""Metrics of a run from rank 0, without waiting for MLflow: a journal, and threads that send it.
 
 Training never depends on the tracking server. A metric is a line of a local file before it is anything else; what was sent
 is remembered beside it (``JOURNAL.sent``), so that a restarted worker, a server that was away, or
@@ -57,6 +57,7 @@ class Tracker:
         self._closing, self._ending = threading.Event(), threading.Event()
         self._sampling = threading.Thread(target=self._sample, daemon=True, name="tracker-sample")
         self._sending = threading.Thread(target=self._send, daemon=True, name="tracker-send")
+        self._mirroring = threading.Thread(target=self._mirror, daemon=True, name="tracker-mirror") if also else None
         if self.path.exists() and (self._journal.header() or {}).get("run_id") != run_id:
             self._journal.set_aside()
         import_mlflow()  # here, not in a thread while other threads import
@@ -103,13 +104,17 @@ class Tracker:
         if self.path.exists():
             shutil.copy(self.path, checkpoint / "journal.jsonl")
 
-    def close(self, timeout: float = 30.0) -> None:
-        """Send the rest, for at most `timeout` seconds, and stop. What a server that is away did not get, `drain` sends."""
+    def close(self, timeout: float = 30.0, mirrored: float = 300.0) -> None:
+        """Send the rest, for at most `timeout` seconds, and stop. What a server that is away did not get, `drain` sends.
+        Mirrors, whose files nothing writes later, have `mirrored` seconds."""
         # The sampler ends first: its last sample is among what is sent last.
-        for event, thread, seconds in ((self._closing, self._sampling, 5.0), (self._ending, self._sending, timeout)):
+        ends = (self._closing, self._sampling, 5.0), (self._ending, self._sending, timeout)
+        for event, thread, seconds in (*ends, (self._ending, self._mirroring, mirrored)):
             event.set()
-            if thread.is_alive():
+            if thread and thread.is_alive():
                 thread.join(seconds)
+        if self._mirroring and self._mirroring.is_alive():
+            log.warning("run.also: records beside %s may lack the last metrics, which it has", self.path)
         with self._guard:
             if self._late:
                 self._write()
@@ -122,7 +127,7 @@ class Tracker:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        self.close(3.0 if kind else 30.0)  # who stops a run does not wait for a server
+        self.close(*(3.0, 3.0) if kind else ())  # who stops a run does not wait for others
 
     def _open(self) -> FileIO:
         """The journal; the threads start with it."""
@@ -130,6 +135,8 @@ class Tracker:
         self._began = (self._journal.header() or {})["began"]
         self._file = FileIO(self.path, "ab")  # closed by `close`
         self._sending.start()
+        if self._mirroring:
+            self._mirroring.start()
         if self.system_every > 0:
             self._sampling.start()
         return self._file
@@ -154,7 +161,6 @@ class Tracker:
         pause, away, ending = SEND_EVERY, False, False
         while not ending:
             ending = self._ending.wait(pause)
-            self._mirrors.play()
             try:
                 send(self._journal, self.uri, self.run_id)
                 if away:
@@ -166,4 +172,10 @@ class Tracker:
                     text = "the tracking server %s does not answer (%s); training goes on, metrics wait in %s"
                     log.warning(text, self.uri, brief(error), self.path)
                 away = True
+
+    def _mirror(self) -> None:
+        ending = False
+        while not ending:
+            ending = self._ending.wait(SEND_EVERY)
+            self._mirrors.play()
         self._mirrors.close()

@@ -374,6 +374,14 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     assert history(run, "m") == want and asked == []
 
 
+def test_a_mirror_is_waited_for_longer_than_a_server(run: RunHandle, tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra trackers is not installed")
+    tracker = Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",))
+    tracker.log(1, {"m": 1.0})
+    tracker.close(timeout=0)
+    assert events(tmp_path / "tensorboard")["m"] == [(1, 1.0)]
+
+
 def test_a_mirror_that_fails_does_not_stop_the_run(
     run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import re
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -26,13 +28,15 @@ class Reader:
     waiting_since: float | None = None
 
 
-def test_who_waits_for_what(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_waits_for_what(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a clock that a look at it moves on, as a busy machine's does not wait for ours."""
+    monkeypatch.setattr("trainers.engine.watchdog.time", SimpleNamespace(perf_counter=itertools.count(0, 1 / 16).__next__))
     readers: Any = {"text": Reader(), "image": Reader()}
-    readers["image"].waiting_since, gave_up = time.perf_counter(), threading.Event()
+    readers["image"].waiting_since, gave_up = 0.0, threading.Event()
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)
     warnings = [record.getMessage() for record in caplog.records]
-    assert 2 <= len(warnings) <= 6 and all("rank 3" in line and "'image'" in line for line in warnings)
+    assert 4 <= len(warnings) <= 5 and all("rank 3" in line and "'image'" in line for line in warnings)
     assert "run.step_timeout" in warnings[0] and "the same command goes on" in warnings[-1].lower()
 
 

@@ -81,11 +81,10 @@ def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""
     import ray
 
-    from trainers.engine.cluster import ONE_MACHINE, TRAIN, own_token
+    from trainers.engine.cluster import own_ray
 
-    own_token()
-    for name, value in (TRAIN | ONE_MACHINE).items():
-        os.environ.setdefault(name, value)
+    own_ray()
+    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")
     ray.init(address="local", num_cpus=4, include_dashboard=False, log_to_driver=False)
     yield
     ray.shutdown()

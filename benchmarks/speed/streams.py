@@ -39,7 +39,7 @@ from data.streams.audio import AudioStream
 from data.streams.base import StreamConfig
 from data.streams.image import ImageStream
 from data.window import Chunk, WindowReader, columns_of
-from trainers.engine.cluster import own_token
+from trainers.engine.cluster import own_ray
 
 Kind = Literal["small", "photographs", "sounds"]
 TITLES: dict[Kind, str] = {
@@ -217,7 +217,7 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
         memory: dict[Kind, dict[str, float]] = {kind: {} for kind in kinds}
         for name in sides[kinds[0]]:
             if name == "Ray Data":  # the last, since its processes are there from then on
-                own_token()
+                own_ray()
                 ray.init(address="local", num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
             for kind in kinds:
                 with watched() as peak:

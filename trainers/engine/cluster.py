@@ -28,11 +28,12 @@ def quiet() -> None:
 
 
 TRAIN = {
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
     "RAY_TRAIN_ENABLE_PRINT_PATCH": "0",
     # A node that is bought takes minutes; Train's 60 s end before, and the wait begins again.
     "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "1800",
 }
-"""Ray Train's settings, unless the environment has its own."""
+"""Settings of Ray, above all of Ray Train, unless the environment has its own."""
 ONE_MACHINE = {
     # No node is taken away that had to be watched, and asking often costs nothing.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
@@ -43,13 +44,14 @@ ONE_MACHINE = {
 """More of Ray's settings where it is started here."""
 
 
-def own_token() -> None:
-    """A token for the Ray that this process starts, which nobody else needs and which ends with it.
+def own_ray() -> None:
+    """Settings of the Ray that this process starts, and a token for it, which nobody else needs and which ends with it.
 
     Without one Ray makes a token in the home folder, and a plain ``ray start`` that finds it there asks every client for
     it, also those that do not send any.
     """
-    os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+    for name, value in {**ONE_MACHINE, "RAY_AUTH_TOKEN": secrets.token_hex(32)}.items():
+        os.environ.setdefault(name, value)
 
 
 def start_ray(recipe: Recipe) -> None:
@@ -58,9 +60,8 @@ def start_ray(recipe: Recipe) -> None:
 
     verbose, here = recipe.run.verbose, not (ray.is_initialized() or os.environ.get("RAY_ADDRESS"))
     if here:
-        own_token()
-    settings = {"RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0", **TRAIN, **(ONE_MACHINE if here else {})}
-    for name, value in settings.items():
+        own_ray()
+    for name, value in TRAIN.items():
         os.environ.setdefault(name, value)
     if ray.is_initialized():
         return

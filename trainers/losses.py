@@ -10,18 +10,14 @@ Half-precision inputs are computed in float32 with autocast off; float64 stays f
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Iterable
 from typing import ParamSpec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 P = ParamSpec("P")
-ANCHORS = 1024
-"""At most so many anchors have their cosines in memory at a time."""
 
 
 def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
@@ -37,28 +33,6 @@ def full_precision(formula: Callable[P, Tensor]) -> Callable[P, Tensor]:
         with torch.autocast(device, enabled=False):
             # `full` keeps what is no tensor.
             return formula(*map(full, args), **{name: full(value) for name, value in kwargs.items()})  # type: ignore[arg-type]
-
-    return wrapped
-
-
-def by_anchors(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Compute the loss of many anchors, its first argument, a part at a time, as if every part were a worker's. The backward
-    computes the cosines of a part once more, so memory grows with the batch and not with its square."""
-    signature = inspect.signature(loss)
-
-    @functools.wraps(loss)
-    def wrapped(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        call = signature.bind(*args, **kwargs)
-        call.apply_defaults()
-        (name, anchors), offset = next(iter(call.arguments.items())), call.arguments["offset"]
-        if len(anchors) <= ANCHORS:
-            return loss(*args, **kwargs)
-        parts = []
-        for start in range(0, len(anchors), ANCHORS):
-            part = anchors[start : start + ANCHORS]
-            call.arguments.update({name: part, "offset": offset + start})
-            parts.append(checkpoint(loss, *call.args, use_reentrant=False, preserve_rng_state=False) * len(part))
-        return torch.stack(parts).sum() / len(anchors)
 
     return wrapped
 
@@ -89,7 +63,6 @@ def whitened(z: Tensor, z_all: Tensor, shrinkage: float = 0.0) -> Tensor:
 
 
 @full_precision
-@by_anchors
 def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, offset: int = 0) -> Tensor:
     """-log( e^s_it / sum_j e^s_ij ) with s = cos / temperature and t = i + offset, mean over i.
 
@@ -100,7 +73,6 @@ def info_nce(anchors: Tensor, candidates: Tensor, temperature: float | Tensor, o
 
 
 @full_precision
-@by_anchors
 def simcse(
     z1: Tensor,
     z2: Tensor,
@@ -129,7 +101,6 @@ def simclr(view1: Tensor, view2: Tensor, temperature: float = 0.07, offset: int 
 
 
 @full_precision
-@by_anchors
 def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
     """NonLing-CSE eq. 4 and 6 as printed: -log( sum_{j of i's class} e^s_ij / sum_{j of other classes} e^s_ij ).
 
@@ -150,7 +121,6 @@ def supcon_eq4(view1: Tensor, view2: Tensor, labels: Tensor, temperature: float 
 
 
 @full_precision
-@by_anchors
 def supcon(anchors: Tensor, candidates: Tensor, labels: Tensor, temperature: float = 0.07, offset: int = 0) -> Tensor:
     """Supervised contrastive loss (Khosla et al. 2020, eq. 2): mean over positives of the log-probability.
 
@@ -200,7 +170,6 @@ def sg(c: Tensor, h: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 
 
 
 @full_precision
-@by_anchors
 def sg_opt1(c: Tensor, c_all: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
     """SG-BERT, L_opt1: only c_i are anchors, so h_i are never pulled: -log phi(c_i, h_i) / Z_i with
     Z_i = sum_{j != i} phi(c_i, c_j) + sum_j phi(c_i, h_j) and phi(u, v) = exp(cos(u, v) / temperature).
@@ -234,7 +203,6 @@ def sg_opt2_released(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset
 
 
 @full_precision
-@by_anchors
 def sg_opt3(c: Tensor, h_all: Tensor, temperature: float = 0.01, offset: int = 0) -> Tensor:
     """SG-BERT, L_opt3 (SG-OPT), the mean over anchors i and layers k of
     -log( phi(c_i, h_ik) / ( phi(c_i, h_ik) + sum_{m != i} sum_n phi(c_i, h_mn) ) ).
@@ -328,7 +296,6 @@ def long_span(
 
 
 @full_precision
-@by_anchors
 def nt_xent_with_negatives(
     anchors: Tensor,
     candidates: Tensor,

@@ -22,7 +22,6 @@ from data.batch import Batch
 from pipelines import cyclip, parts
 from pipelines.cli import prepare
 from trainers.engine.window import Window
-from trainers.losses import ANCHORS
 from trainers.recipe import Recipe
 
 MEMORY_GB = 8
@@ -68,8 +67,8 @@ def main(model: Path | None = None, batch: int = 4096, chunk: int = 64, pairs: i
         found = compare("SimCSE", text, batch, chunk)
         (small, short), (large, long) = found[chunk], found[batch]
         peaks = {str(size): peak for size, (peak, _) in found.items()}
-        rows = 12 * batch * min(batch, ANCHORS) / 2**20
-        matrix = f"of {large - small:,.0f} MB more, cosines, softmax and gradient of {ANCHORS:,} anchors are {rows:,.0f}"
+        matrix = f"of {large - small:,.0f} MB more, cosines, softmax and gradient are {12 * batch**2 / 2**20:,.0f}, "
+        matrix += "and as many with a large encoder, whose own memory is a multiple of this one's"
         memory = f"SimCSE, small encoder: memory of batch {batch:,} in chunks of {chunk} / of batch {chunk}"
         Target(area="scale", what=memory, at_most=1.3, measured=[large / small], peak_mb=peaks, why=matrix).report()
         forward = "every sample has one more forward, a third of a step"

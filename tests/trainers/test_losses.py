@@ -52,35 +52,6 @@ def test_golden_values(value: Callable[[], Tensor], golden: float) -> None:
     assert value().item() == pytest.approx(golden, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "loss",
-    [
-        pytest.param(lambda a, b, c, t: losses.simcse(a, b, c, t, 0.7, 2), id="simcse"),
-        pytest.param(lambda a, b, c, t: losses.contrastive(a, a.flip(1), b, c, 1 / t, 2), id="clip"),
-        pytest.param(lambda a, b, c, t: losses.supcon_eq4(a, b, torch.arange(10) % 3, t, 2), id="supcon-paper"),
-        pytest.param(lambda a, b, c, t: losses.supcon(a[:, None], b[:, None], torch.arange(10) % 3, t, 2), id="supcon"),
-        pytest.param(lambda a, b, c, t: losses.sg_opt1(a, b, c, t, 2), id="sg-opt1"),
-        pytest.param(lambda a, b, c, t: losses.sg_opt3(a, torch.stack([b, c], 1), t, 2), id="sg-opt3"),
-        pytest.param(
-            lambda a, b, c, t: losses.nt_xent_with_negatives(torch.stack([a, a + 1], 1), torch.stack([b, c], 1), c, t, 2),
-            id="mocoutrl-nt-xent",
-        ),
-    ],
-)
-def test_anchors_in_parts(loss: Callable[..., Tensor], monkeypatch: pytest.MonkeyPatch) -> None:
-    """Eight anchors of ten samples, three at a time: the loss and all gradients of the whole, of the temperature too."""
-    draw = torch.Generator().manual_seed(0)
-    given = [torch.randn(n, 4, generator=draw, dtype=torch.float64, requires_grad=True) for n in (8, 10, 10)]
-    given.append(torch.tensor(0.3, dtype=torch.float64, requires_grad=True))
-    whole = loss(*given)
-    expected = torch.autograd.grad(whole, given, allow_unused=True)
-    monkeypatch.setattr(losses, "ANCHORS", 3)
-    parts = loss(*given)
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-12)
-    for got, want in zip(torch.autograd.grad(parts, given, allow_unused=True), expected, strict=True):
-        torch.testing.assert_close(got, want, rtol=0, atol=1e-12)
-
-
 def _image_batches(batches: int, size: int = 48, classes: int = 60, per_class: int = 500) -> Tensor:
     """Labels of random batches from the paper's image set: 60 classes of 500."""
     rng = np.random.default_rng(0)

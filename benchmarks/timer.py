@@ -228,21 +228,23 @@ def _grown(call: Callable[..., object], arguments: Sequence[Any]) -> tuple[float
 
 
 @contextlib.contextmanager
-def watched(root: int | None = None, every: float = 0.25) -> Iterator[list[float]]:
+def watched(root: int | None = None, share: float = 0.25) -> Iterator[list[float]]:
     """The peak of memory of a process and all that it has started during the body, in megabytes; pages that they share count
-    once. They are looked at `every` so many seconds, which takes milliseconds of each. root: none: this process."""
+    once. To look takes milliseconds of each, a tenth of a second for a Ray: `share` of a core at most. root: none: this
+    process."""
     import psutil  # here: the environment in which exports are tried lacks it
 
     peak, done, head = [0.0], threading.Event(), psutil.Process(root)
 
     def watch() -> None:
-        while not done.wait(every):
-            now = 0.0
+        took = 0.0
+        while not done.wait(max(0.01, took / share)):
+            now, began = 0.0, time.perf_counter()
             with contextlib.suppress(psutil.Error):
                 for process in (head, *head.children(recursive=True)):
                     with contextlib.suppress(psutil.Error):
                         now += process.memory_full_info().pss / 2**20
-            peak[0] = max(peak[0], now)
+            peak[0], took = max(peak[0], now), time.perf_counter() - began
 
     thread = threading.Thread(target=watch)
     thread.start()

@@ -204,7 +204,7 @@ def worker(model: Path, runs: int) -> None:
         at_most=1.03,
         measured=ratios(seconds["Ray worker"], seconds["in process"]),
         peak_mb={name: max(one.peak_mb for one in found) for name, found in sides.items()},
-        why="driver, readers and Ray's own processes run on the two cores on which the worker has two threads",
+        why="Ray's own processes take 13 % of a core while they wait, of the two on which the worker has two threads",
     ).report()
 
 

@@ -49,7 +49,7 @@ def run(*command: str) -> Ran:
         began = time.time()
         log = subprocess.DEVNULL
         process = subprocess.Popen([sys.executable, *command], cwd=ROOT, stdout=log, stderr=log)
-        with watched(process.pid, every=1) as peak:
+        with watched(process.pid, share=0.01) as peak:
             process.wait()
         ended = time.time()
         journal = Path(place) / "run" / "journal.jsonl"

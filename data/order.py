@@ -12,6 +12,7 @@ import operator
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, partial
 from itertools import accumulate, count
 from typing import SupportsIndex
 
@@ -151,6 +152,25 @@ def windows(
             yield made
 
 
+class _EndlessSegment:
+    """One set of a mixture as a rank reads it: its segment of pass after pass. A pass is laid out once."""
+
+    def __init__(self, counts: Sequence[int], seed: int, stream: str, rank: int, world_size: int) -> None:
+        self._begin, self._end = segment(sum(counts), rank, world_size)
+        self._layout = lru_cache(2)(partial(_laid_out, counts, seed, stream, shuffle=True))
+
+    def between(self, low: int, high: int) -> list[Range]:
+        """The samples `low` to `high` of all passes."""
+        ranges: list[Range] = []
+        size = self._end - self._begin
+        while low < high:
+            pass_, inside = divmod(low, size)
+            stop = min(high - low, size - inside) + inside
+            ranges += _between(*self._layout(pass_), self._begin + inside, self._begin + stop)
+            low += stop - inside
+        return ranges
+
+
 def mixed_windows(
     counts: Sequence[int],
     parts: Sequence[int],
@@ -174,7 +194,10 @@ def mixed_windows(
         weights: of each set; only their ratios count.
     """
     begins = list(accumulate(parts, initial=0))
-    sets = [counts[begin : begin + size] for begin, size in zip(begins, parts, strict=False)]
+    sets = [
+        _EndlessSegment(counts[begin : begin + size], seed, f"{stream}/{part}", rank, world_size)
+        for part, (begin, size) in enumerate(zip(begins, parts, strict=False))
+    ]
     total, largest = sum(weights), max(range(len(weights)), key=weights.__getitem__)
 
     def taken(number: int) -> list[int]:
@@ -189,14 +212,7 @@ def mixed_windows(
             return
         ranges: list[Range] = []
         for part, (low, high) in enumerate(zip(taken(number), taken(number + 1), strict=True)):
-            begin, end = segment(sum(sets[part]), rank, world_size)
-            while low < high:
-                pass_, inside = divmod(low, end - begin)
-                order, ends = _laid_out(sets[part], seed, f"{stream}/{part}", pass_, True)
-                stop = min(high - low, end - begin - inside) + inside
-                found = _between(order, ends, begin + inside, begin + stop)
-                ranges += [(shard + begins[part], first, last) for shard, first, last in found]
-                low += stop - inside
+            ranges += [(shard + begins[part], first, last) for shard, first, last in sets[part].between(low, high)]
         cut = max(0, start - number * window)
         seed_here = seed_of(seed, stream, "window", 0, rank, number)
         yield Window(number, number, number * window + cut, tuple(ranges), seed_here, cut)

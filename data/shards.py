@@ -14,7 +14,7 @@ import posixpath
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import IO, Any
 
@@ -65,14 +65,14 @@ class ShardSet:
     parts: tuple[int, ...] = ()
     """How many shards belong to each of several sets that are mixed by weight; empty: they are one."""
 
-    @property
+    @cached_property
     def counts(self) -> list[int]:
         """Samples of each shard that are used."""
         ends = list(accumulate((shard.samples for shard in self.shards), initial=0))
         most = ends[-1] if self.first is None else self.first
         return [min(end, most) - min(start, most) for start, end in pairwise(ends)]
 
-    @property
+    @cached_property
     def samples(self) -> int:
         """Samples of all shards that are used."""
         return sum(self.counts)
@@ -98,9 +98,12 @@ class ShardSet:
 
     def sample(self, number: int) -> RawSample | BadSample:
         """The sample of this number, counted from 0 through all shards. Raises DataError as `read`."""
-        ends = list(accumulate(self.counts))
-        shard = bisect_right(ends, number)
-        return next(read(self.shards[shard], [number - (ends[shard] - self.counts[shard])]))
+        shard = bisect_right(self._ends, number)
+        return next(read(self.shards[shard], [number - (self._ends[shard] - self.counts[shard])]))
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        return list(accumulate(self.counts))
 
     @classmethod
     def open(cls, urls: str | Sequence[str]) -> ShardSet:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import queue
 import sys
@@ -9,7 +10,6 @@ import threading
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -20,45 +20,15 @@ from data.errors import DataError
 from data.order import Window, mixed_windows, seed_of, windows
 from data.shards import ShardSet
 from data.streams.base import StreamConfig, Tokenize
-from data.window import Chunk, Skipped, WindowReader, batches, read_blocks
+from data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
+
+log = logging.getLogger(__name__)
 
 SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many
 ROUND = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
+LOSSES = 3  # reading actors that may be lost one after the other before a chunk comes
+STORE = 0.5  # share of the object store that all streams of all ranks may fill
 ENDING = 5.0  # seconds that a reader's thread has for the batch that it is at when it is told to stop
-
-
-def _ray_chunks(plan: list[Window], reader: WindowReader, cpus: float, world_size: int) -> Iterator[Chunk]:
-    """Ray Data executes the plan: one reading task per window, their blocks in the plan's order.
-
-    One task more at a time than there are CPUs for a rank: Ray Data looks every tenth of a second for tasks that have ended
-    and sends their followers then. Yet more would be a process for every `cpus` of a CPU, which take seconds of it to start,
-    and those beyond the number of CPUs are ended whenever they are idle.
-    """
-    import ray
-    from ray.data.block import BlockMetadata
-    from ray.data.datasource import Datasource, ReadTask
-
-    reference = ray.put(reader)
-
-    class Windows(Datasource):
-        def get_name(self) -> str:
-            return f"Stream({reader.name})"
-
-        def estimate_inmemory_data_size(self) -> int | None:
-            return None
-
-        def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
-            return tasks
-
-    readers = 1 + int(ray.cluster_resources().get("CPU", 1)) // world_size
-    about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
-    tasks = [ReadTask(partial(read_blocks, reference, window), about) for window in plan]
-    context = ray.data.DataContext.get_current()
-    context.execution_options.preserve_order = True
-    context.enable_progress_bars = False
-    context.target_max_block_size = 1  # byte: a block is handed on as soon as it has a row, which is a whole chunk
-    dataset = ray.data.read_datasource(Windows(), override_num_blocks=len(tasks), num_cpus=cpus, concurrency=readers)
-    yield from map(Chunk.from_block, dataset.iter_batches(batch_size=None, batch_format=None, prefetch_batches=2))
 
 
 @dataclass
@@ -75,6 +45,7 @@ class Reader:
         start: ordinal in this rank's endless stream to go on from.
         batches: how many batches will be asked for (a plan for Ray; more is an error).
         inline: read in this process instead of through Ray Data.
+        streams: how many streams the rank reads, which share the object store.
     """
 
     config: StreamConfig
@@ -87,6 +58,7 @@ class Reader:
     start: int
     batches: int
     inline: bool = False
+    streams: int = 1
     position: int = 0
     """Ordinal after the last sample that was handed out: where a resumed reader starts."""
     wait_seconds: float = 0.0
@@ -110,22 +82,46 @@ class Reader:
             yield batch, int(chunk.columns["_next"][-1]), skipped
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Planned in rounds, since Ray wants all tasks of a plan before the first batch (`ROUND`). Where more samples were
-        skipped than a round allows for, the next one has as many as so far were needed for a good one. All rounds together
-        end where the allowed share was lost.
+        """Plan in rounds, since Ray wants all tasks of a plan before the first batch (`ROUND`), and yield their chunks.
+
+        If more samples were skipped than a round allows for, the next one has as many as were needed so far per good one.
+        All rounds together end where the allowed share is lost. If the reading actor dies, a new one reads the rest.
         """
         reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
         share, window, needed = self.config.max_skipped_share, self.config.window, self.batches * self._size
         start, good, more = self.start, 0, 1 + min(share, SPARE)
         end = start + math.ceil(needed / (1 - share)) + window
+        losses = 0
         while good < needed and start < end:
             plan = list(self._plan(start, min(int((needed - good) * more) + window, ROUND * window, end - start)))
             inline = (chunk for part in plan for chunk in reader.chunks(part, block_bytes=0))
-            for chunk in inline if self.inline else _ray_chunks(plan, reader, self.config.cpus, self.world_size):
-                good += len(chunk)
-                yield chunk
+            try:
+                for chunk in inline if self.inline else self._through_ray(reader, plan):
+                    good += len(chunk)
+                    start, losses = chunk.end, 0
+                    yield chunk
+            except ReaderLost as error:
+                losses += 1
+                if losses > LOSSES:
+                    raise
+                log.warning("stream %s: %s; reading resumes after sample %d", self.name, error, start)
+                continue
             start = plan[-1].start + len(plan[-1])
             more = (1 + SPARE) * (start - self.start) / good if good else 2 * more
+
+    def _through_ray(self, reader: WindowReader, plan: list[Window]) -> Iterator[Chunk]:
+        import ray
+
+        from data.executor import Limits, ray_chunks
+
+        cpus = int(ray.cluster_resources().get("CPU", 1)) // self.world_size
+        limits = Limits(
+            cpus=self.config.cpus,
+            read_ahead=self.config.read_ahead or cpus + 2,
+            readers=cpus + 1,  # Ray Data looks for finished tasks every tenth of a second: one more than cores hides it
+            store_share=STORE / (self.world_size * self.streams),
+        )
+        return ray_chunks(reader, plan, limits)
 
     def _plan(self, start: int, samples: int) -> Iterator[Window]:
         where: dict[str, Any] = {"seed": self.seed, "stream": self.name, "rank": self.rank, "world_size": self.world_size}

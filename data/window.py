@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any, NamedTuple
 
@@ -19,6 +19,10 @@ from data.shards import BadSample, RawSample, ShardSet, read
 from data.streams.base import Row, StreamConfig
 
 BLOCK_BYTES = 2**24  # that travel together: small enough to stream, large enough that Ray's cost per block does not show
+
+
+class ReaderLost(Exception):
+    """The process that reads for a stream is gone; another can read the rest."""
 
 
 class Skipped(NamedTuple):
@@ -40,6 +44,12 @@ class Chunk:
 
     def __len__(self) -> int:
         return len(self.columns["_key"]) if self.columns else 0
+
+    @property
+    def end(self) -> int:
+        """Ordinal after the last sample, good or skipped."""
+        good = [int(self.columns["_next"][-1])] if self.columns else []
+        return max([*good, *(item.ordinal + 1 for item in self.skipped[-1:])])
 
     def split(self, size: int) -> tuple[Chunk, Chunk]:
         """The first `size` good samples with what was skipped before the last of them, and the rest; arrays are views."""
@@ -111,6 +121,13 @@ class WindowReader(NamedTuple):
     start: int
     """Ordinal where the first batch begins."""
 
+    def alone(self, window: Window) -> tuple[WindowReader, Window]:
+        """Return this reader with the shards of one window only, and the window with their new numbers: what a task needs."""
+        used = sorted({shard for shard, _, _ in window.ranges})
+        shards = replace(self.shards, shards=tuple(self.shards.shards[shard] for shard in used), first=None, parts=())
+        ranges = tuple((used.index(shard), first, stop) for shard, first, stop in window.ranges)
+        return self._replace(shards=shards), replace(window, ranges=ranges)
+
     def chunks(self, window: Window, block_bytes: int = BLOCK_BYTES) -> Iterator[Chunk]:
         """The samples of a window. Where none is skipped a chunk is made of whole batches, but at the window's ends: as many
         as `block_bytes` hold, at least one."""
@@ -171,20 +188,13 @@ class WindowReader(NamedTuple):
 
     def _row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """One row, of the sample alone or mixed with another of the whole set."""
-        number = self.config.partner(self.shards.samples, rng)
+        number = self.config.partner(self.shards.samples, rng) if self.config.mixes else None
         if number is None:
             return self.config.row(sample, rng)
         other = self.shards.sample(number)
         if isinstance(other, BadSample):
             raise DataError(f"its partner {other.shard}/{other.key}: {other.reason}")
         return self.config.mixed(sample, other, rng)
-
-
-def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
-    """A reading task; `reader` is Ray's reference to a WindowReader."""
-    import ray
-
-    return (chunk.to_block() for chunk in ray.get(reader).chunks(window))
 
 
 def columns_of(rows: Iterable[Row], most: int) -> dict[str, np.ndarray]:

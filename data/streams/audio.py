@@ -65,6 +65,10 @@ class AudioStream(LabelledStream):
         length = min(len(wave), self.samples)
         return {"waveform": preprocess.crop_or_pad(wave, self.samples), "length": length, **self.label_of(sample)}
 
+    @property
+    def mixes(self) -> bool:
+        return self.mixup_probability > 0
+
     def partner(self, samples: int, rng: np.random.Generator) -> int | None:
         mixes = self.mixup_probability and rng.random() < self.mixup_probability
         return int(rng.integers(samples)) if mixes else None

@@ -47,6 +47,9 @@ class StreamConfig(BaseModel):
     """Visit shards in a fresh order each pass and shuffle within a window; off: the order of the files."""
     window: int = Field(1024, gt=0)
     """Samples that are shuffled together; also what one reading task holds in memory."""
+    read_ahead: int | None = Field(None, gt=0)
+    """Windows that a worker's reading tasks may be ahead of training, ready or in work. None: two more than there are CPUs
+    for the worker."""
     on_bad_sample: Literal["raise", "skip"] = "raise"
     """What an unreadable sample does: stop the run, or be skipped, counted and reported."""
     max_skipped_share: float = Field(0.01, ge=0, lt=1)
@@ -103,6 +106,11 @@ class StreamConfig(BaseModel):
     @abstractmethod
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """Decode one sample and make its geometric views; raises DecodeError for a bad one."""
+
+    @property
+    def mixes(self) -> bool:
+        """Whether a row may be mixed from two samples, the second of which can be any of the set."""
+        return False
 
     def partner(self, samples: int, rng: np.random.Generator) -> int | None:
         """Number, below `samples`, of another sample that this one's row is mixed with by `mixed`; none: `row` is all."""

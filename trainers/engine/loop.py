@@ -172,6 +172,7 @@ class Engine:
                 start=self.positions[name],
                 batches=(self.steps - self.step) * recipe.run.accumulation,
                 inline=host.inline,
+                streams=len(recipe.streams),
             )
             for name, config in recipe.streams.items()
             if any(name in streams for streams in self.recipe.turns.values())

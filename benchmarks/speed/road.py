@@ -1,0 +1,153 @@
+"""The main road at the length that users run: Ray Data and Ray Train against the same recipe in one process.
+
+    python -m benchmarks.speed.road [--methods simcse visualcse] [--steps 300] [--rounds 3] [--workers 1 2]
+
+Every side is a command that trains the demo's small encoder on the offline shards; the sides take turns. Speed is the mean over
+the lines of the log after the first `WARM` steps. A plan is at least `LENGTH` times as long as
+what may be read ahead, which the window is chosen for, so readers that merely work ahead cannot hide what they cost.
+
+In the training worker a callback adds up the processor time of all Python threads but the training loop. They need the
+interpreter lock for at most that time, so its share of the clock is an upper bound of the share of the lock.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from statistics import harmonic_mean
+from typing import Any, NamedTuple
+
+import tyro
+
+from benchmarks.timer import Target, ratios
+
+ROOT = Path(__file__).resolve().parents[2]
+THREADS = "MULTICSE_ROAD_THREADS"
+"""Environment variable: the file to which `watch` writes."""
+WARM = 20
+"""Steps that are not counted."""
+LENGTH = 10
+"""A plan is so many times as long as the read-ahead, at least."""
+READ_AHEAD = 4
+"""Windows that two cores read ahead."""
+RECIPES = {
+    "visualcse": ("pipelines/visualcse.py", {"text": 64, "image": 64}),
+    "audiocse": ("pipelines/audiocse.py", {"text": 64, "audio": 64}),
+    "clip": ("pipelines/cyclip.py", {"pair": 64}),
+    "simcse": ("pipelines/simcse.py", {"text": 64}),
+}
+"""Script and streams of every method's demo."""
+WANTED = {"visualcse": 0.9, "audiocse": 0.9, "clip": 0.9, "simcse": 0.95}
+
+
+class Run(NamedTuple):
+    """One run of a recipe."""
+
+    speed: float
+    """Samples per second after the first steps."""
+    others: float
+    """Processor time of the worker's other Python threads, as a share of the clock."""
+
+
+def thread_seconds() -> float:
+    """Return the processor time of all Python threads of this process but the main one and those that have ended."""
+    ticks, main = 0, threading.main_thread().native_id
+    training = threading.get_native_id()  # Ray Train runs the loop in a thread
+    for thread in threading.enumerate():
+        if thread.native_id not in (main, training):
+            try:
+                stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
+            except OSError:  # it has ended
+                continue
+            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+_first: list[tuple[float, float]] = []
+
+
+def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
+    """Write the share of the clock that other threads have worked since the first call after `WARM` steps."""
+    if step < WARM or "time/samples_per_second" not in metrics:
+        return
+    now = time.perf_counter(), thread_seconds()
+    _first.append(now)
+    if len(_first) > 1:
+        share = (now[1] - _first[0][1]) / (now[0] - _first[0][0])
+        Path(os.environ[THREADS]).write_text(str(share))
+
+
+def run(script: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
+    """Train a demo and measure it.
+
+    Args:
+        script: Pipeline with a recipe `demo`.
+        steps: Steps to train.
+        workers: Workers of Ray Train; 0 for one process without Ray.
+        options: Further settings.
+    """
+    with tempfile.TemporaryDirectory() as place:
+        settings = {
+            "run.max_steps": steps,
+            "run.log_every": 10,
+            "run.workers": workers,
+            "run.output": f"{place}/run",
+            "run.tracking_uri": f"sqlite:///{place}/mlflow.db",
+            "run.callbacks": "benchmarks.speed.road:watch",
+            "evaluation.select": None,
+            "evaluation.every": 10 * steps,
+            **options,
+        }
+        command = [sys.executable, script, "demo", *(str(part) for n, v in settings.items() for part in (f"--{n}", v))]
+        command += ["--evaluation.watch", "--evaluation.final"]
+        env = {**os.environ, THREADS: f"{place}/threads", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+        with Path(place, "log").open("w+") as log:
+            if subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log).returncode:
+                log.seek(0)
+                sys.exit(f"{' '.join(command)} failed:\n{log.read()[-3000:]}")
+        lines = map(json.loads, Path(place, "run", "journal.jsonl").read_text().splitlines())
+        found = [line for line in lines if "time/samples_per_second" in line.get("metrics", {}) and line["step"] > WARM]
+        speed = harmonic_mean([line["metrics"]["time/samples_per_second"] for line in found])
+        return Run(speed, float(Path(place, "threads").read_text()))
+
+
+def main(
+    methods: tuple[str, ...] = tuple(RECIPES), steps: int = 300, rounds: int = 3, workers: tuple[int, ...] = (1, 2)
+) -> None:
+    """Print a row per method and number of workers."""
+    for name in methods:
+        script, streams = RECIPES[name]
+        samples = min(steps * size for size in streams.values())
+        options = {f"streams.{stream}.window": max(64, samples // (LENGTH * READ_AHEAD)) for stream in streams}
+        took: dict[int, list[Run]] = {number: [] for number in (0, *workers)}
+        for turn in range(rounds):
+            for number in list(took)[:: -1 if turn % 2 else 1]:
+                took[number].append(run(script, steps, number, options))
+        speeds = {number: [one.speed for one in runs] for number, runs in took.items()}
+        for number in workers:
+            share = max(one.others for one in took[number])
+            Target(
+                area="road",
+                what=f"{name}, {steps} steps: Ray with {number} worker{'s' * (number > 1)} / in process, samples per second",
+                at_least=WANTED[name] if number == 1 else 0.9,
+                measured=ratios(speeds[number], speeds[0]),
+                why=f"other threads of the worker take {share:.1%} of the clock",
+            ).report()
+        shares = [one.others for one in took[1]] if 1 in took else []
+        if shares:
+            Target(
+                area="road",
+                what=f"{name}: processor time of the worker's other Python threads / the clock",
+                at_most=0.05,
+                measured=shares,
+            ).report()
+
+
+if __name__ == "__main__":
+    tyro.cli(main, description=__doc__)

@@ -1,0 +1,198 @@
+"""Ray Data executes the reading plans of a training process, in an actor next to it.
+
+Ray Data's scheduling loop holds the interpreter lock for milliseconds at every turn. In the training process these would be
+missing between the launches of a step; in an actor they only compete for a core. The actor serves all streams of its process
+and ends with the last of them.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache, partial
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+
+from data.order import Window
+from data.window import Chunk, ReaderLost, WindowReader
+
+NICE = 10
+"""Added to the niceness of reading processes: training comes first where cores are short."""
+
+
+class Limits(NamedTuple):
+    """Resources that a plan may use."""
+
+    cpus: float
+    """Logical CPUs of one reading task."""
+    read_ahead: int
+    """Windows that are read, being read or scheduled beyond the one that the trainer is at."""
+    readers: int
+    """Reading tasks at once while the trainer waits for data."""
+    store_share: float
+    """Share of the object store that finished blocks may fill."""
+
+
+class Executor:
+    """Actor that runs reading plans with Ray Data, each in a thread of its own."""
+
+    def __init__(self) -> None:
+        self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
+
+    def blocks(self, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
+        """Yield a reference to every block of a plan, in order, each in a list so that the block itself does not travel."""
+        from data.pacing import Progress, forget
+
+        progress = Progress(limits.read_ahead, limits.readers)
+        with self._preparing:
+            dataset = self._dataset(reader, plan, limits, progress)
+        try:
+            for bundle in dataset.iter_internal_ref_bundles():
+                for block in bundle.blocks:
+                    yield [block.ref]
+                    progress.window = block.metadata.exec_stats.task_idx
+        finally:
+            forget(progress)
+
+    @staticmethod
+    def _dataset(reader: WindowReader, plan: Sequence[Window], limits: Limits, progress: Any) -> Any:
+        import ray
+        from ray.data import ExecutionResources
+        from ray.data.block import BlockMetadata
+        from ray.data.datasource import Datasource, ReadTask
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        from data.pacing import follow
+
+        about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
+        whole = ray.put(reader) if reader.config.mixes else None  # a sample may be mixed with any other
+        tasks = [
+            ReadTask(partial(read_blocks, *((whole, window) if whole else reader.alone(window))), about) for window in plan
+        ]
+
+        class Windows(Datasource):
+            def get_name(self) -> str:
+                return f"Stream({reader.name})"
+
+            def estimate_inmemory_data_size(self) -> int | None:
+                return None
+
+            def get_read_tasks(self, parallelism: int, *args: Any, **kwargs: Any) -> list[ReadTask]:
+                return tasks
+
+        context = ray.data.DataContext.get_current()
+        context.execution_options.preserve_order = True
+        store = ray.cluster_resources().get("object_store_memory", 0.0)
+        context.execution_options.resource_limits = ExecutionResources.for_limits(
+            object_store_memory=limits.store_share * store
+        )
+        context.enable_progress_bars = False
+        context.print_on_execution_start = False
+        context.target_max_block_size = 1  # byte: a block is passed on as soon as it has a row, which is a whole chunk
+        follow(context, progress)
+        here = ray.get_runtime_context().get_node_id()
+        return ray.data.read_datasource(
+            Windows(),
+            override_num_blocks=len(tasks),
+            num_cpus=limits.cpus,
+            ray_remote_args={
+                "scheduling_strategy": NodeAffinitySchedulingStrategy(here, soft=True, _spill_on_unavailable=True)
+            },
+        )
+
+
+def read_blocks(reader: Any, window: Window) -> Iterator[pa.Table]:
+    """Run a reading task.
+
+    Args:
+        reader: WindowReader, or Ray's reference to one.
+        window: Window to read.
+
+    Yields:
+        One block for every chunk of the window.
+    """
+    _yield_cores()
+    reader = reader if isinstance(reader, WindowReader) else _fetched(reader)
+    return (chunk.to_block() for chunk in reader.chunks(window))
+
+
+@cache
+def _yield_cores() -> None:
+    """Give this process a lower priority, once."""
+    if hasattr(os, "nice"):
+        os.nice(NICE)
+
+
+@lru_cache(4)
+def _fetched(reference: Any) -> WindowReader:
+    """Fetch a reader once per process: with a hundred thousand shards that takes a second."""
+    import ray
+
+    found: WindowReader = ray.get(reference)
+    return found
+
+
+class _Shared:
+    """The actor of this process and how many streams use it."""
+
+    def __init__(self) -> None:
+        self._lock, self._users = threading.Lock(), 0
+        self._actor: Any = None
+
+    def join(self) -> Any:
+        """Return the actor, started where there is none."""
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        with self._lock:
+            if self._actor is None:
+                here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)
+                made = ray.remote(num_cpus=0, max_concurrency=64, scheduling_strategy=here)(Executor)
+                self._actor = made.remote()
+            self._users += 1
+            return self._actor
+
+    def leave(self, actor: Any, lost: bool = False) -> None:
+        """Give the actor back. The last user ends its process, and with it the reading tasks that it owns."""
+        import ray
+
+        with self._lock:
+            if actor is not self._actor:  # another user has found it lost
+                return
+            self._users -= 1
+            if lost or not self._users:
+                ray.kill(actor)
+                self._actor, self._users = None, 0
+
+
+_shared = _Shared()
+
+
+def ray_chunks(reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[Chunk]:
+    """Read a plan through Ray Data.
+
+    Args:
+        reader: Reader of the stream.
+        plan: Windows to read.
+        limits: Resources that the plan may use.
+
+    Yields:
+        Chunks in the order of the plan.
+
+    Raises:
+        ReaderLost: If the actor or blocks that it owned are gone. The rest of the plan can be read again.
+    """
+    import ray
+
+    actor, lost = _shared.join(), False
+    try:
+        stream = actor.blocks.options(num_returns="streaming", _generator_backpressure_num_objects=1)
+        for item in stream.remote(reader, plan, limits):
+            yield Chunk.from_block(ray.get(*ray.get(item)))
+    except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OwnerDiedError) as error:
+        lost = True
+        raise ReaderLost(str(error)) from error
+    finally:
+        _shared.leave(actor, lost)

@@ -1,0 +1,104 @@
+"""Reading through Ray Data: how far it runs ahead, what it costs while it waits, and what happens when it dies."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+import pytest
+import ray.cloudpickle
+import torch
+
+from data import executor
+from data.order import Window
+from data.shard_hashes import Shard
+from data.shards import RawSample, ShardSet
+from data.stream import Reader
+from data.streams.text import TextStream
+from data.window import WindowReader
+from tests.small import write_text
+
+
+class CountedText(TextStream):
+    """A text stream that writes a byte to a file for every row that it reads."""
+
+    count: str
+
+    def row(self, sample: RawSample, rng: np.random.Generator) -> dict[str, Any]:
+        with open(self.count, "ab") as file:
+            file.write(b".")
+        return super().row(sample, rng)
+
+
+ray.cloudpickle.register_pickle_by_value(sys.modules[__name__])  # workers cannot import this file
+
+
+def lengths(texts: list[str]) -> dict[str, torch.Tensor]:
+    return {"input_ids": torch.tensor([[len(text)] for text in texts])}
+
+
+def make(config: TextStream, **more: Any) -> Reader:
+    settings: dict[str, Any] = {"seed": 5, "rank": 0, "world_size": 1, "start": 0, "batches": 400, **more}
+    return Reader(config, "x", config.open(), tokenize=lengths, **settings)
+
+
+def actor_process() -> psutil.Process:
+    pid = ray.get(executor._shared._actor.__ray_call__.remote(lambda _: os.getpid()))
+    return psutil.Process(pid)
+
+
+def steady_size(path: Path) -> int:
+    """Size of a file once it has not grown for two seconds."""
+    size, since = -1, time.monotonic()
+    while time.monotonic() - since < 2:
+        if path.exists() and path.stat().st_size != size:
+            size, since = path.stat().st_size, time.monotonic()
+        time.sleep(0.1)
+    return size
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_readers_that_are_ahead_stop_and_cost_next_to_nothing(tmp_path: Path) -> None:
+    shards = write_text(tmp_path, (300, 300))
+    config = CountedText(shards=shards, batch_size=10, window=20, read_ahead=3, count=str(tmp_path / "count"))
+    reader = make(config)  # 4,000 samples: 200 windows
+    next(reader)
+    read = steady_size(tmp_path / "count")
+    # The read-ahead, the window that the trainer is at, and one each in the hands of the actor and of the reader's thread.
+    assert 20 * 3 <= read <= 20 * (3 + 3)
+    process = actor_process()
+    before = sum(process.cpu_times()[:2])
+    time.sleep(5)
+    assert sum(process.cpu_times()[:2]) - before < 5 * 0.05  # Ray's own threads of any process included
+    for _ in range(20):
+        next(reader)
+    assert steady_size(tmp_path / "count") - read >= 20 * 8  # it reads again when windows are taken
+    reader.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_a_reading_actor_that_is_killed_is_replaced(tmp_path: Path) -> None:
+    config = TextStream(shards=write_text(tmp_path, (50, 30)), batch_size=8, window=16)
+    through_ray, inline = make(config, batches=60), make(config, batches=60, inline=True)
+    for step in range(60):
+        if step in (3, 30):
+            actor_process().send_signal(signal.SIGKILL)
+        one, other = next(through_ray), next(inline)
+        assert one.keys == other.keys and through_ray.position == inline.position
+    through_ray.close()
+    inline.close()
+
+
+def test_a_task_takes_its_own_shards_only() -> None:
+    names = [f"/data/{number}.tar" for number in range(1000)]
+    shards = ShardSet(tuple(Shard(name, 10, 100, None, ("txt",)) for name in names), first=9_000)
+    reader = WindowReader(shards, TextStream(shards="/data"), "x", 0, 8, 0)
+    alone, window = reader.alone(Window(2, 3, 40, ((7, 0, 4), (3, 2, 10)), 9, 1))
+    assert [shard.url for shard in alone.shards.shards] == [names[3], names[7]]
+    assert window == Window(2, 3, 40, ((1, 0, 4), (0, 2, 10)), 9, 1)

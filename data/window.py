@@ -122,7 +122,7 @@ class WindowReader(NamedTuple):
     """Ordinal where the first batch begins."""
 
     def alone(self, window: Window) -> tuple[WindowReader, Window]:
-        """Return this reader with the shards of one window only, and the window with their new numbers: what a task needs."""
+        """Return a reader that has the shards of this window only, and the window with their new numbers, for a task."""
         used = sorted({shard for shard, _, _ in window.ranges})
         shards = replace(self.shards, shards=tuple(self.shards.shards[shard] for shard in used), first=None, parts=())
         ranges = tuple((used.index(shard), first, stop) for shard, first, stop in window.ranges)

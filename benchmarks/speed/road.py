@@ -2,9 +2,9 @@
 
     python -m benchmarks.speed.road [--methods simcse visualcse] [--steps 300] [--rounds 3] [--workers 1 2]
 
-Every side is a command that trains the demo's small encoder on the offline shards; the sides take turns. Speed is the mean over
-the lines of the log after the first `WARM` steps. A plan is at least `LENGTH` times as long as
-what may be read ahead, which the window is chosen for, so readers that merely work ahead cannot hide what they cost.
+Every side is a command that trains the demo's small encoder on the offline shards; the sides alternate. Speed is the mean
+over the lines of the log after the first `WARM` steps. The window is chosen so that a plan is at least `LENGTH` times as
+long as the read-ahead: what reading costs shows only once the readers have caught up with their bound.
 
 In the training worker a callback adds up the processor time of all Python threads but the training loop. They need the
 interpreter lock for at most that time, so its share of the clock is an upper bound of the share of the lock.
@@ -37,13 +37,13 @@ LENGTH = 10
 READ_AHEAD = 4
 """Windows that two cores read ahead."""
 RECIPES = {
-    "visualcse": ("pipelines/visualcse.py", {"text": 64, "image": 64}),
-    "audiocse": ("pipelines/audiocse.py", {"text": 64, "audio": 64}),
-    "clip": ("pipelines/cyclip.py", {"pair": 64}),
+    "visualcse": ("pipelines/visualcse.py", {"text": 64, "image": 48}),
+    "audiocse": ("pipelines/audiocse.py", {"text": 64, "audio": 48}),
+    "cyclip": ("pipelines/cyclip.py", {"pairs": 64}),
     "simcse": ("pipelines/simcse.py", {"text": 64}),
 }
-"""Script and streams of every method's demo."""
-WANTED = {"visualcse": 0.9, "audiocse": 0.9, "clip": 0.9, "simcse": 0.95}
+"""Script of every method's demo, and the batch sizes of its streams."""
+WANTED = {"visualcse": 0.9, "audiocse": 0.9, "cyclip": 0.9, "simcse": 0.95}
 
 
 class Run(NamedTuple):
@@ -83,11 +83,17 @@ def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
         Path(os.environ[THREADS]).write_text(str(share))
 
 
-def run(script: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
+def options_of(method: str, steps: int) -> dict[str, int]:
+    """Return the windows with which a plan of so many steps is long enough."""
+    streams = RECIPES[method][1]
+    return {f"streams.{name}.window": max(size, steps * size // (LENGTH * READ_AHEAD)) for name, size in streams.items()}
+
+
+def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
     """Train a demo and measure it.
 
     Args:
-        script: Pipeline with a recipe `demo`.
+        method: Key of `RECIPES`.
         steps: Steps to train.
         workers: Workers of Ray Train; 0 for one process without Ray.
         options: Further settings.
@@ -104,7 +110,12 @@ def run(script: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
             "evaluation.every": 10 * steps,
             **options,
         }
-        command = [sys.executable, script, "demo", *(str(part) for n, v in settings.items() for part in (f"--{n}", v))]
+        command = [
+            sys.executable,
+            RECIPES[method][0],
+            "demo",
+            *(str(part) for n, v in settings.items() for part in (f"--{n}", v)),
+        ]
         command += ["--evaluation.watch", "--evaluation.final"]
         env = {**os.environ, THREADS: f"{place}/threads", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
         with Path(place, "log").open("w+") as log:
@@ -122,13 +133,11 @@ def main(
 ) -> None:
     """Print a row per method and number of workers."""
     for name in methods:
-        script, streams = RECIPES[name]
-        samples = min(steps * size for size in streams.values())
-        options = {f"streams.{stream}.window": max(64, samples // (LENGTH * READ_AHEAD)) for stream in streams}
+        options = options_of(name, steps)
         took: dict[int, list[Run]] = {number: [] for number in (0, *workers)}
         for turn in range(rounds):
             for number in list(took)[:: -1 if turn % 2 else 1]:
-                took[number].append(run(script, steps, number, options))
+                took[number].append(run(name, steps, number, options))
         speeds = {number: [one.speed for one in runs] for number, runs in took.items()}
         for number in workers:
             share = max(one.others for one in took[number])

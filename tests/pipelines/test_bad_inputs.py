@@ -23,7 +23,7 @@ from trainers.recipe import Recipe
         ({"export": {"whiten": True, "dimensions": 17}}, {}, "export.dimensions=17"),
         ({"run.workers": 8, "streams.text.batch_size": 64}, {}, "run.workers=8"),
         ({"run.workers": 1, "run.gpus_per_worker": 1}, {}, "run.gpus_per_worker=1"),
-        ({}, {"nodes": 2}, "run.storage=None"),
+        ({}, {"nodes": 2}, "run.storage=None is not reachable from several nodes; set it, or MULTICSE_STORAGE"),
     ],
 )
 def test_an_error_names_what_is_wrong(recipe: Recipe, changes: dict[str, Any], cluster: dict[str, int], named: str) -> None:

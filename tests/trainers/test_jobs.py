@@ -15,6 +15,7 @@ from trainers.engine.launch import resolve
 from trainers.engine.tracking_server import resolve_uri
 from trainers.jobs import kept, results_in
 from trainers.recipe import Recipe
+from trainers.tuning.sweep import Sweep
 
 
 @pytest.fixture
@@ -98,7 +99,12 @@ def test_a_recipe_of_a_job_is_run_again_in_a_clone(recipe: Recipe, job: Path) ->
 
 def test_a_sweep(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = list[Path]()
-    monkeypatch.setattr(sweep, "_run", lambda search, folder, resume: folders.append(folder) or 0)
+
+    def run(search: Sweep, folder: Path, resume: bool) -> int:
+        folders.append(folder)
+        return 0
+
+    monkeypatch.setattr(sweep, "_run", run)
     assert sweep.main(["simcse", "--recipe", "smoke", "--trials", "2"]) == 0
     assert sweep.main(["simcse", "--recipe", "smoke", "--trials", "2", "--output", "mine"]) == 0
     ours, named = folders

@@ -17,6 +17,7 @@ import tyro
 
 from data.errors import did_you_mean, quiet_end
 from pipelines.registry import FILES, Recipes, takes_files
+from trainers.jobs import kept, results_in
 from trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
@@ -199,7 +200,8 @@ def main(
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
     with _told(ValueError):
         given = sys.argv[1:]
-        if given[:1] == [MINE]:
+        mine_too = given[:1] == [MINE]
+        if mine_too:
             from pipelines import mine
 
             given = mine.arguments(recipes, given[1:])
@@ -208,10 +210,11 @@ def main(
     from trainers.engine.launch import fit
     from trainers.engine.step import NonFiniteLoss
 
-    with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
-        prepare(recipe)
-        summary = fit(before(recipe))
-    print(report(summary))
+    with results_in(kept(Path(recipe.run.output), recipe.run.storage), first=not mine_too):
+        with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
+            prepare(recipe)
+            summary = fit(before(recipe))
+        print(report(summary))
     return summary
 
 
@@ -228,7 +231,6 @@ def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
     from evaluation.tables import averages, before_after, layout
     from models.carried_code import carries_code
-    from trainers.engine.places import passing
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]
@@ -238,13 +240,9 @@ def report(summary: dict[str, Any]) -> str:
     lines = ["", layout(rows)] if len(rows) > 1 else []
     if "baseline" in columns:
         lines.append("baseline: the encoder of before, whitened on training text; no training")
-    # What a job leaves in Ray's copy of its folder, or in a pod, goes with it; the tracker has it as well.
     models = [f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"]
-    copy = f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)"
-    if passing(Path(summary["export"])):
-        models = [copy]
-    elif summary["tracking_uri"].startswith("http"):
-        models.append(copy)
+    if summary["tracking_uri"].startswith("http"):  # the folder may be a pod's, which is removed with it
+        models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)")
     chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
     lines += [
         *(["", f"warning: {UNIMPROVED[bool(chosen)]}"] if _unimproved(summary) else []),

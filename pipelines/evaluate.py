@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -23,6 +24,7 @@ from evaluation import registry, report, tables
 from evaluation.load import TARGET, fit_sentences, load_model, parse
 from evaluation.report import Measured
 from evaluation.task import EvaluationError, Task
+from trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -79,7 +81,8 @@ class Arguments:
     figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
     """Write figures (PNG and SVG) into this folder."""
     experiment: str | None = None
-    """Log metrics, report and figures to this MLflow experiment, at MLFLOW_TRACKING_URI or ./mlflow.db."""
+    """Log metrics, report and figures to this MLflow experiment, at MLFLOW_TRACKING_URI or ./mlflow.db (in a job:
+    ~/multicse/mlflow.db)."""
     device: str | None = None
     """Where it runs: cpu, cuda, cuda:1, ... Default: the GPU if there is one."""
     batch_size: int = 128
@@ -234,20 +237,31 @@ def main(argv: list[str] | None = None) -> int:
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
+    arguments = _outside_copies(arguments)
     _check_outputs(arguments)
     from trainers.engine.cluster import quiet
 
     quiet()
-    handle = _open_run(arguments)
-    try:
-        outcome = run(arguments)
-        print(outcome.table)
-        _write(arguments, outcome, handle)
-    except BaseException:
-        if handle is not None:
-            handle.finish("FAILED")
-        raise
+    writes = any((arguments.json, arguments.figures, arguments.experiment))
+    with results_in(results_folder()) if writes else contextlib.nullcontext():
+        handle = _open_run(arguments)
+        try:
+            outcome = run(arguments)
+            print(outcome.table)
+            _write(arguments, outcome, handle)
+        except BaseException:
+            if handle is not None:
+                handle.finish("FAILED")
+            raise
     return 0
+
+
+def _outside_copies(arguments: Arguments) -> Arguments:
+    """Return the arguments with files in Ray's copy of a job's folder moved to the folder that stays."""
+    file, figures = (place and kept(place) for place in (arguments.json, arguments.figures))
+    if file is not None and file != arguments.json:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    return replace(arguments, json=file, figures=figures)
 
 
 def _check_outputs(arguments: Arguments) -> None:

@@ -27,6 +27,7 @@ from data.shards import RawSample, ShardSet, read
 from data.streams import decode
 from models.config import EncoderConfig
 from pipelines.registry import FILES, Recipes, takes_files
+from trainers.jobs import announce, kept
 from trainers.recipe import Recipe, RecipeError
 
 FILE = "mine.json"
@@ -97,7 +98,8 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     """
     asked, rest = tyro.cli(Arguments, args=given, return_unknown_args=True)
     base, encoder = _base(recipes, asked)
-    output = asked.output or Path("runs") / base.paper / "mine"
+    output = kept(asked.output or Path("runs") / base.paper / "mine")
+    announce(output)
     choices = list(_choose(base, encoder, asked, output))
     recipe = base.changed({path: value for path, value, _ in choices})
     output.mkdir(parents=True, exist_ok=True)

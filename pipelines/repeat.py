@@ -20,6 +20,7 @@ from evaluation.task import EvaluationError
 from pipelines import registry
 from pipelines.cli import parse, prepare
 from trainers.engine.launch import fit, resolve
+from trainers.jobs import announce, kept
 from trainers.recipe import Recipe, RecipeError
 
 
@@ -65,7 +66,8 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     if (recipe.run.seed, recipe.run.output) != (plain.seed, plain.output):
         raise RecipeError("a repeat sets run.seed and run.output itself: give --seeds and --output")
     identity = resolve(recipe.replace("run.seed", 0)).identity()
-    folder = arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}"
+    folder = kept(arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}")
+    announce(folder)
     prepare(recipe)
     recipe = registry.started(module, recipe)
     summaries = [run_seed(recipe, seed, folder / f"seed-{seed}") for seed in seeds]

@@ -27,6 +27,7 @@ from pipelines.tables import runs
 from pipelines.tables.dry_run import DryRun, dry_run
 from pipelines.tables.render import Verdict, effects, judged, render, verdicts
 from pipelines.tables.table import Row, Table, Values
+from trainers import jobs
 from trainers.engine.cluster import quiet
 from trainers.recipe import RecipeError
 
@@ -133,10 +134,18 @@ def reproduce(arguments: Arguments) -> int:
         raise RecipeError(f"{paper} has no table {arguments.table!r}.{near} It has: {', '.join(tables)}")
     table = tables[arguments.table]
     rows = chosen(table, arguments.rows)
-    scale, module = scale_of(arguments), module_of(paper)
+    scale = scale_of(arguments)
     if arguments.dry_run:
         print("\n".join(row_line(paper, arguments.table, row, scale) for row in rows))
         return 0
+    with jobs.results_in(scale.out):
+        return _reproduce(arguments, table, scale, rows)
+
+
+def _reproduce(arguments: Arguments, table: Table, scale: runs.Scale, rows: Sequence[Row]) -> int:
+    assert arguments.paper is not None and arguments.table is not None
+    paper = name_of(arguments.paper)
+    module = module_of(paper)
     if lacks := runs.missing(table, module, scale, rows, maker):
         print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
         return 1
@@ -226,7 +235,7 @@ def scale_of(arguments: Arguments) -> runs.Scale:
     data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
     if mini and not data.is_dir():
         raise RecipeError(f"{data} is no folder: --scale mini takes one that holds sts, text_unlabeled, nli, ... by --data")
-    out = arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce")
+    out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
     return runs.Scale(out, data, mini, arguments.workers, arguments.encoder)
 
 

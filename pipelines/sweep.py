@@ -23,6 +23,7 @@ from evaluation.tables import before_after, layout
 from pipelines import registry
 from pipelines.cli import is_shown, parse, prepare
 from trainers.engine.tracking import RunHandle, find_runs, open_run
+from trainers.jobs import kept, results_in
 from trainers.recipe import Recipe, RecipeError
 from trainers.tuning.trials import Trial, best_trial
 
@@ -88,19 +89,24 @@ def main(argv: list[str] | None = None) -> int:
 def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
-    from trainers.engine.cluster import opening, quiet, start_ray
-    from trainers.engine.lease import held
-    from trainers.engine.preflight import check_kept
-    from trainers.tuning import sweep as engine
+    from trainers.engine.cluster import quiet
 
     search = make_sweep(arguments, rest)
-    folder = (arguments.output or Path("runs") / search.name).resolve()
+    folder = kept(arguments.output or Path("runs") / search.name, search.first.run.storage).resolve()
     if not search.first.run.verbose:
         quiet()
-    check_kept(search.first, folder)
+    with results_in(folder):
+        return _run(search, folder, arguments.resume)
+
+
+def _run(search: Sweep, folder: Path, resume: bool) -> int:
+    from trainers.engine.cluster import opening, start_ray
+    from trainers.engine.lease import held
+    from trainers.tuning import sweep as engine
+
     engine.check_sweep(search)
     goes_on = engine.exists(search, folder)
-    if arguments.resume and not goes_on:
+    if resume and not goes_on:
         place = engine.storage_of(search, folder)
         raise RecipeError(f"--resume: there is no sweep of these settings in {place}; leave --resume out to begin it")
     if goes_on and (folder / "summary.json").exists():

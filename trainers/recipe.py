@@ -17,6 +17,7 @@ from data.streams.kinds import AnyStream
 from models.config import AnyEncoder, Settings
 from models.config import EncoderConfig as EncoderConfig
 from models.config import WordEncoderConfig as WordEncoderConfig
+from trainers.jobs import without_copies
 from trainers.method import MethodConfig, turn_name
 from trainers.registry import method_config
 
@@ -136,7 +137,7 @@ class RunConfig(Settings):
     """How a run is carried out."""
 
     output: str = "runs"
-    """Folder of checkpoints, journal and export."""
+    """Folder of checkpoints, journal and export. In a job that is sent its folder, relative paths start at ~/multicse."""
     resume: Literal["auto", "never", "must"] = "auto"
     """An unfinished run of this recipe in the output goes on where it was; never: it begins anew; must: it is an error
     when there is none."""
@@ -183,13 +184,15 @@ class RunConfig(Settings):
     threads: int | None = Field(None, gt=0)
     """Torch threads of a CPU worker; none: the machine's cores shared among its workers."""
     storage: str | None = None
-    """Where checkpoints go, any pyarrow URL (s3://…); none: the output folder. Needed with several nodes."""
+    """Where checkpoints go, any pyarrow URL (s3://…); none: MULTICSE_STORAGE, else the output folder. Needed with several
+    nodes. A folder also replaces ~/multicse of jobs."""
     max_failures: int = 0
     """Restarts from the last checkpoint after a worker is lost."""
     step_timeout: float = Field(1800, gt=0)
     """Seconds that a worker waits for one thing, as a batch of a stream, before it ends; a tenth of it: a warning."""
     tracking_uri: str | None = None
-    """Where MLflow keeps the run; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder."""
+    """Where MLflow keeps the run; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder, in a job
+    that is sent its folder in ~/multicse."""
     experiment: str | None = None
     """Experiment of MLflow that the run is in; none: the recipe's paper."""
     register_as: str | None = None
@@ -244,7 +247,7 @@ class Recipe(Settings):
     def from_json(cls, text: str) -> Self:
         """The recipe that `to_json` wrote. Raises RecipeError for unknown fields and wrong values."""
         try:
-            return cls.model_validate_json(text)
+            return cls.model_validate_json(without_copies(text))
         except ValidationError as error:
             raise RecipeError(_readable(error)) from None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -20,12 +19,14 @@ SHORT = "--run.max_steps 2"
 STAND_INS = {
     "make demo": f"python pipelines/visualcse.py smoke {SHORT}",  # without what it installs
     "make test": "true",
+    "visualcse.py bert-base": "visualcse.py smoke",
     "google-bert/bert-base-uncased": "models/small-bert-en",
     "--data SentEval/data/downstream --tasks sts transfer": "--tasks lee",
     "--trials 16": f"--trials 1 {SHORT}",
     "photos/\n": f"photos/ {SHORT}\n",
     "--run.output ": f"{SHORT} --run.output ",
     "ray job": f"{RAY} job",
+    "-- python pipelines/visualcse.py\n": f"-- python pipelines/visualcse.py smoke {SHORT}\n",
 }
 """What is run for what a reader has and a test has not, or not the time for."""
 
@@ -33,8 +34,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 
 def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run starts Ray by itself; a token that it left in the home would close the cluster that follows. A job whose model
-    would go with Ray's copy of the folder is refused."""
+    """A run starts Ray by itself; a token that it left in the home would close the cluster that follows."""
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
     for room in ROOMS:
@@ -58,22 +58,15 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
             command = f"{command}\n".replace(what, instead).strip()
         return subprocess.run(["bash", "-c", command], cwd=clone, env=head.env_for_jobs, capture_output=True, text=True)
 
-    said = ""
     try:
         for command in commands((ROOT / "README.md").read_text()):
             if command == "ray start --head":
                 assert not (home / ".ray" / "auth_token").exists()
                 head.start()
                 continue
-            if command.startswith("ray job"):
-                lost = run(f"{command.partition(' --run.output')[0]} smoke")
-                said = lost.stdout + lost.stderr
-                assert lost.returncode == 1 and "--run.output " in said and "--run.tracking_uri " in said, said[-3000:]
             done = run(command)
-            said = done.stdout
-            assert done.returncode == 0, f"{command}\n{said[-3000:]}{done.stderr[-3000:]}"
+            assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     finally:
         head.kill()
-    assert re.search(rf"^model +{clone}/runs/job/export ", said, re.MULTILINE)
-    assert f"mlflow ui --backend-store-uri sqlite:///{clone}/mlflow.db" in said and (clone / "mlflow.db").exists()
+    assert (home / "multicse" / "runs" / "visualcse" / "smoke" / "export" / "model.safetensors").exists()
     assert (clone / "runs" / "visualcse" / "mine" / "export" / "model.safetensors").exists()

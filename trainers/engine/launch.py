@@ -29,7 +29,7 @@ from trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from trainers.engine.loop import Engine
 from trainers.engine.mirrors import Mirrors
 from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
-from trainers.engine.preflight import check, check_kept, describe_shards_of
+from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
 from trainers.engine.progress import Board, ProgressLine
 from trainers.engine.stop import Interrupted, Stop
@@ -37,6 +37,7 @@ from trainers.engine.store import OTHER, CheckpointError, Store
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle
 from trainers.engine.tracking_server import brief
+from trainers.jobs import STORAGE, in_copy, kept, results_folder
 from trainers.recipe import ExportConfig, Recipe
 
 log = logging.getLogger(__name__)
@@ -72,11 +73,19 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def resolve(recipe: Recipe) -> Recipe:
-    """Paths made absolute (workers run in other folders), tracking URI and storage filled in from the environment."""
+    """Return the recipe with absolute paths (workers run in other folders) and tracking URI and storage filled in.
+
+    They come from the environment if the recipe does not set them. In a job that runs in Ray's copy of its folder, results
+    are moved out of the copy (`trainers.jobs`).
+    """
     run = recipe.run
-    uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{Path('mlflow.db').resolve()}"
-    recipe = recipe.replace("run.tracking_uri", uri).replace("run.output", str(Path(run.output).resolve()))
-    recipe = recipe.replace("run.storage", run.storage or os.environ.get("MULTICSE_STORAGE") or None)
+    storage = run.storage or os.environ.get(STORAGE) or None
+    if storage and "://" not in storage and in_copy():
+        storage = str(results_folder(storage))
+    database = kept(Path("mlflow.db"), storage).resolve()
+    uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
+    output = kept(Path(run.output), storage).resolve()
+    recipe = recipe.changed({"run.tracking_uri": uri, "run.output": str(output), "run.storage": storage})
     for path, value in recipe.flat().items():
         if path.endswith((".path", ".vectors", "evaluation.data")) and value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
@@ -120,7 +129,6 @@ def fit(recipe: Recipe) -> dict[str, Any]:
     if not recipe.run.verbose:
         quiet()
     recipe = resolve(recipe)
-    check_kept(recipe, Path(recipe.run.output))
     output = Output(recipe)
     if (summary := output.finished()) is not None:
         return summary

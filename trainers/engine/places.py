@@ -5,14 +5,6 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-RAY_COPIES = "working_dir_files"
-"""Ray's name for the folder of the copies in which jobs with a working directory run. They go when the jobs have gone."""
-
-
-def passing(place: Path) -> bool:
-    """Whether a place is within the copy in which a job of a Ray cluster runs, where its user does not find it."""
-    return RAY_COPIES in place.absolute().parts
-
 
 def refuse_unwritable(setting: str, folder: Path) -> None:
     """Raise ValueError, which begins with `setting`, where a folder or the nearest one above that is there is a file, or

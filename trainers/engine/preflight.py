@@ -21,7 +21,7 @@ from evaluation.task import EvaluationError
 from trainers.engine.callbacks import find
 from trainers.engine.hub import check_hub
 from trainers.engine.mirrors import check_mirrors
-from trainers.engine.places import passing, refuse_unwritable
+from trainers.engine.places import refuse_unwritable
 from trainers.engine.tracking_server import resolve_uri
 from trainers.recipe import ExportConfig, Recipe, RecipeError
 
@@ -56,23 +56,6 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
         _check_resources(recipe, cpus, gpus or 0)
     if nodes > 1:
         _check_reachable(recipe)
-
-
-def check_kept(recipe: Recipe, output: Path) -> None:
-    """Raise RecipeError for a job that would leave its model or its tracking in Ray's copy of its folder.
-
-    recipe: resolved. output: the folder of the run, or of the sweep.
-    """
-    uri, lost = recipe.run.tracking_uri or "", list[str]()
-    if passing(output) and not recipe.run.storage:
-        lost.append("--run.output /FOLDER/NAME (of a sweep: --output), or MULTICSE_STORAGE=URL for several machines")
-    if uri.startswith("sqlite:") and passing(Path(uri.partition(":///")[2])):
-        lost.append("--run.tracking_uri sqlite:////FOLDER/mlflow.db, or MLFLOW_TRACKING_URI=http://… for several machines")
-    if lost:
-        raise RecipeError(
-            f"this job runs in Ray's copy of its folder, {Path.cwd()}, which goes with the job: nobody would find there "
-            f"what it makes. Give {'; and '.join(lost)} (the variables by --runtime-env-json, see docs/cluster.md)"
-        )
 
 
 def check_settings(recipe: Recipe) -> None:
@@ -251,12 +234,15 @@ def _check_reachable(recipe: Recipe) -> None:
         )
     if run.storage is None or not urlparse(run.storage).scheme:
         raise RecipeError(
-            f"run.storage={run.storage!r} is not reachable from several nodes; give a URL such as s3://bucket/runs"
+            f"run.storage={run.storage!r} is not reachable from several nodes; set it, or MULTICSE_STORAGE in the job's "
+            "environment (docs/cluster.md), to a URL that all nodes reach: s3://bucket/runs, or for a shared folder "
+            "file:///FOLDER"
         )
     tracking = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "sqlite:///mlflow.db")
     if tracking.startswith(("sqlite:", "file:")) or not urlparse(tracking).scheme:
         raise RecipeError(
-            f"run.tracking_uri={tracking!r} is a file of one node; start an MLflow server and give its http:// URI"
+            f"run.tracking_uri={tracking!r} is a file of one node; start an MLflow server and set run.tracking_uri, or "
+            "MLFLOW_TRACKING_URI in the job's environment (docs/cluster.md), to its http:// URI"
         )
 
 

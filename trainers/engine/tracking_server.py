@@ -14,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 from filelock import FileLock
 
 from trainers.engine.places import refuse_unwritable
+from trainers.jobs import kept
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
 SECRET = re.compile(r"(passw|pwd|secret|token)\w*=", re.IGNORECASE)
@@ -48,7 +49,7 @@ def resolve_uri(uri: str | None = None) -> str:
     file = uri.partition(":///")[2]
     if not file or file.startswith(":memory:"):
         raise TrackingError(f"run.tracking_uri={uri!r} names no file; write sqlite:///FILE, for example sqlite:///mlflow.db")
-    path = Path(file).expanduser().resolve()
+    path = kept(Path(file).expanduser()).resolve()
     refuse_unwritable(f"run.tracking_uri={uri!r}", path.parent)
     path.parent.mkdir(parents=True, exist_ok=True)
     return f"sqlite:///{path}"

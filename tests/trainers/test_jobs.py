@@ -1,0 +1,136 @@
+"""Where the results of a job go that runs in Ray's copy of the folder that it was sent."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipelines import evaluate, mine, reproduce, simcse, sweep
+from pipelines.cli import parse
+from trainers.engine.launch import resolve
+from trainers.engine.tracking_server import resolve_uri
+from trainers.jobs import kept, results_in
+from trainers.recipe import Recipe
+from trainers.tuning.sweep import Sweep
+
+
+@pytest.fixture
+def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder like the one that a job with ``--working-dir`` starts in, and an empty home."""
+    copy = tmp_path / "session" / "runtime_resources" / "working_dir_files" / "_ray_pkg_0123456789abcdef"
+    copy.mkdir(parents=True)
+    monkeypatch.chdir(copy)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for name in ("MLFLOW_TRACKING_URI", "MULTICSE_STORAGE"):
+        monkeypatch.delenv(name, raising=False)
+    return copy
+
+
+@pytest.mark.parametrize(
+    ("environment", "changes", "output", "database", "storage"),
+    [
+        ({}, {}, "home/multicse/runs/demo", "home/multicse/mlflow.db", None),
+        ({}, {"run.output": "/data/run"}, "/data/run", "home/multicse/mlflow.db", None),
+        ({"MULTICSE_STORAGE": "/data"}, {}, "/data/runs/demo", "/data/mlflow.db", "/data"),
+        ({"MULTICSE_STORAGE": "~/kept"}, {}, "home/kept/runs/demo", "home/kept/mlflow.db", "home/kept"),
+        ({"MULTICSE_STORAGE": "file:///data"}, {}, "/data/runs/demo", "/data/mlflow.db", "file:///data"),
+        ({"MULTICSE_STORAGE": "/data"}, {"run.storage": "/other"}, "/other/runs/demo", "/other/mlflow.db", "/other"),
+        ({"MULTICSE_STORAGE": "s3://b"}, {}, "home/multicse/runs/demo", "home/multicse/mlflow.db", "s3://b"),
+    ],
+)
+def test_a_run_leaves_nothing_in_the_copy(
+    recipe: Recipe,
+    job: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    environment: dict[str, str],
+    changes: dict[str, Any],
+    output: str,
+    database: str,
+    storage: str | None,
+) -> None:
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    run = resolve(recipe.changed({"run.output": "runs/demo", "run.tracking_uri": None, **changes})).run
+    assert (run.output, run.tracking_uri) == (str(tmp_path / output), f"sqlite:///{tmp_path / database}")
+    assert run.storage == (storage if storage is None or "://" in storage else str(tmp_path / storage))
+
+
+def test_other_places_stay(recipe: Recipe, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = {"run.output": str(tmp_path / "run"), "run.tracking_uri": "http://host:5000"}
+    run = resolve(recipe.changed(given)).run
+    assert {"run.output": run.output, "run.tracking_uri": run.tracking_uri} == given
+    monkeypatch.chdir(tmp_path)
+    assert kept(Path("runs/demo")) == Path("runs/demo"), "this is no job's folder"
+
+
+def test_the_first_and_last_lines_name_the_folder(
+    job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with results_in(tmp_path / "run"):
+        print("body")
+    first, body, last = capsys.readouterr().out.splitlines()
+    assert (
+        body == "body" and str(tmp_path / "run") in first and "MULTICSE_STORAGE" in first and str(tmp_path / "run") in last
+    )
+    monkeypatch.chdir(tmp_path)
+    with results_in(tmp_path / "run"):
+        print("body")
+    assert capsys.readouterr().out == "body\n", "a run of a user's own folder says where its model is anyway"
+
+
+def test_a_recipe_of_a_job_is_run_again_in_a_clone(recipe: Recipe, job: Path) -> None:
+    """Once its copy is gone, shards and the encoder are those of the current folder."""
+    tasks = ("retrieval:runs/offline/emoji-val?k=5",)
+    (job / "models").mkdir()
+    of_job = recipe.changed({"streams.text.shards": "runs/offline/text", "evaluation.final": tasks})
+    written = resolve(of_job.replace("encoder.path", "models")).to_json()
+    assert json.loads(written)["streams"]["text"]["shards"] == f"{job}/runs/offline/text"
+    assert Recipe.from_json(written).to_json() == written, "the copy is there"
+    shutil.rmtree(job)
+    again = Recipe.from_json(written)
+    assert (again.streams["text"].shards, again.evaluation.final) == ("runs/offline/text", tasks)
+    assert again.flat()["encoder.path"] == "models" and again.identity() == Recipe.from_json(written).identity()
+
+
+def test_a_sweep(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folders = list[Path]()
+
+    def run(search: Sweep, folder: Path, resume: bool) -> int:
+        folders.append(folder)
+        return 0
+
+    monkeypatch.setattr(sweep, "_run", run)
+    assert sweep.main(["simcse", "--recipe", "smoke", "--trials", "2"]) == 0
+    assert sweep.main(["simcse", "--recipe", "smoke", "--trials", "2", "--output", "mine"]) == 0
+    ours, named = folders
+    assert ours.parent == tmp_path / "home/multicse/runs" and ours.name.startswith("sweep-simcse-smoke-")
+    assert named == tmp_path / "home/multicse/mine"
+
+
+def test_mine(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (job / "sentences.txt").write_text("".join(f"Sentence {number} of a book.\n" for number in range(300)))
+    recipe = parse(simcse.RECIPES, "", mine.arguments(simcse.RECIPES, ["--text", "sentences.txt"]))
+    folder = tmp_path / "home/multicse/runs/simcse/mine"
+    assert recipe.run.output == str(folder) and (folder / "mine.json").exists()
+    assert recipe.streams["text"].shards.startswith(f"{folder}/data/")
+    assert str(folder) in capsys.readouterr().out.splitlines()[0]
+
+
+def test_evaluations(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = parse(simcse.RECIPES, "", ["smoke"]).flat()["encoder.path"]
+    assert evaluate.main(["--model", encoder, "--tasks", "lee", "--json", "out/scores.json", "--device", "cpu"]) == 0
+    home = tmp_path / "home/multicse"
+    assert "lee" in json.loads((home / "out/scores.json").read_text())["results"]
+    lines = capsys.readouterr().out.splitlines()
+    assert str(home) in lines[0] and str(home) in lines[-1]
+    assert resolve_uri() == f"sqlite:///{home}/mlflow.db", "of --experiment"
+
+
+def test_tables(job: Path, tmp_path: Path) -> None:
+    scale = reproduce.scale_of(reproduce.Arguments("sgbert", "T1"))
+    assert scale.out == tmp_path / "home/multicse/runs/reproduce"

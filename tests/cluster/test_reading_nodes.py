@@ -27,12 +27,13 @@ def reader(inline):
     where = {"seed": 5, "rank": 0, "world_size": 1, "start": 0}
     return Reader(config, "x", config.open(), tokenize=tokenize, batches=90, inline=inline, **where)
 
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})  # where the trainer is, without CPUs to read
+quick = {f"health_check_{name}": value for name, value in (("period_ms", 500), ("timeout_ms", 1000), ("failure_threshold", 3))}
+cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": quick})  # reading needs another node
 node = cluster.add_node(num_cpus=2)
 ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
 one, other = reader(inline=False), reader(inline=True)
 for step in range(90):
-    if step in (20, 50):
+    if step == 30:
         cluster.remove_node(node, allow_graceful=False)
         node = cluster.add_node(num_cpus=2)
     assert next(one).keys == next(other).keys, step

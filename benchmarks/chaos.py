@@ -52,6 +52,7 @@ ATTEMPTS = 4
 
 VICTIMS = {
     "worker": "TrainWorker",
+    "reading actor": "ray::Executor",
     "raylet": "raylet/raylet",
     "control store": "gcs_server",
 }

@@ -2,7 +2,7 @@
 
 Left to itself the loop starts tasks until half of the object store is full, and it turns without a pause while finished
 blocks wait to be taken. The classes here plug into Ray's execution callbacks and backpressure policies; what they read of
-the executor (`_output_node`, `_shutdown`) is private to Ray, so tests/data/test_pacing.py fails when an upgrade moves it.
+the executor (`_output_node`, `_shutdown`) is private to Ray, so tests/data/test_executor.py fails when an upgrade moves it.
 """
 
 from __future__ import annotations

@@ -27,8 +27,9 @@ def reader(inline):
     where = {"seed": 5, "rank": 0, "world_size": 1, "start": 0}
     return Reader(config, "x", config.open(), tokenize=tokenize, batches=90, inline=inline, **where)
 
-quick = {f"health_check_{name}": value for name, value in (("period_ms", 500), ("timeout_ms", 1000), ("failure_threshold", 3))}
-cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "_system_config": quick})  # reading needs another node
+quick = {"health_check_period_ms": 500, "health_check_timeout_ms": 1000, "health_check_failure_threshold": 3}
+head = {"num_cpus": 0, "_system_config": quick}  # without CPUs, so reading needs another node
+cluster = Cluster(initialize_head=True, head_node_args=head)
 node = cluster.add_node(num_cpus=2)
 ray.init(address=cluster.address, logging_level="ERROR", log_to_driver=False)
 one, other = reader(inline=False), reader(inline=True)

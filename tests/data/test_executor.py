@@ -26,13 +26,15 @@ from tests.small import write_text
 
 
 class CountedText(TextStream):
-    """A text stream that writes a byte to a file for every row that it reads."""
+    """A text stream that appends its process to a file for every row that it reads, in `seconds`."""
 
     count: str
+    seconds: float = 0.0
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> dict[str, Any]:
-        with open(self.count, "ab") as file:
-            file.write(b".")
+        with open(self.count, "a") as file:
+            file.write(f"{os.getpid():9}\n")
+        time.sleep(self.seconds)
         return super().row(sample, rng)
 
 
@@ -53,14 +55,14 @@ def actor_process() -> psutil.Process:
     return psutil.Process(pid)
 
 
-def steady_size(path: Path) -> int:
-    """Size of a file once it has not grown for two seconds."""
+def steady_count(path: Path) -> int:
+    """Lines of a file once it has not grown for two seconds."""
     size, since = -1, time.monotonic()
     while time.monotonic() - since < 2:
         if path.exists() and path.stat().st_size != size:
             size, since = path.stat().st_size, time.monotonic()
         time.sleep(0.1)
-    return size
+    return size // 10
 
 
 @pytest.mark.usefixtures("local_ray")
@@ -69,7 +71,7 @@ def test_readers_that_are_ahead_stop_and_cost_next_to_nothing(tmp_path: Path) ->
     config = CountedText(shards=shards, batch_size=10, window=20, read_ahead=3, count=str(tmp_path / "count"))
     reader = make(config)  # 4,000 samples: 200 windows
     next(reader)
-    read = steady_size(tmp_path / "count")
+    read = steady_count(tmp_path / "count")
     # The read-ahead, the window that the trainer is at, and one each in the hands of the actor and of the reader's thread.
     assert 20 * 3 <= read <= 20 * (3 + 3)
     process = actor_process()
@@ -78,8 +80,19 @@ def test_readers_that_are_ahead_stop_and_cost_next_to_nothing(tmp_path: Path) ->
     assert sum(process.cpu_times()[:2]) - before < 5 * 0.05  # Ray's own threads of any process included
     for _ in range(20):
         next(reader)
-    assert steady_size(tmp_path / "count") - read >= 20 * 8  # it reads again when windows are taken
+    assert steady_count(tmp_path / "count") - read >= 20 * 8  # it reads again when windows are taken
     reader.close()
+
+
+@pytest.mark.usefixtures("local_ray")
+def test_more_tasks_read_while_the_trainer_waits(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    config = CountedText(shards=write_text(tmp_path, (300,)), batch_size=10, window=20, count=str(count), seconds=0.02)
+    reader, end = make(config), time.monotonic() + 60
+    while len(set(count.read_text().split()) if count.exists() else ()) < 2 and time.monotonic() < end:
+        next(reader)
+    reader.close()
+    assert time.monotonic() < end, "one process read everything, though training waited for it"
 
 
 @pytest.mark.usefixtures("local_ray")

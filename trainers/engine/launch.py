@@ -62,7 +62,7 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     try:
         if rank:
             return Engine(recipe, host, None).run()
-        journal, show = output / JOURNAL, board.put.remote
+        journal, show = output / JOURNAL, board.put
         with (
             held(output, name=WRITER, wait=OUTLIVES),
             Tracker(journal, settings["uri"], settings["run_id"], show=show, also=recipe.run.also) as tracker,
@@ -226,7 +226,7 @@ def _in_workers(
             "place": place,
             "uri": handle.uri,
             "run_id": handle.run_id,
-            "board": board.actor,
+            "board": board,
         },
         scaling_config=ScalingConfig(
             num_workers=run.workers,
@@ -243,12 +243,12 @@ def _in_workers(
         ),
     )
     try:
-        result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
+        with board.shown():
+            result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
         return result
     except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
         raise _worker_error(error) from error
     finally:
-        board.close()
         shutil.rmtree(output / RAY, ignore_errors=True)
 
 
@@ -269,7 +269,7 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
     while not outcome.done():
         wait([outcome], timeout=0.2)
         if stop.asked is not None and not told:
-            board.actor.stop.remote()
+            board.stop()
             told = True
     return outcome.result()
 

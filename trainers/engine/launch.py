@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data import upload
+from data.executor import started
 from data.shard_urls import absolute
 from evaluation import registry as tasks
 from models.sentence_encoder import CardText
@@ -48,6 +49,12 @@ class LostWorker(ValueError):
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run the loop of one rank, while the actor that reads for it starts."""
+    with started():
+        return _train_rank(settings)
+
+
+def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
     for name, source in settings["methods"].items():
         registry.load_source(name, source)
     from ray.train import get_context

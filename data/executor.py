@@ -7,6 +7,7 @@ and ends with the last of them.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,8 @@ class Executor:
     """Actor that runs reading plans with Ray Data, each in a thread of its own."""
 
     def __init__(self) -> None:
+        import data.pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
+
         self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
 
     def blocks(self, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
@@ -168,6 +171,16 @@ class _Shared:
 
 
 _shared = _Shared()
+
+
+@contextlib.contextmanager
+def started() -> Iterator[None]:
+    """Keep the actor of this process during the body: it starts while the process prepares what reading does not need."""
+    actor = _shared.join()
+    try:
+        yield
+    finally:
+        _shared.leave(actor)
 
 
 def ray_chunks(reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[Chunk]:

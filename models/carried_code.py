@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import filecmp
+import importlib
 import json
 import shutil
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from sentence_transformers import SentenceTransformer
-
-from data.streams import preprocess
-from models import dual_module, resnet, word_module
+if TYPE_CHECKING:  # seconds, which training does not need before an export
+    from sentence_transformers import SentenceTransformer
 
 
 class ExportError(ValueError):
@@ -21,30 +20,33 @@ class ExportError(ValueError):
 class Carried(NamedTuple):
     """What a folder with code is made of."""
 
-    module: Any
-    """Class of its one sentence-transformers module."""
-    files: dict[str, str]
+    module: str
+    """Module and name of the class of its one sentence-transformers module."""
+    files: dict[str, Path]
     """Files of the folder that hold code, and where each is copied from; the first holds the class."""
 
 
+ROOT = Path(__file__).resolve().parents[1]
 DUAL, WORDS = "multicse_dual.DualEncoder", "multicse_words.WordModule"
 """What modules.json says of such folders."""
 CARRIED = {
     DUAL: Carried(
-        dual_module.DualEncoder,
+        "models.dual_module:DualEncoder",
         {
-            "multicse_dual.py": str(dual_module.__file__),
-            "resnet.py": str(resnet.__file__),
-            "preprocess.py": str(preprocess.__file__),
+            "multicse_dual.py": ROOT / "models" / "dual_module.py",
+            "resnet.py": ROOT / "models" / "resnet.py",
+            "preprocess.py": ROOT / "data" / "streams" / "preprocess.py",
         },
     ),
-    WORDS: Carried(word_module.WordModule, {"multicse_words.py": str(word_module.__file__)}),
+    WORDS: Carried("models.word_module:WordModule", {"multicse_words.py": ROOT / "models" / "word_module.py"}),
 }
 
 
 def save_with_code(module: Any, folder: Path, kind: str) -> None:
     """Write a folder of one module that ``SentenceTransformer(folder, trust_remote_code=True)`` loads; `kind` is of
     `CARRIED`."""
+    from sentence_transformers import SentenceTransformer
+
     SentenceTransformer(modules=[module], device="cpu", similarity_fn_name="cosine").save(
         str(folder), create_model_card=False
     )
@@ -76,9 +78,12 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
 
     No code of the folder is run: of one that brings its own, this project's copy is taken, whatever the folder's says.
     """
+    from sentence_transformers import SentenceTransformer
+
     kind = next(iter(_kinds(folder)), None)
     if kind in CARRIED:
-        module = CARRIED[kind].module.load(str(folder), local_files_only=True)
+        place, _, name = CARRIED[kind].module.partition(":")
+        module = getattr(importlib.import_module(place), name).load(str(folder), local_files_only=True)
         return SentenceTransformer(modules=[module], device=device)
     return SentenceTransformer(str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True})
 
@@ -86,6 +91,8 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
 def load_by_its_code(folder: Path) -> SentenceTransformer:
     """The model of an export as its users load it, on the CPU: with the folder's own code, which `carries_code` has
     compared. Raises ExportError for other code."""
+    from sentence_transformers import SentenceTransformer
+
     return SentenceTransformer(str(folder), device="cpu", trust_remote_code=carries_code(folder))
 
 

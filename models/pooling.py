@@ -28,17 +28,33 @@ AVERAGED: dict[Pooling, tuple[int, int]] = {"avg_top2": (-2, -1), "avg_first_las
 
 
 def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Pooling) -> Tensor:
-    """Token states (B, L, d), or those of all layers, to one vector per row (B, d), by sentence-transformers' Pooling.
+    """Pool token states as sentence-transformers' Pooling does, operation by operation; importing that takes seconds.
 
-    mask (B, L) is 1 where a token counts, on whichever side the padding is.
+    Args:
+        tokens: States of the last layer, (B, L, d).
+        layers: States of all layers, each (B, L, d), for poolings that average two of them.
+        mask: 1 where a token counts, (B, L), on whichever side the padding is.
+        pooling: Name of the pooling.
+
+    Returns:
+        One vector per row, (B, d).
     """
-    from sentence_transformers.sentence_transformer import modules as st
-
     if pooling in AVERAGED:
         first, last = AVERAGED[pooling]
         tokens = (layers[first] + layers[last]) / 2
-    features = {"token_embeddings": tokens, "attention_mask": mask}
-    return st.Pooling(tokens.shape[-1], MODES[pooling])(features)["sentence_embedding"]
+    mode, weights = MODES[pooling], mask.unsqueeze(-1).to(tokens.dtype)
+    if mode == "max":
+        return tokens.masked_fill(weights == 0, float("-inf")).max(dim=1).values
+    if mode == "mean":
+        exact = torch.float32 if tokens.dtype in (torch.float16, torch.bfloat16) else tokens.dtype
+        total, count = (tokens * weights).sum(dim=1, dtype=exact), weights.sum(dim=1, dtype=exact)
+        return (total / count.clamp(min=1e-9)).to(tokens.dtype)
+    counted = mask.int()
+    if mode == "cls":
+        place = counted.argmax(dim=1)
+    else:
+        place, tokens = mask.shape[1] - 1 - counted.flip(1).argmax(dim=1), tokens * weights
+    return tokens.gather(1, place[:, None, None].expand(-1, 1, tokens.shape[-1])).squeeze(1)
 
 
 def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:

@@ -181,24 +181,26 @@ def read_modules(folder: Path) -> Saved:
     saved = Saved(folder)
     if not (folder / "modules.json").is_file():
         return saved
-    from sentence_transformers.sentence_transformer import modules as st
-
     averaged: Pooling | None = None
     for entry in json.loads((folder / "modules.json").read_text()):
         kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
         if kind == "Transformer":
-            saved = saved._replace(folder=place, limit=st.Transformer.load_config(str(place)).get("max_seq_length"))
+            written: list[dict[str, Any]] = [json.loads(file.read_text()) for file in place.glob("sentence_*_config.json")]
+            saved = saved._replace(folder=place, limit=written[0].get("max_seq_length") if written else None)
         elif kind == "WeightedLayerPooling":
-            layers = st.WeightedLayerPooling.load(str(place)).layer_weights.nonzero().flatten().tolist()
+            layers = _modules().WeightedLayerPooling.load(str(place)).layer_weights.nonzero().flatten().tolist()
             averaged = "avg_first_last" if layers[0] == 0 else "avg_top2"
         elif kind == "Pooling":
-            saved = saved._replace(pooling=averaged or _pooling(st.Pooling.load(str(place)).pooling_mode, folder))
+            mode = json.loads((place / "config.json").read_text()).get("pooling_mode")
+            if not isinstance(mode, str):  # written by an older version
+                mode = _modules().Pooling.load(str(place)).pooling_mode
+            saved = saved._replace(pooling=averaged or _pooling(mode, folder))
         elif kind == "Dense" and entry["name"].startswith(PROJECTION):
             saved = saved._replace(projected=True)
         elif kind == "Dense" and entry["name"] == WHITENING:
             continue  # what is behind it is for whoever uses the vectors, not for a further training
         elif kind == "Dense" and saved.head is None:
-            dense = st.Dense.load(str(place))
+            dense = _modules().Dense.load(str(place))
             head = Head(dense.in_features, dense.out_features, dense.activation_function)
             head.linear.load_state_dict(dense.linear.state_dict())
             saved = saved._replace(head=head, pooling="cls" if saved.pooling == "cls_before_pooler" else saved.pooling)
@@ -210,6 +212,13 @@ def read_modules(folder: Path) -> Saved:
                 "WeightedLayerPooling, one Dense, Normalize"
             )
     return saved
+
+
+def _modules() -> Any:
+    """Import sentence-transformers' modules, which takes seconds: only folders that need them wait for it."""
+    from sentence_transformers.sentence_transformer import modules
+
+    return modules
 
 
 def _pooling(mode: Any, folder: Path) -> Pooling:

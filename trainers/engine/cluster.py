@@ -40,6 +40,14 @@ ONE_MACHINE = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # With the 15 of Ray's a worker has next to nothing of a core beside eight busy processes.
     "RAY_worker_niceness": "0",
+    # Metrics and statistics that nothing reads here, and the actor that collects some of them.
+    "RAY_enable_metrics_collection": "0",
+    "RAY_event_stats": "0",
+    "RAY_TRAIN_METRICS_ENABLED": "0",
+    "RAY_DATA_USAGE_DISABLED": "1",
+    "REPORTER_UPDATE_INTERVAL_MS": "60000",
+    # Processes in advance would stay idle: all that Train starts have variables of their own.
+    "RAY_prestart_worker_first_driver": "0",
 }
 """More of Ray's settings where it is started here."""
 
@@ -73,7 +81,8 @@ def start_ray(recipe: Recipe) -> None:
     ray.init(
         address="local" if here else None,
         runtime_env=code,
-        include_dashboard=None,
+        # Eight processes, which only --run.verbose gives the address of.
+        include_dashboard=False if here and not verbose else None,
         log_to_driver=verbose,
         logging_level=logging.INFO if verbose else logging.ERROR,
     )

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from trainers.engine.progress import Board
 from trainers.engine.store import Fill, Store, remove, step_of
 
 
@@ -19,6 +20,8 @@ class Host(Protocol):
 
     rank: int
     world_size: int
+    local_size: int
+    """Workers on this machine."""
     device: torch.device
     inline: bool
 
@@ -76,7 +79,7 @@ class LocalHost:
     stop: whether somebody asked to stop.
     """
 
-    rank, world_size, inline = 0, 1, True
+    rank, world_size, local_size, inline = 0, 1, 1, True
 
     def __init__(self, store: Store, stop: Callable[[], bool] = lambda: False) -> None:
         self.device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
@@ -96,16 +99,17 @@ class LocalHost:
 
 
 class RayHost:
-    """The loop inside a Ray Train worker. Rank 0 asks `board`, an actor, every second whether to stop."""
+    """The loop inside a Ray Train worker. Rank 0 looks every second whether `board` asks it to stop."""
 
     inline = False
 
-    def __init__(self, store: Store, board: Any) -> None:
+    def __init__(self, store: Store, board: Board) -> None:
         import ray.train
         import ray.train.torch
 
         context = ray.train.get_context()
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
+        self.local_size = context.get_local_world_size()
         self.device: torch.device = ray.train.torch.get_device()
         self.store, self._stop = store, threading.Event()
         # Of their own, since to ask a GPU would be to wait for it after every step.
@@ -115,12 +119,12 @@ class RayHost:
             store.tidy()
             threading.Thread(target=self._listen, args=(board,), daemon=True, name="listen").start()
 
-    def _listen(self, board: Any) -> None:
+    def _listen(self, board: Board) -> None:
         import ray
 
-        with contextlib.suppress(ray.exceptions.RayError):  # the driver has gone
+        with contextlib.suppress(ray.exceptions.RayError):  # the cluster is gone
             while not self._stop.wait(1.0):
-                if ray.get(board.stopping.remote()):
+                if board.stopping():
                     self._stop.set()
 
     @contextlib.contextmanager

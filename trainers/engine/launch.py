@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from data import upload
+from data.executor import started
 from data.shard_urls import absolute
 from evaluation import registry as tasks
 from models.sentence_encoder import CardText
@@ -48,6 +49,12 @@ class LostWorker(ValueError):
 
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
+    """Run the loop of one rank, while the actor that reads for it starts."""
+    with started():
+        return _train_rank(settings)
+
+
+def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
     for name, source in settings["methods"].items():
         registry.load_source(name, source)
     from ray.train import get_context
@@ -62,7 +69,7 @@ def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     try:
         if rank:
             return Engine(recipe, host, None).run()
-        journal, show = output / JOURNAL, board.put.remote
+        journal, show = output / JOURNAL, board.put
         with (
             held(output, name=WRITER, wait=OUTLIVES),
             Tracker(journal, settings["uri"], settings["run_id"], show=show, also=recipe.run.also) as tracker,
@@ -226,7 +233,7 @@ def _in_workers(
             "place": place,
             "uri": handle.uri,
             "run_id": handle.run_id,
-            "board": board.actor,
+            "board": board,
         },
         scaling_config=ScalingConfig(
             num_workers=run.workers,
@@ -243,12 +250,12 @@ def _in_workers(
         ),
     )
     try:
-        result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
+        with board.shown():
+            result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
         return result
     except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
         raise _worker_error(error) from error
     finally:
-        board.close()
         shutil.rmtree(output / RAY, ignore_errors=True)
 
 
@@ -269,7 +276,7 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
     while not outcome.done():
         wait([outcome], timeout=0.2)
         if stop.asked is not None and not told:
-            board.actor.stop.remote()
+            board.stop()
             told = True
     return outcome.result()
 

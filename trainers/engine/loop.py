@@ -47,7 +47,7 @@ class Engine:
         self.recipe, self.host, self.log = recipe, host, log
         if host.device.type == "cpu":
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            torch.set_num_threads(run.threads or max(1, cores // max(1, run.workers)))
+            torch.set_num_threads(run.threads or max(1, cores // host.local_size))
             keep_freed_memory()
         method = checkpoint.build_method(recipe)
         if run.sharded:  # which moves layer by layer
@@ -99,10 +99,8 @@ class Engine:
                 self._load(folder)
                 if self.log:
                     self.log.resume(folder)
-        readers = self._readers()  # which start while the start is evaluated
+        readers = self._readers()
         try:
-            if self.step == 0:
-                self._evaluate_untrained()
             with Watchdog(readers, self.host.rank, self.recipe.run.step_timeout) as watchdog:
                 self._loop(readers, watchdog)
         finally:  # a trial that a sweep stops leaves its process to the next one
@@ -110,7 +108,15 @@ class Engine:
                 reader.close()
         return self._finish()
 
-    def _evaluate_untrained(self) -> None:
+    def _evaluate_untrained(self, weights: dict[str, Tensor]) -> None:
+        """Evaluate the run's first weights as step 0; the weights and the step of now are restored.
+
+        It runs after the first step, which does not have to wait for it. A training step takes no random numbers that an
+        evaluation could have moved on.
+        """
+        step, trained = self.step, checkpoint.weights_of(self.chosen)
+        checkpoint.set_weights(self.chosen, weights)
+        self.step = 0
         start = encode_once(self.final, self.encoder)
         self.before = evaluate(self.final, start)
         self._log_scores("untrained", self.before)
@@ -119,11 +125,14 @@ class Engine:
         self._evaluate()
         if not self.recipe.evaluation.choose_untrained:
             self.best_score, self.best = -math.inf, None
+        checkpoint.set_weights(self.chosen, trained)
+        self.step = step
 
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         began = time.perf_counter() - self.seconds
         window = self.window = Window(readers)
         window.restore(self.carried)
+        untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
         while not self.done:
             with watchdog.step(self.step):
                 self.method.progress = self.step / self.steps
@@ -138,6 +147,11 @@ class Engine:
                     self._report(window, readers)
                     window = self.window = Window(readers)
                 self.done, stopping = last, self.host.stopping()
+            if untrained is not None:
+                start = time.perf_counter()
+                self._evaluate_untrained(untrained)
+                untrained, took = None, time.perf_counter() - start
+                began, window.began = began + took, window.began + took
             evaluated = self.step % self.recipe.evaluation.every == 0 or last
             if evaluated:
                 start = time.perf_counter()

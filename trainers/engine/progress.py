@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from typing import Any
+from uuid import uuid4
 
 EVERY = 15.0
 """Seconds between two lines where there is no terminal."""
+LOOK = 0.5
+"""Seconds between two lines of a worker, and between two looks of the driver."""
 
 
 def duration(seconds: float) -> str:
@@ -58,56 +64,69 @@ class ProgressLine:
 
 
 class Board:
-    """A tiny actor with the latest line, which workers on any node write, and a thread of the driver that shows it.
+    """The latest line of a run and the request to stop it, as two keys of Ray's control service; picklable.
 
-    Workers ask it whether to stop.
+    Workers write and read them on any node. No process has to start for this, as it would for an actor.
     """
 
     def __init__(self) -> None:
+        self.name = f"multicse-{uuid4().hex}"
+        self._put = 0.0
+
+    def put(self, line: dict[str, Any]) -> None:
+        """Write a line, unless one was written less than `LOOK` seconds ago; the last line of a run always."""
         import ray
+        from ray.experimental.internal_kv import _internal_kv_put
 
-        class Latest:
-            def __init__(self) -> None:
-                self.line: dict[str, Any] | None = None
-                self.asked = False
+        if line["step"] == line["steps"] or time.monotonic() - self._put >= LOOK:
+            self._put = time.monotonic()
+            with contextlib.suppress(ray.exceptions.RayError):  # training does not depend on the line
+                _internal_kv_put("line", json.dumps(line), namespace=self.name)
 
-            def put(self, line: dict[str, Any]) -> None:
-                self.line = line
+    def get(self) -> dict[str, Any] | None:
+        """Return the latest line, or None before the first one."""
+        from ray.experimental.internal_kv import _internal_kv_get
 
-            def get(self) -> dict[str, Any] | None:
-                return self.line
+        found = _internal_kv_get("line", namespace=self.name)
+        return json.loads(found) if found else None
 
-            def stop(self) -> None:
-                self.asked = True
+    def stop(self) -> None:
+        """Ask the workers to stop."""
+        from ray.experimental.internal_kv import _internal_kv_put
 
-            def stopping(self) -> bool:
-                return self.asked
+        _internal_kv_put("stop", b"1", namespace=self.name)
 
-        self.actor: Any = ray.remote(num_cpus=0)(Latest).remote()
-        self._line, self._done = ProgressLine(), threading.Event()
-        self._thread = threading.Thread(target=self._watch, daemon=True)
-        self._thread.start()
+    def stopping(self) -> bool:
+        """Return whether `stop` was called, in whichever process."""
+        from ray.experimental.internal_kv import _internal_kv_exists
 
-    def _watch(self) -> None:
-        import ray
+        return bool(_internal_kv_exists("stop", namespace=self.name))
 
-        shown = None
-        while True:
-            last = self._done.wait(0.5)
+    @contextlib.contextmanager
+    def shown(self) -> Iterator[None]:
+        """Show the lines in this process during the body, and remove the keys after it."""
+        from ray.experimental.internal_kv import _internal_kv_del
+
+        done = threading.Event()
+        thread = threading.Thread(target=self._watch, args=(done,), daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            done.set()
+            thread.join(timeout=3)
+            with contextlib.suppress(Exception):  # the cluster is gone; the run's own error is the one to raise
+                for key in ("line", "stop"):
+                    _internal_kv_del(key, namespace=self.name)
+
+    def _watch(self, done: threading.Event) -> None:
+        line, shown, last = ProgressLine(), None, False
+        while not last:
+            last = done.wait(LOOK)
             try:
-                line = ray.get(self.actor.get.remote(), timeout=10)
-            except Exception:  # the cluster is going away; the run's own error tells why
+                found = self.get()
+            except Exception:  # as above
                 return
-            if line is not None and line != shown:
-                self._line.show(line)
-                shown = line
-            if last:
-                return
-
-    def close(self) -> None:
-        """Show the last line and stop."""
-        import ray
-
-        self._done.set()
-        self._thread.join(timeout=3)
-        ray.kill(self.actor)
+            if found is not None and found != shown:
+                line.show(found)
+                shown = found

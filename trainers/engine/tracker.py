@@ -60,7 +60,6 @@ class Tracker:
         self._mirroring = threading.Thread(target=self._mirror, daemon=True, name="tracker-mirror") if also else None
         if self.path.exists() and (self._journal.header() or {}).get("run_id") != run_id:
             self._journal.set_aside()
-        import_mlflow()  # here, not in a thread while other threads import
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Metrics of a step. A metric that is logged again for a step, or for an earlier one, is not sent again.
@@ -130,7 +129,12 @@ class Tracker:
         self.close(*(3.0, 3.0) if kind else ())  # who stops a run does not wait for others
 
     def _open(self) -> FileIO:
-        """The journal; the threads start with it."""
+        """Open the journal and start the threads.
+
+        MLflow is imported first, in this thread, since other threads import too. That is as late as possible: the first step
+        does not wait for it.
+        """
+        import_mlflow()
         self._journal.create(self.run_id, self.uri)
         self._began = (self._journal.header() or {})["began"]
         self._file = FileIO(self.path, "ab")  # closed by `close`

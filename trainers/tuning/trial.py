@@ -311,7 +311,7 @@ class Budget:
 class TrialHost:
     """Where the loop of a trial runs: in this process, with checkpoints that are Tune's."""
 
-    rank, world_size, inline = 0, 1, True
+    rank, world_size, local_size, inline = 0, 1, 1, True
 
     def __init__(self, budget: Budget, recipe: Recipe, run_id: str) -> None:
         self.budget, self.seed, self.run_id = budget, recipe.run.seed, run_id

@@ -121,14 +121,17 @@ def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Pa
 
 
 def test_the_progress_line_has_the_development_score(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of the newest evaluation; without a task that chooses, of the first that is watched, and the last one is kept."""
+    """The first task's score in the newest evaluation, from the second line on: the first comes before any evaluation.
+
+    Without a task that chooses, it is the first task that is watched, and the last weights are kept.
+    """
     lines: list[dict[str, Any]] = []
     memory = Memory()
     monkeypatch.setattr(memory, "progress", lines.append)
     watched = recipe.replace("evaluation.select", None).replace("evaluation.watch", ("lee-dev",))
     summary = engine(watched, memory).run()
     scores = {step: values["eval/lee-dev/spearman"] for step, values in memory.values.items() if step % 3 == 0}
-    assert [line["eval/lee-dev/spearman"] for line in lines] == [scores[0]] * 3 + [scores[3]] * 3
+    assert [line.get("eval/lee-dev/spearman") for line in lines] == [None] + [scores[0]] * 2 + [scores[3]] * 3
     assert f"  lee-dev {scores[3]:.2f}  " in render(lines[-1])
     assert (summary["best_step"], summary["best_score"]) == (6, None)
 

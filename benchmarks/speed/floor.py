@@ -1,0 +1,90 @@
+"""From command to first step, against the smallest run that trains the small encoder, in one process and through Ray Train.
+
+    python -m benchmarks.speed.floor [--rounds 3]
+
+The smallest run imports torch, transformers and MLflow, loads the encoder and makes one step on sentences of its own. It has
+no settings, data, evaluation or log, and leaves Ray at its defaults. Ours is the first step of SimCSE's demo with an empty
+MLflow database. The sides take turns, each in a new process.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENCODER = ROOT / "models" / "small-bert-en"
+OURS = ("pipelines/simcse.py", "demo", "--run.max_steps", "3", "--run.log_every", "1")
+WANTED = {"through_ray": ("through Ray", 1.3), "step": ("in process", 1.5)}
+"""The smallest run's function, its name in the table, and how many times as long ours may take."""
+
+
+def step(mark: str) -> None:
+    """Load the encoder, make one step of SimCSE on 64 sentences, and write the time into the file `mark`."""
+    import mlflow  # noqa: F401
+    import torch
+    from torch.nn.functional import cosine_similarity, cross_entropy
+    from transformers import AutoModel, AutoTokenizer
+
+    tokenizer, model = AutoTokenizer.from_pretrained(ENCODER), AutoModel.from_pretrained(ENCODER).train()
+    optimizer = torch.optim.AdamW(model.parameters())
+    texts = [f"Sentence {number} of a batch, about as long as those of an encyclopedia are." for number in range(64)]
+    tokens = tokenizer(texts, padding=True, return_tensors="pt")
+    first, second = (model(**tokens).last_hidden_state.mean(1) for _ in range(2))
+    cross_entropy(cosine_similarity(first[:, None], second, dim=-1) / 0.05, torch.arange(64)).backward()
+    optimizer.step()
+    Path(mark).write_text(str(time.time()))
+
+
+def through_ray(mark: str) -> None:
+    """Do the same in a worker of Ray Train."""
+    import ray
+    from ray.train import RunConfig, ScalingConfig
+    from ray.train.torch import TorchTrainer
+
+    ray.init(address="local", log_to_driver=False)
+    run = RunConfig(storage_path=str(Path(mark).parent))
+    TorchTrainer(lambda: step(mark), scaling_config=ScalingConfig(num_workers=1), run_config=run).fit()
+
+
+def smallest(name: str) -> float:
+    """Return the seconds from the command to the first step of one of the two functions above."""
+    with tempfile.TemporaryDirectory() as place:
+        mark = Path(place) / "mark"
+        code = f"from benchmarks.speed.floor import {name}; {name}({str(mark)!r})"
+        env = {**os.environ, "PYTHONPATH": str(ROOT)}
+        began = time.time()
+        subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=env, capture_output=True)
+        return float(mark.read_text()) - began
+
+
+def main(rounds: int = 3) -> None:
+    """Print a row per way to run."""
+    from benchmarks.speed.start import run
+    from benchmarks.timer import Target, note, ratios
+
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    here = ("--run.workers", "0")
+    run(*OURS, *here)  # makes the offline shards, and the system has read the libraries once
+    took: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in WANTED}
+    for _ in range(rounds):
+        for name, (ours, least) in took.items():
+            ours.append(run(*OURS, *(here if name == "step" else ())).first)
+            least.append(smallest(name))
+    for name, (where, most) in WANTED.items():
+        ours, least = took[name]
+        what = f"first step {where}: ours / the smallest run"
+        Target(area="start", what=what, at_most=most, measured=ratios(ours, least)).report()
+        seconds = [statistics.median(side) for side in (ours, least)]
+        note("start", f"First step {where}: ours {seconds[0]:.1f} s, the smallest run {seconds[1]:.1f} s.")
+
+
+if __name__ == "__main__":
+    import tyro
+
+    tyro.cli(main, description=__doc__)

@@ -1,4 +1,4 @@
-"""Servers that several tests of this folder use. They are started for one file and killed after it."""
+"""Servers that several tests of this folder use, started once per test process."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from tests.cluster.servers import BUCKET, MLflowServer, S3Server
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """An S3-compatible store on loopback with the bucket `BUCKET`."""
     server = S3Server(tmp_path_factory.mktemp("s3"))
@@ -20,7 +20,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         server.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[MLflowServer]:
     """An MLflow server whose artifacts go through it into the store: clients need no access to the store."""
     server = MLflowServer(tmp_path_factory.mktemp("mlflow"), artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)

@@ -1,4 +1,4 @@
-"""The commands of the pages in docs/, one after the other, by an installed wheel in a folder with a reader's files.
+"""Run the commands of the pages in docs/, one after the other, with an installed wheel in a folder with a reader's files.
 
 Training is cut to two steps of the smoke recipe, since what is asked here is that a command does what its page needs of it;
 `tests/test_docs_commands.py` reads every one as it stands. The README's are run by `test_readme.py`, from a clone.

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 LAZY = (
     "matplotlib.pyplot",
     "mlflow.store.tracking.sqlalchemy_store",
@@ -42,7 +41,8 @@ server.connect({address!r})
 socket.send_fds(server, [b"-"], [0, 1, 2])
 server.sendall(json.dumps([words, os.getcwd(), dict(os.environ)]).encode())
 server.shutdown(socket.SHUT_WR)
-sys.exit(int(server.recv(9) or 1))
+code = server.recv(9)
+sys.exit(int(code) if code else open({log!r}).read())
 """
 PROGRAMS = {
     "multicse": "[{root!r} + '/bin/multicse', *sys.argv[1:]]",
@@ -62,19 +62,19 @@ class Warm:
 
     def __init__(self, root: Path, package: str, env: Mapping[str, str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="warm-"))  # short: socket names end at 107 characters
-        self.bin, self.log, address = self.folder / "bin", self.folder / "log", str(self.folder / "socket")
+        self.bin, log, address = self.folder / "bin", str(self.folder / "log"), str(self.folder / "socket")
         self.bin.mkdir()
         for name, words in PROGRAMS.items():
-            text = CLIENT.format(python=sys.executable, address=address, words=words.format(root=str(root)))
-            (self.bin / name).write_text(text)
+            words = words.format(root=str(root))
+            (self.bin / name).write_text(CLIENT.format(python=sys.executable, address=address, log=log, words=words))
             (self.bin / name).chmod(0o755)
-        with socket.socket(socket.AF_UNIX) as listening, open(self.log, "wb") as log:
+        with socket.socket(socket.AF_UNIX) as listening, open(log, "wb") as output:
             listening.bind(address)
             listening.listen()
             number = listening.fileno()
             command = [sys.executable, __file__, str(number), str(root), package]
             self.process = subprocess.Popen(
-                command, env=env, stdout=log, stderr=log, start_new_session=True, pass_fds=[number]
+                command, env=env, stdout=output, stderr=output, start_new_session=True, pass_fds=[number]
             )
 
     def stop(self) -> None:
@@ -89,7 +89,7 @@ def load(root: Path, package: str) -> None:
     """Import all modules of the project, and those that they import later."""
     sys.path[0] = str(root)
     top = root / package.replace(".", "/")
-    for file in (file for room in ROOMS for file in sorted((top / room).rglob("*.py"))):
+    for file in sorted(top.glob("*/**/*.py")):
         name = str(file.relative_to(top).with_suffix("")).replace("/", ".").removesuffix(".__init__")
         importlib.import_module(package + name)
     importlib.import_module(f"{package}trainers.engine.tracking_server").import_mlflow()

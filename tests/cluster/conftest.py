@@ -1,4 +1,4 @@
-"""Servers that several tests of this folder use, started once per test process."""
+"""Servers that several tests of this folder use. Each is started once per test process."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.servers import BUCKET, MLflowServer, S3Server
+from tests.cluster.servers import BUCKET, MLflowServer, S3Server, plain_env
+from tests.cluster.warm import Warm
+from tests.conftest import ROOT
 
 
 @pytest.fixture(scope="session")
@@ -29,6 +31,14 @@ def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[str]:
+    """A program that runs the scripts of this clone in forks of one process, for drivers that no test kills."""
+    warm = Warm(ROOT, "", plain_env())
+    yield str(warm.bin / "python")
+    warm.stop()
 
 
 @pytest.fixture

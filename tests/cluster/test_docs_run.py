@@ -179,7 +179,7 @@ def short(command: str) -> str:
         command = f"{' '.join(words)} {SHORT}" + ("" if "--run.output" in command else " --run.overwrite True")
     elif name == "pack":
         command += " --overwrite"
-    return re.sub(r"python pipelines/(\w+)\.py", r"multicse \1", command)
+    return re.sub(" +", " ", re.sub(r"python pipelines/(\w+)\.py", r"multicse \1", command))
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
+ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 LAZY = (
     "matplotlib.pyplot",
     "mlflow.store.tracking.sqlalchemy_store",
@@ -89,7 +90,7 @@ def load(root: Path, package: str) -> None:
     """Import all modules of the project, and those that they import later."""
     sys.path[0] = str(root)
     top = root / package.replace(".", "/")
-    for file in sorted(top.glob("*/**/*.py")):
+    for file in (file for room in ROOMS for file in sorted((top / room).rglob("*.py"))):
         name = str(file.relative_to(top).with_suffix("")).replace("/", ".").removesuffix(".__init__")
         importlib.import_module(package + name)
     importlib.import_module(f"{package}trainers.engine.tracking_server").import_mlflow()

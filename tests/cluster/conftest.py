@@ -1,4 +1,4 @@
-"""Servers that several tests of this folder use. They are started for one file and killed after it."""
+"""Servers that several tests of this folder use. Each is started once per test process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.servers import BUCKET, MLflowServer, S3Server
+from tests.cluster.servers import BUCKET, MLflowServer, S3Server, plain_env
+from tests.cluster.warm import Warm
+from tests.conftest import ROOT
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
     """An S3-compatible store on loopback with the bucket `BUCKET`."""
     server = S3Server(tmp_path_factory.mktemp("s3"))
@@ -20,7 +22,7 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         server.kill()
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator[MLflowServer]:
     """An MLflow server whose artifacts go through it into the store: clients need no access to the store."""
     server = MLflowServer(tmp_path_factory.mktemp("mlflow"), artifacts=f"s3://{BUCKET}/artifacts", env=s3.env_for_clients)
@@ -29,6 +31,14 @@ def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator
         yield server
     finally:
         server.kill()
+
+
+@pytest.fixture(scope="session")
+def python() -> Iterator[str]:
+    """A program that runs the scripts of this clone in forks of one process, for drivers that no test kills."""
+    warm = Warm(ROOT, "", plain_env())
+    yield str(warm.bin / "python")
+    warm.stop()
 
 
 @pytest.fixture

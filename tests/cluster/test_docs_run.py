@@ -1,4 +1,4 @@
-"""The commands of the pages in docs/, one after the other, by an installed wheel in a folder with a reader's files.
+"""Run the commands of the pages in docs/, one after the other, with an installed wheel in a folder with a reader's files.
 
 Training is cut to two steps of the smoke recipe, since what is asked here is that a command does what its page needs of it;
 `tests/test_docs_commands.py` reads every one as it stands. The README's are run by `test_readme.py`, from a clone.
@@ -14,7 +14,7 @@ import re
 import subprocess
 import sys
 import tarfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +23,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from pipelines.registry import NAMES, load
+from tests.cluster.warm import Warm
 from tests.conftest import ROOT
 from tests.data.packing import png
 from tests.pipelines.miniatures import DOWNLOADS, put
@@ -178,17 +179,26 @@ def short(command: str) -> str:
         command = f"{' '.join(words)} {SHORT}" + ("" if "--run.output" in command else " --run.overwrite True")
     elif name == "pack":
         command += " --overwrite"
-    return re.sub(r"python pipelines/(\w+)\.py", r"multicse \1", command)
+    return re.sub(" +", " ", re.sub(r"python pipelines/(\w+)\.py", r"multicse \1", command))
+
+
+@pytest.fixture(scope="module")
+def env(place: Path, site: Path) -> Iterator[dict[str, str]]:
+    """The environment of a reader whose `multicse` is a fork of a process that has imported the installed wheel."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MULTICSE_", "MLFLOW_"))}
+    own |= {"PYTHONPATH": str(site), "HOME": str(place / "home")}
+    own["BERT"] = str(site / "multicse" / "models" / "small-bert-en")
+    warm = Warm(site, "multicse.", own)
+    yield own | {"PATH": f"{warm.bin}:{Path(sys.executable).parent}:{own['PATH']}"}
+    warm.stop()
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_every_command_of_a_page(page: str, place: Path, site: Path) -> None:
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MULTICSE_", "MLFLOW_"))}
-    env |= {"PYTHONPATH": str(site), "PATH": f"{site / 'bin'}:{Path(sys.executable).parent}:{env['PATH']}"}
-    env |= {"HOME": str(place / "home"), "BERT": str(site / "multicse" / "models" / "small-bert-en")}
+def test_every_command_of_a_page(page: str, place: Path, env: dict[str, str]) -> None:
     ran, wrong = ["set -e"], []
     written = commands(PAGES[page].read_text().replace("```sh\n", "```bash\n"))
-    for line in [*BEFORE.get(page, ()), *(short(command) for command in written if not any(map(command.count, SKIPPED)))]:
+    shortened = (short(command) for command in written if not any(map(command.count, SKIPPED)))
+    for line in dict.fromkeys([*BEFORE.get(page, ()), *shortened]):  # recipes of one paper are the same once they are short
         script = "\n".join([*(command for command in ran if command.startswith(("set", "export"))), line])
         done = subprocess.run(["bash", "-c", script], cwd=place, env=env, capture_output=True, text=True)
         ran.append(line)

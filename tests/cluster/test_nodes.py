@@ -7,7 +7,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -51,9 +50,11 @@ def training(nodes: Nodes) -> list[tuple[Any, psutil.Process]]:
     ]
 
 
-def drive(output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
-    """A driver on the cluster that RAY_ADDRESS names."""
-    command = [sys.executable, "pipelines/visualcse.py", "smoke", "--run.output", str(output), "--run.tracking-uri", uri]
+def drive(
+    python: str, output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None = None
+) -> subprocess.Popen[str]:
+    """Start a driver on the cluster that RAY_ADDRESS names."""
+    command = [python, "pipelines/visualcse.py", "smoke", "--run.output", str(output), "--run.tracking-uri", uri]
     return subprocess.Popen(
         [*command, *arguments],
         cwd=ROOT,
@@ -88,21 +89,23 @@ def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> Non
     raise AssertionError(f"no step {step}:\n{driver.communicate()[0][-3000:]}")
 
 
-def test_what_only_one_node_can_reach_is_refused(nodes: Nodes, tmp_path: Path) -> None:
-    driver = drive(tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db", "--run.storage", "/somewhere")
+def test_what_only_one_node_can_reach_is_refused(nodes: Nodes, python: str, tmp_path: Path) -> None:
+    driver = drive(python, tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db", "--run.storage", "/somewhere")
     text, _ = driver.communicate(timeout=600)
     assert driver.returncode == 1 and "run.storage='/somewhere'" in text, text[-3000:]
     assert not (tmp_path / "run").exists()
 
 
-def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
+def test_a_node_that_dies_is_replaced_by_another(
+    nodes: Nodes, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
+) -> None:
     """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
     import torch
 
     settings = ["--run.max-steps", "30", "--evaluation.every", "10", "--run.log-every", "1", "--run.threads", "1"]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
 
-    driver = drive(broken, tracking.uri, *settings, "--run.max-failures", "2")
+    driver = drive(python, broken, tracking.uri, *settings, "--run.max-failures", "2")
     try:
         wait_for_step(driver, broken, 15)
         dead = training(nodes)[0][0]
@@ -116,7 +119,7 @@ def test_a_node_that_dies_is_replaced_by_another(nodes: Nodes, s3: S3Server, tra
     assert driver.returncode == 0, text[-3000:]
     assert dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
 
-    undisturbed = drive(whole, tracking.uri, *settings, "--run.workers", "0")  # in one process, without Ray
+    undisturbed = drive(python, whole, tracking.uri, *settings, "--run.workers", "0")  # in one process, without Ray
     text, _ = undisturbed.communicate(timeout=1200)
     assert undisturbed.returncode == 0, text[-3000:]
 
@@ -177,7 +180,9 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
         one.kill()
 
 
-def test_a_cluster_that_begins_with_its_head_alone_grows(growing: RayHead, tracking: MLflowServer, tmp_path: Path) -> None:
+def test_a_cluster_that_begins_with_its_head_alone_grows(
+    growing: RayHead, tracking: MLflowServer, python: str, tmp_path: Path
+) -> None:
     """The run waits for the node that the autoscaler makes; what it may not have, or not all could reach, is refused."""
     env = {**growing.env, "RAY_ADDRESS": growing.address}
     for uri, settings, said in (
@@ -185,11 +190,11 @@ def test_a_cluster_that_begins_with_its_head_alone_grows(growing: RayHead, track
         (tracking.uri, ("--run.cpus-per-worker", "4"), "the cluster has 4: the run would wait for ever"),
         (tracking.uri, (f"--streams.text.shards=s3://{BUCKET}/shards/nothing",), f"s3://{BUCKET}/shards/nothing"),
     ):
-        driver = drive(tmp_path / "refused", uri, *settings, env=env)
+        driver = drive(python, tmp_path / "refused", uri, *settings, env=env)
         text, _ = driver.communicate(timeout=600)
         assert driver.returncode == 1 and said in text, text[-3000:]
     assert not (tmp_path / "refused").exists()
-    driver = drive(tmp_path / "run", tracking.uri, env=env)
+    driver = drive(python, tmp_path / "run", tracking.uri, env=env)
     try:
         text, _ = driver.communicate(timeout=1200)
     finally:
@@ -210,22 +215,24 @@ def head() -> Iterator[RayHead]:
         one.kill()
 
 
-def pack(s3: S3Server, folder: Path, *kinds: str) -> None:
+def pack(python: str, s3: S3Server, folder: Path, *kinds: str) -> None:
     """The offline shards into the store, with the command that a user has."""
     for kind, place in write_demo_shards(folder, kinds).items():
-        command = [sys.executable, "pipelines/pack.py", "upload", str(place), f"s3://{BUCKET}/shards/{kind}"]
+        command = [python, "pipelines/pack.py", "upload", str(place), f"s3://{BUCKET}/shards/{kind}"]
         done = subprocess.run(command, cwd=ROOT, env={**plain_env(), **s3.env_for_clients}, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         there = {Path(key).name: size for key, size in s3.objects(f"shards/{kind}/").items()}
         assert there == {file.name: file.stat().st_size for file in place.iterdir() if file.is_file()}
 
 
-def test_a_job_leaves_everything_in_the_store(head: RayHead, s3: S3Server, tracking: MLflowServer, tmp_path: Path) -> None:
+def test_a_job_leaves_everything_in_the_store(
+    head: RayHead, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
+) -> None:
     """`ray job submit` with nothing but URLs: the store holds all that a later run, or a user, needs."""
     import torch
     from mlflow import MlflowClient
 
-    pack(s3, tmp_path / "shards", "text", "image")
+    pack(python, s3, tmp_path / "shards", "text", "image")
     output = tmp_path / "run"
     variables = {"MULTICSE_STORAGE": f"s3://{BUCKET}/runs", "MLFLOW_TRACKING_URI": tracking.uri, **s3.env_for_clients}
     command = [RAY, "job", "submit", "--runtime-env-json", json.dumps({"env_vars": variables}), "--working-dir", "."]

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from tests.cluster.servers import RAY, RayHead
+from tests.cluster.warm import Warm
 from tests.conftest import ROOMS, ROOT
 from tests.test_docs_commands import commands
 
@@ -52,11 +53,13 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(home))
     head = RayHead()
     del head.env["RAY_AUTH_MODE"]
+    warm = Warm(clone, "", head.env)
+    env = head.env_for_jobs | {"PATH": f"{warm.bin}:{head.env['PATH']}"}
 
     def run(command: str) -> subprocess.CompletedProcess[str]:
         for what, instead in STAND_INS.items():
             command = f"{command}\n".replace(what, instead).strip()
-        return subprocess.run(["bash", "-c", command], cwd=clone, env=head.env_for_jobs, capture_output=True, text=True)
+        return subprocess.run(["bash", "-c", command], cwd=clone, env=env, capture_output=True, text=True)
 
     try:
         for command in commands((ROOT / "README.md").read_text()):
@@ -67,6 +70,7 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
             done = run(command)
             assert done.returncode == 0, f"{command}\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
     finally:
+        warm.stop()
         head.kill()
     assert (home / "multicse" / "runs" / "visualcse" / "smoke" / "export" / "model.safetensors").exists()
     assert (clone / "runs" / "visualcse" / "mine" / "export" / "model.safetensors").exists()

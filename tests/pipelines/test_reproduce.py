@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -16,11 +18,12 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
+from data.word_vectors import write_vectors
 from evaluation.tasks.lee import lee
 from pipelines import multicse, reproduce, sgbert, visualcse
 from pipelines.downloads import maker
 from pipelines.parts import SMALL_ENCODER
-from pipelines.tables import evidence, runs
+from pipelines.tables import evidence, gclsr_mini, runs
 from pipelines.tables.dry_run import dry_run
 from pipelines.tables.offline import Offline
 from pipelines.tables.render import judged, render, verdicts
@@ -161,9 +164,14 @@ def test_verdicts_of_claims() -> None:
 
 
 @pytest.fixture(scope="module")
-def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> runs.Scale:
-    """The small scale, its data packed once."""
-    return runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
+def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Scale]:
+    """Pack the data of the small scale once, without training word vectors, which takes minutes and shows nothing here."""
+
+    def one_word(sentences: list[str], folder: str, **settings: Any) -> Path:
+        return write_vectors(folder, ["a"], np.ones((1, 9)))
+
+    with mock.patch.object(gclsr_mini, "train_vectors", one_word):
+        yield runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
 
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)

@@ -1,0 +1,131 @@
+"""Run commands in forks of a process that has imported everything, which would take each of them seconds.
+
+`Warm` starts that process. The programs in its folder `bin` send it their words, environment and streams, and end with the
+exit code of the fork, so that a shell uses them like the programs that they replace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import json
+import os
+import runpy
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
+LAZY = (
+    "matplotlib.pyplot",
+    "mlflow.store.tracking.sqlalchemy_store",
+    "ray.data",
+    "ray.train.torch",
+    "ray.tune",
+    "sentence_transformers",
+)
+"""Modules that commands import where they use them."""
+CLIENT = """\
+#!{python} -IS
+import json, os, socket, sys
+words = {words}
+if words is None:
+    os.execv({python!r}, [{python!r}, *sys.argv[1:]])
+server = socket.socket(socket.AF_UNIX)
+server.connect({address!r})
+socket.send_fds(server, [b"-"], [0, 1, 2])
+server.sendall(json.dumps([words, os.getcwd(), dict(os.environ)]).encode())
+server.shutdown(socket.SHUT_WR)
+code = server.recv(9)
+sys.exit(int(code) if code else open({log!r}).read())
+"""
+PROGRAMS = {
+    "multicse": "[{root!r} + '/bin/multicse', *sys.argv[1:]]",
+    "python": "sys.argv[1:] if sys.argv[1:2] and sys.argv[1].startswith('pipelines/') else None",
+}
+"""How a program's words become those of a script; None: the real program runs."""
+
+
+class Warm:
+    """Start the process that imports everything, and make the programs that ask it.
+
+    Args:
+        root: A clone, or the folder in which pip has installed the wheel.
+        package: Prefix of the modules' names: "multicse." for the wheel, empty for a clone.
+        env: Environment of the imports.
+    """
+
+    def __init__(self, root: Path, package: str, env: Mapping[str, str]) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="warm-"))  # short: socket names end at 107 characters
+        self.bin, log, address = self.folder / "bin", str(self.folder / "log"), str(self.folder / "socket")
+        self.bin.mkdir()
+        for name, words in PROGRAMS.items():
+            words = words.format(root=str(root))
+            (self.bin / name).write_text(CLIENT.format(python=sys.executable, address=address, log=log, words=words))
+            (self.bin / name).chmod(0o755)
+        with socket.socket(socket.AF_UNIX) as listening, open(log, "wb") as output:
+            listening.bind(address)
+            listening.listen()
+            number = listening.fileno()
+            command = [sys.executable, __file__, str(number), str(root), package]
+            self.process = subprocess.Popen(
+                command, env=env, stdout=output, stderr=output, start_new_session=True, pass_fds=[number]
+            )
+
+    def stop(self) -> None:
+        """End it, and the commands that still run."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        shutil.rmtree(self.folder)
+
+
+def load(root: Path, package: str) -> None:
+    """Import all modules of the project, and those that they import later."""
+    sys.path[0] = str(root)
+    top = root / package.replace(".", "/")
+    for file in (file for room in ROOMS for file in sorted((top / room).rglob("*.py"))):
+        name = str(file.relative_to(top).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+        importlib.import_module(package + name)
+    importlib.import_module(f"{package}trainers.engine.tracking_server").import_mlflow()
+    for name in LAZY:
+        importlib.import_module(name)
+    assert threading.active_count() == 1, "a fork does not have the threads that an import has started"
+
+
+def serve(listening: socket.socket) -> str:
+    """Fork a process for each command; return in that process, with the script that it has to run."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # forks that have ended disappear
+    while True:
+        asked, _ = listening.accept()
+        if not os.fork():
+            break
+        asked.close()
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    listening.close()
+    _, streams, _, _ = socket.recv_fds(asked, 1, 3)
+    words, folder, env = json.loads(b"".join(iter(lambda: asked.recv(1 << 16), b"")))
+    if child := os.fork():
+        code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+        asked.sendall(str(code % 256).encode())
+        os._exit(0)
+    asked.close()
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number)
+        os.close(stream)
+    os.chdir(folder)
+    os.environ.clear()
+    os.environ.update(env)
+    sys.argv, sys.path[0] = words, str(Path(words[0]).resolve().parent)
+    return str(words[0])
+
+
+if __name__ == "__main__":
+    load(Path(sys.argv[2]), sys.argv[3])
+    runpy.run_path(serve(socket.socket(fileno=int(sys.argv[1]))), run_name="__main__")

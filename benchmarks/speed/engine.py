@@ -1,11 +1,10 @@
-"""What the engine costs: its steps against a bare loop, what a run does between its steps, and a Ray worker.
+"""What the engine costs: its steps against a bare loop, and what a run does between its steps.
 
-    python -m benchmarks.speed.engine [--model DIR] [--rounds 5] [--runs 2]
+    python -m benchmarks.speed.engine [--model DIR] [--rounds 5]
 
 Batches are in memory. The bare loop has the same method, optimizers and clipping, and nothing else. What comes between the
 steps is measured by itself and counted as often as it comes: a line of the log every 10 steps, through to MLflow, a
-checkpoint every 100, STS-B dev every 125, as in the paper. A Ray worker and the loop in process are commands, whose logs
-say how fast they were after the first lines, by the clock.
+checkpoint every 100, STS-B dev every 125, as in the paper.
 """
 
 from __future__ import annotations
@@ -25,7 +24,6 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor
 
-from benchmarks.speed.start import Ran, run
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
 from data.batch import Batch
@@ -188,33 +186,12 @@ def picture_steps(place: str, rounds: int) -> None:
     Target(area="engine", what=what, at_most=1.02, measured=found, peak_mb=peaks(took)).report()
 
 
-def worker(model: Path, runs: int) -> None:
-    """A Ray worker: a row."""
-    steps = {"run.max_steps": 40, "run.log_every": 5, "streams.text.batch_size": 32, "encoder.path": model}
-    options = [part for name, value in steps.items() for part in (f"--{name}", str(value))]
-    options += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final"]
-    sides: dict[str, list[Ran]] = {"in process": [], "Ray worker": []}
-    for _ in range(runs):
-        for number, found in enumerate(sides.values()):
-            found.append(run("pipelines/simcse.py", "demo", *options, "--run.workers", str(number)))
-    seconds = {name: [1 / median(one.speeds[2:]) for one in found] for name, found in sides.items()}
-    Target(
-        area="engine",
-        what="SimCSE, batch 32, two threads: a Ray worker's step / in process, behind the first ten steps",
-        at_most=1.03,
-        measured=ratios(seconds["Ray worker"], seconds["in process"]),
-        peak_mb={name: max(one.peak_mb for one in found) for name, found in sides.items()},
-        why="Ray's own processes take 13 % of a core while they wait, of the two on which the worker has two threads",
-    ).report()
-
-
-def main(model: Path | None = None, rounds: int = 5, runs: int = 2) -> None:
-    """Print a row a target. `runs`: of a Ray worker, a minute or two each."""
+def main(model: Path | None = None, rounds: int = 5) -> None:
+    """Print a row per target."""
     device()
     encoder = model or minilm()
     with tempfile.TemporaryDirectory() as place:
         picture_steps(place, 5 * rounds)
-        worker(encoder, runs)
         text_steps(encoder, place, rounds)  # the last, since it needs data
 
 

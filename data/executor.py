@@ -13,6 +13,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache, partial
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 
@@ -43,8 +44,13 @@ class Executor:
         import data.pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
 
         self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
+        self._stopped: set[str] = set()
 
-    def blocks(self, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
+    def stop(self, name: str) -> None:
+        """End the plan of this name. Without its consumer it would be read to its end, since nothing holds it back."""
+        self._stopped.add(name)
+
+    def blocks(self, name: str, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
         """Yield a reference to every block of a plan, in order, each in a list so that the block itself does not travel."""
         from data.pacing import Progress, forget
 
@@ -54,6 +60,8 @@ class Executor:
         try:
             for bundle in dataset.iter_internal_ref_bundles():
                 for block in bundle.blocks:
+                    if name in self._stopped:
+                        return
                     yield [block.ref]
                     progress.window = block.metadata.exec_stats.task_idx
         finally:
@@ -199,13 +207,15 @@ def ray_chunks(reader: WindowReader, plan: Sequence[Window], limits: Limits) -> 
     """
     import ray
 
-    actor, lost = _shared.join(), False
+    actor, lost, name = _shared.join(), False, uuid4().hex
     try:
         stream = actor.blocks.options(num_returns="streaming", _generator_backpressure_num_objects=1)
-        for item in stream.remote(reader, plan, limits):
+        for item in stream.remote(name, reader, plan, limits):
             yield Chunk.from_block(ray.get(*ray.get(item)))
     except (ray.exceptions.ActorDiedError, ray.exceptions.ActorUnavailableError, ray.exceptions.OwnerDiedError) as error:
         lost = True
         raise ReaderLost(str(error)) from error
     finally:
+        if not lost:
+            actor.stop.remote(name)
         _shared.leave(actor, lost)

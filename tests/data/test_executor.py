@@ -85,6 +85,17 @@ def test_readers_that_are_ahead_stop_and_cost_next_to_nothing(tmp_path: Path) ->
 
 
 @pytest.mark.usefixtures("local_ray")
+def test_a_closed_stream_is_not_read_to_its_end(tmp_path: Path) -> None:
+    count = tmp_path / "count"
+    config = CountedText(shards=write_text(tmp_path, (300,)), batch_size=10, window=20, read_ahead=3, count=str(count))
+    with executor.started():  # the actor lives on
+        reader = make(config)
+        next(reader)
+        reader.close()
+        assert steady_count(count) <= 20 * (3 + 5)  # of 4,000
+
+
+@pytest.mark.usefixtures("local_ray")
 def test_more_tasks_read_while_the_trainer_waits(tmp_path: Path) -> None:
     count = tmp_path / "count"
     config = CountedText(shards=write_text(tmp_path, (300,)), batch_size=10, window=20, count=str(count), seconds=0.02)

@@ -103,6 +103,7 @@ def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
             "run.max_steps": steps,
             "run.log_every": 10,
             "run.workers": workers,
+            "run.cpus_per_worker": 1 if workers < 2 else (os.cpu_count() or 1) / (2 * workers),  # the rest is for reading
             "run.output": f"{place}/run",
             "run.tracking_uri": f"sqlite:///{place}/mlflow.db",
             "run.callbacks": "benchmarks.speed.road:watch",

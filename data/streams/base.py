@@ -109,7 +109,7 @@ class StreamConfig(BaseModel):
 
     @property
     def mixes(self) -> bool:
-        """Whether a row may be mixed from two samples, the second of which can be any of the set."""
+        """Return whether a row may be mixed from two samples, the second of which can be any of the set."""
         return False
 
     def partner(self, samples: int, rng: np.random.Generator) -> int | None:

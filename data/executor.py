@@ -41,7 +41,7 @@ class Executor:
     """Actor that runs reading plans with Ray Data, each in a thread of its own."""
 
     def __init__(self) -> None:
-        import data.pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
+        from data import pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
 
         self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
         self._stopped: set[str] = set()

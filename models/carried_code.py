@@ -21,7 +21,7 @@ class Carried(NamedTuple):
     """What a folder with code is made of."""
 
     module: str
-    """Module and name of the class of its one sentence-transformers module."""
+    """Module of this package and name of the class of its one sentence-transformers module."""
     files: dict[str, Path]
     """Files of the folder that hold code, and where each is copied from; the first holds the class."""
 
@@ -31,14 +31,14 @@ DUAL, WORDS = "multicse_dual.DualEncoder", "multicse_words.WordModule"
 """What modules.json says of such folders."""
 CARRIED = {
     DUAL: Carried(
-        "models.dual_module:DualEncoder",
+        "dual_module:DualEncoder",
         {
             "multicse_dual.py": ROOT / "models" / "dual_module.py",
             "resnet.py": ROOT / "models" / "resnet.py",
             "preprocess.py": ROOT / "data" / "streams" / "preprocess.py",
         },
     ),
-    WORDS: Carried("models.word_module:WordModule", {"multicse_words.py": ROOT / "models" / "word_module.py"}),
+    WORDS: Carried("word_module:WordModule", {"multicse_words.py": ROOT / "models" / "word_module.py"}),
 }
 
 
@@ -83,7 +83,7 @@ def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
     kind = next(iter(_kinds(folder)), None)
     if kind in CARRIED:
         place, _, name = CARRIED[kind].module.partition(":")
-        module = getattr(importlib.import_module(place), name).load(str(folder), local_files_only=True)
+        module = getattr(importlib.import_module(f".{place}", __package__), name).load(str(folder), local_files_only=True)
         return SentenceTransformer(modules=[module], device=device)
     return SentenceTransformer(str(folder), device=device, local_files_only=True, model_kwargs={"use_safetensors": True})
 

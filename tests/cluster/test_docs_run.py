@@ -45,6 +45,7 @@ BEFORE = {
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
         f"multicse cyclip smoke {SHORT} --run.output runs/a && cp -r runs/a runs/b && cp -r runs/a runs/c",
     ],
+    "training": [f"multicse visualcse smoke {SHORT} --run.output runs/demo"],
     "tracking": [f"multicse simcse smoke {SHORT} --run.output OUTPUT"],
     "sg-bert": ["multicse pack text sentences.txt --overwrite --out shards/mine"],
 }

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -44,8 +46,20 @@ def runs_of(uri: str, parent: str) -> dict[str, Any]:
     return {run.data.tags["sweep.trial"]: run for run in runs}
 
 
+def has_runs(uri: str) -> bool:
+    """Return whether the driver has created a run. Opened earlier, MLflow would create the tables as well, and one of the
+    two would fail."""
+    try:
+        with contextlib.closing(sqlite3.connect(f"file:{uri.removeprefix('sqlite:///')}?mode=ro", uri=True)) as database:
+            return bool(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
+    except sqlite3.OperationalError:
+        return False
+
+
 def finished(uri: str) -> list[Any]:
     """Runs of trials that ended, while the sweep goes on."""
+    if not has_runs(uri):
+        return []
     from mlflow import MlflowClient
 
     client = MlflowClient(uri)

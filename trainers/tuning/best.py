@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import torch
 from ray import tune
 
@@ -26,7 +24,7 @@ from trainers.engine.store import Store
 from trainers.engine.tracking import RunHandle
 from trainers.method import Method
 from trainers.recipe import Recipe
-from trainers.tuning.trial import SEEDS, Plan, run_folder
+from trainers.tuning.trial import SEEDS, Plan, curve_of, run_folder
 from trainers.tuning.trials import Trial, short_names, show
 from trainers.tuning.watch import Watch
 
@@ -34,18 +32,9 @@ Scores = dict[str, dict[str, float]]
 
 
 def records(analysis: tune.ExperimentAnalysis, watch: Watch) -> list[Trial]:
-    """The trials of a sweep that ended or was interrupted, with their whole curves, from what Tune stored."""
-    last = {trial.trial_id: trial.last_result or {} for trial in analysis.trials}
-    return [
-        replace(record, curve=_curve(analysis.trial_dataframes[record.trial_id], last[record.trial_id]))
-        for record in watch.records(analysis.trials)
-    ]
-
-
-def _curve(table: pd.DataFrame, last: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
-    # The table in a storage lacks the last result of a trial that ended just before its cluster died.
-    scored = [row for row in [*table.to_dict("records"), last] if not math.isnan(row.get("score", math.nan))]
-    return tuple(sorted({int(row["step"]): float(row["score"]) for row in scored}.items()))
+    """Return the trials of a sweep that ended or was interrupted, with their learning curves."""
+    curves = {trial.trial_id: tuple(curve_of(trial.last_result or {}).items()) for trial in analysis.trials}
+    return [replace(record, curve=curves[record.trial_id]) for record in watch.records(analysis.trials)]
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ from trainers.tuning import space as spaces
 from trainers.tuning.room import resources
 from trainers.tuning.searchers import Listed, Once, Proposals, Studied
 from trainers.tuning.space import SearchSpace
-from trainers.tuning.trial import PERCENT, Plan, in_process, steps_of, trial
+from trainers.tuning.trial import PERCENT, Plan, curve_of, in_process, percent_of, steps_of, trial
 from trainers.tuning.watch import Watch
 
 LEAST_EVALUATIONS = 10
@@ -326,8 +326,10 @@ def make_scheduler(sweep: Sweep, before: tune.ExperimentAnalysis | None = None) 
     if before is not None:
         for known in before.trials:
             asha.on_trial_add(None, known)
-            for report in before.trial_dataframes[known.trial_id].to_dict("records"):
-                asha.on_trial_result(None, known, report)
+            last = known.last_result or {}
+            for step, score in curve_of(last).items():
+                percent = percent_of(step, last["steps"], last["judged"])
+                asha.on_trial_result(None, known, {PERCENT: percent, "score": score})
     return asha
 
 

@@ -209,6 +209,16 @@ def _ended_as(plan: Plan, recipe: Recipe, trial_id: str) -> dict[str, str] | Non
     return None
 
 
+def curve_of(report: Mapping[str, Any]) -> dict[int, float]:
+    """Return a trial's scores by step from its last report."""
+    return dict(json.loads(report.get("curve", "[]")))
+
+
+def percent_of(step: int, steps: int, judged: bool) -> float:
+    """Return `PERCENT` of a report."""
+    return 100 * step / steps if judged and step < steps else 0.0
+
+
 def share_vectors(recipe: Recipe, folder: Path) -> None:
     """Word vectors that a recipe trains by itself are trained once for all trials that would get the same ones."""
     made_of = recipe.encoder.preparation()
@@ -240,6 +250,9 @@ class Budget:
         """Seed -> the score of its weights that are kept."""
         self.last: dict[str, Any] = {}
         """The last report."""
+        self.curve: dict[int, float] = {}
+        """Step -> score. It travels in every report: Tune's own table of reports is copied to the storage while it is
+        written, so a driver that is killed may leave half of it."""
 
     def restore(self) -> None:
         """Go on where Tune's checkpoint stands, if there is one."""
@@ -250,6 +263,7 @@ class Budget:
             state = json.loads((Path(place) / STATE).read_text())
             self.done = {int(seed): best for seed, best in state["done"].items()}
             self.last = state["last"]
+            self.curve = curve_of(self.last)
             if (Path(place) / SEEDS).exists():
                 shutil.copytree(Path(place) / SEEDS, self.kept, dirs_exist_ok=True)
 
@@ -261,9 +275,12 @@ class Budget:
             if name in metrics
         }
         step, steps = len(self.done) * self.steps + int(metrics["step"]), len(self.seeds) * self.steps
-        percent = 100 * step / steps if self.judged and step < steps else 0.0
+        percent = percent_of(step, steps, self.judged)
         place = {"step": step, "steps": steps, PERCENT: percent, "seeds": len(self.done) + 1, "seed": seed}
-        self.last = {**scores, **place, "mlflow_run_id": run_id}
+        if "score" in scores:
+            self.curve[step] = scores["score"]
+        curve = json.dumps(list(self.curve.items()))
+        self.last = {**scores, **place, "curve": curve, "judged": self.judged, "mlflow_run_id": run_id}
         return self.last
 
     def write(self, folder: Path, seed: int) -> None:
@@ -331,6 +348,7 @@ class TrialHost:
             elif state["last"]["mlflow_run_id"] == self.run_id:
                 yield Path(place)
             else:
+                self.budget.curve.clear()
                 yield _adopted(Path(place), Path(fresh))
 
     def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
-import pandas as pd
 import pytest
 from ray import tune
 
@@ -36,12 +37,13 @@ def test_asha_goes_on_with_the_best_third_of_those_before() -> None:
 
 
 def test_what_asha_knew_outlives_the_driver() -> None:
-    trials = [SimpleNamespace(trial_id=str(number)) for number in range(4)]
-    reports = {
-        trial.trial_id: pd.DataFrame({PERCENT: [30.0, RUNG], "score": [9.0, float(trial.trial_id)]}) for trial in trials
-    }
-    reports["3"] = pd.DataFrame()  # it had not reported
-    asha = make_scheduler(sweep(), SimpleNamespace(trials=trials, trial_dataframes=reports))
+    reports: list[dict[str, Any] | None] = [
+        {"steps": 1000, "judged": number < 3, "curve": json.dumps([[300, 9.0], [round(10 * RUNG), float(number)]])}
+        for number in (0, 1, 2, 7)
+    ]
+    reports.append(None)  # it had not reported
+    trials = [SimpleNamespace(trial_id=str(number), last_result=report) for number, report in enumerate(reports)]
+    asha = make_scheduler(sweep(), SimpleNamespace(trials=trials))
     assert asha is not None
     for name, score, word in (("new", 1.0, asha.STOP), ("newer", 2.0, asha.CONTINUE)):
         asha.on_trial_add(None, new := SimpleNamespace(trial_id=name))

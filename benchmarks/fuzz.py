@@ -33,7 +33,7 @@ import tyro
 from benchmarks.damage import pick
 from benchmarks.fuzz_targets import TARGETS, Found, Target
 from benchmarks.timer import forget_peak, resident
-from trainers.engine.cluster import quiet
+from multicse.trainers.engine.cluster import quiet
 
 SECONDS, MEGABYTES = 120, 1024
 BAD = ("silent", "crash", "hang", "memory")

@@ -21,15 +21,15 @@ import soundfile
 from PIL import Image
 
 from benchmarks.damage import ANY, MODEL, SAMPLE, TAR, Damage
-from data.errors import DecodeError
-from data.shard_writer import Draft, Output, pack
-from data.shards import BadSample, ShardSet, read
-from data.streams.audio import AudioStream
-from data.streams.base import StreamConfig
-from data.streams.image import ImageStream
-from data.streams.inputs import ImageInput
-from data.streams.pairs import ImageTextStream
-from data.streams.text import TextStream
+from multicse.data.errors import DecodeError
+from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shards import BadSample, ShardSet, read
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.base import StreamConfig
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.inputs import ImageInput
+from multicse.data.streams.pairs import ImageTextStream
+from multicse.data.streams.text import TextStream
 
 WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "plays", "in", "on", "park", "street", "red"]
 
@@ -153,7 +153,7 @@ def make_vectors(folder: Path, form: str) -> None:
     head = b"%d 5\n" % len(table)
     rows = [b" ".join([word.encode(), *(b"%.4f" % x for x in row)]) + b"\n" for word, row in zip(WORDS, table, strict=True)]
     if form == "folder":
-        from data.word_vectors import write_vectors
+        from multicse.data.word_vectors import write_vectors
 
         write_vectors(folder / "v", WORDS, table)
     elif form == "bin":
@@ -165,7 +165,7 @@ def make_vectors(folder: Path, form: str) -> None:
 
 
 def read_vectors(folder: Path, form: str) -> Found:
-    from data.word_vectors import open_vectors
+    from multicse.data.word_vectors import open_vectors
 
     found = open_vectors(folder / ("v" if form == "folder" else f"v.{form}"))
     return Found({f"{i}": _hash(word, row) for i, (word, row) in enumerate(zip(found.words, found.vectors, strict=True))})
@@ -178,7 +178,7 @@ def make_model(folder: Path) -> None:
     import torch
     from transformers import BertConfig, BertModel
 
-    from models.fresh_bert import train_wordpiece
+    from multicse.models.fresh_bert import train_wordpiece
 
     tokenizer = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120, lowercase=True)
     torch.manual_seed(0)
@@ -190,9 +190,9 @@ def make_model(folder: Path) -> None:
 
 def read_model(folder: Path) -> Found:
     """The vectors of some words, by evaluation and by training."""
-    from evaluation.load import load_model
-    from evaluation.task import EvaluationError, embed
-    from models.text_encoder import TextEncoder
+    from multicse.evaluation.load import load_model
+    from multicse.evaluation.task import EvaluationError, embed
+    from multicse.models.text_encoder import TextEncoder
 
     place = str(folder / "model")
     try:
@@ -209,9 +209,9 @@ def read_model(folder: Path) -> Found:
 
 @cache
 def _recipe() -> Any:
-    from models.config import EncoderConfig
-    from trainers.recipe import OptimConfig, Recipe
-    from trainers.simcse import SimCSEConfig
+    from multicse.models.config import EncoderConfig
+    from multicse.trainers.recipe import OptimConfig, Recipe
+    from multicse.trainers.simcse import SimCSEConfig
 
     place = Path(tempfile.mkdtemp(prefix="fuzz-encoder-"))
     make_model(place)
@@ -229,7 +229,7 @@ def make_recipe(folder: Path) -> None:
 
 
 def read_recipe(folder: Path) -> Found:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
     flat = Recipe.from_json((folder / "recipe.json").read_bytes().decode("utf-8", "replace")).flat()
     return Found({"recipe": _hash(sorted(flat.items()))})
@@ -239,7 +239,7 @@ def make_checkpoint(folder: Path) -> None:
     import torch
     from safetensors.torch import save_file
 
-    from trainers.engine.checkpoint import METHOD, RECIPE, STATE, build_method, weights_of
+    from multicse.trainers.engine.checkpoint import METHOD, RECIPE, STATE, build_method, weights_of
 
     place = folder / "checkpoint"
     place.mkdir()
@@ -249,7 +249,7 @@ def make_checkpoint(folder: Path) -> None:
 
 
 def read_checkpoint(folder: Path) -> Found:
-    from trainers.engine.checkpoint import load_method, read_state
+    from multicse.trainers.engine.checkpoint import load_method, read_state
 
     weights = load_method(folder / "checkpoint").state_dict()
     state = read_state(folder / "checkpoint")

@@ -26,10 +26,10 @@ from benchmarks.speed.road import options_of as road_options
 from benchmarks.speed.road import run as road_run
 from benchmarks.speed.streams import Side, sides_of
 from benchmarks.timer import Call, device, race, ratio, show
-from data.offline.demo import write_demo_shards
-from evaluation.encoders.encoder import load_encoder
-from pipelines import parts
-from trainers.engine.prepare import sentences
+from multicse.data.offline.demo import write_demo_shards
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.pipelines import parts
+from multicse.trainers.engine.prepare import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = Path(__file__).with_suffix(".json")

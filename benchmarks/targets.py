@@ -39,7 +39,7 @@ def machine() -> str:
     """Processor, GPU and versions, in a line."""
     import torch
 
-    from trainers.engine.card import library_versions
+    from multicse.trainers.engine.card import library_versions
 
     info = Path("/proc/cpuinfo")
     found = re.search(r"model name\s*:\s*(.+)", info.read_text()) if info.exists() else None

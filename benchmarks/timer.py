@@ -48,7 +48,7 @@ def random_bert(shape: str, folder: str) -> str:
     """Write a BERT of random weights, `shape` layers x width, with the small encoder's tokenizer."""
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from pipelines.parts import SMALL_ENCODER
+    from multicse.pipelines.parts import SMALL_ENCODER
 
     layers, width = (int(number) for number in shape.split("x"))
     sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 4 * width}

@@ -10,7 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
 
-from data.redact import redacted
+from multicse.data.redact import redacted
 
 LONGEST = 4000
 """Characters of a message; what a damaged sample holds may be longer."""

@@ -17,8 +17,8 @@ from uuid import uuid4
 
 import pyarrow as pa
 
-from data.order import Window
-from data.window import Chunk, ReaderLost, WindowReader
+from multicse.data.order import Window
+from multicse.data.window import Chunk, ReaderLost, WindowReader
 
 NICE = 10
 """Added to the niceness of reading processes: training comes first where cores are short."""
@@ -41,7 +41,7 @@ class Executor:
     """Actor that runs reading plans with Ray Data, each in a thread of its own."""
 
     def __init__(self) -> None:
-        from data import pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
+        from multicse.data import pacing  # noqa: F401  # and Ray Data with it: a second that the first plan need not wait
 
         self._preparing = threading.Lock()  # a Dataset copies the process's DataContext when it is created
         self._stopped: set[str] = set()
@@ -52,7 +52,7 @@ class Executor:
 
     def blocks(self, name: str, reader: WindowReader, plan: Sequence[Window], limits: Limits) -> Iterator[list[Any]]:
         """Yield a reference to every block of a plan, in order, each in a list so that the block itself does not travel."""
-        from data.pacing import Progress, forget
+        from multicse.data.pacing import Progress, forget
 
         progress = Progress(limits.read_ahead, limits.readers)
         with self._preparing:
@@ -75,7 +75,7 @@ class Executor:
         from ray.data.datasource import Datasource, ReadTask
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-        from data.pacing import follow
+        from multicse.data.pacing import follow
 
         about = BlockMetadata(num_rows=None, size_bytes=None, exec_stats=None, input_files=None)
         whole = ray.put(reader) if reader.config.mixes else None  # a sample may be mixed with any other

@@ -8,10 +8,10 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from data import tables
-from data.errors import DataError, did_you_mean
-from data.shard_urls import expand, options_of, table_kind
-from data.text_files import read_lines, read_rows
+from multicse.data import tables
+from multicse.data.errors import DataError, did_you_mean
+from multicse.data.shard_urls import expand, options_of, table_kind
+from multicse.data.text_files import read_lines, read_rows
 
 PART = 2**17
 """Rows of a table that a process reads at a time."""

@@ -18,7 +18,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from data.errors import DataError
+from multicse.data.errors import DataError
 
 Range = tuple[int, int, int]
 """Consecutive samples of one shard: shard, first index, index after the last."""

@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from data import limits, tables
-from data.errors import DataError, DecodeError
-from data.named_rows import kind, named_rows
-from data.shard_writer import Draft, Files
-from data.streams import decode
-from data.text_files import read_lines
+from multicse.data import limits, tables
+from multicse.data.errors import DataError, DecodeError
+from multicse.data.named_rows import kind, named_rows
+from multicse.data.shard_writer import Draft, Files
+from multicse.data.streams import decode
+from multicse.data.text_files import read_lines
 
 Missing = Literal["raise", "skip"]
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")

@@ -10,8 +10,8 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from data.errors import DataError
-from data.redact import HIDDEN, redacted
+from multicse.data.errors import DataError
+from multicse.data.redact import HIDDEN, redacted
 
 log = logging.getLogger(__name__)
 

@@ -10,9 +10,9 @@ from functools import lru_cache
 
 from fsspec.implementations.local import LocalFileSystem
 
-from data.cache import cache_folder
-from data.errors import DataError
-from data.shard_urls import filesystem, parted
+from multicse.data.cache import cache_folder
+from multicse.data.errors import DataError
+from multicse.data.shard_urls import filesystem, parted
 
 MANIFEST = "dataset.json"
 

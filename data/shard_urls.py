@@ -13,8 +13,8 @@ import fsspec
 from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
 
-from data.errors import DataError
-from data.remote import Denied, Remote, answered
+from multicse.data.errors import DataError
+from multicse.data.remote import Denied, Remote, answered
 
 TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""

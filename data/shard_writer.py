@@ -28,11 +28,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from data.errors import DataError
-from data.order import permutation, seed_of
-from data.shard_hashes import size_and_sha256
-from data.shards import MANIFEST, WIDS_KIND, read_manifest
-from data.tables import KEY
+from multicse.data.errors import DataError
+from multicse.data.order import permutation, seed_of
+from multicse.data.shard_hashes import size_and_sha256
+from multicse.data.shards import MANIFEST, WIDS_KIND, read_manifest
+from multicse.data.tables import KEY
 
 _PARTIAL = ".partial"
 _CALM: dict[str, Any] = {"mininterval": 1.0, "disable": None, "leave": False, "unit_scale": True}  # no bar in a log file

@@ -18,11 +18,11 @@ from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
 from typing import IO, Any
 
-from data import limits, tables, tar_headers
-from data.errors import DataError
-from data.remote import Denied
-from data.shard_hashes import MANIFEST, Shard, difference
-from data.shard_urls import expand, filesystem, parent, table_kind
+from multicse.data import limits, tables, tar_headers
+from multicse.data.errors import DataError
+from multicse.data.remote import Denied
+from multicse.data.shard_hashes import MANIFEST, Shard, difference
+from multicse.data.shard_urls import expand, filesystem, parent, table_kind
 
 log = logging.getLogger(__name__)
 

@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 
-from data.batch import Batch
-from data.errors import DataError
-from data.order import Window, mixed_windows, seed_of, windows
-from data.shards import ShardSet
-from data.streams.base import StreamConfig, Tokenize
-from data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
+from multicse.data.batch import Batch
+from multicse.data.errors import DataError
+from multicse.data.order import Window, mixed_windows, seed_of, windows
+from multicse.data.shards import ShardSet
+from multicse.data.streams.base import StreamConfig, Tokenize
+from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +112,7 @@ class Reader:
     def _through_ray(self, reader: WindowReader, plan: list[Window]) -> Iterator[Chunk]:
         import ray
 
-        from data.executor import Limits, ray_chunks
+        from multicse.data.executor import Limits, ray_chunks
 
         cpus = int(ray.cluster_resources().get("CPU", 1)) // self.world_size
         limits = Limits(

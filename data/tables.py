@@ -24,9 +24,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from fsspec.implementations.local import LocalFileSystem
 
-from data import limits
-from data.errors import DataError, DecodeError
-from data.shard_urls import filesystem, options_of, parent, table_kind
+from multicse.data import limits
+from multicse.data.errors import DataError, DecodeError
+from multicse.data.shard_urls import filesystem, options_of, parent, table_kind
 
 KEY = "__key__"
 """Column with the name of the sample; without it a row is called by its number, from 0."""

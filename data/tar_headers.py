@@ -10,7 +10,7 @@ import tarfile
 from collections.abc import Iterator
 from typing import IO, NamedTuple
 
-from data import limits
+from multicse.data import limits
 
 BLOCK = tarfile.BLOCKSIZE
 PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end: two blocks, and what fills the last record

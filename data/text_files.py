@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from data import limits
-from data.errors import DataError, did_you_mean
+from multicse.data import limits
+from multicse.data.errors import DataError, did_you_mean
 
 
 def read_lines(path: Path, *, blank: bool = False, latin: bool = False) -> Iterator[tuple[int, str]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import fsspec
 from tqdm import tqdm
 
-from data.errors import DataError
-from data.remote import patiently
-from data.shards import MANIFEST, read_manifest
+from multicse.data.errors import DataError
+from multicse.data.remote import patiently
+from multicse.data.shards import MANIFEST, read_manifest
 
 
 @dataclass(frozen=True)

@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from data.errors import DataError
-from data.generators import generators
-from data.order import Window, seed_of
-from data.remote import StoreError
-from data.shards import BadSample, RawSample, ShardSet, read
-from data.streams.base import Row, StreamConfig
+from multicse.data.errors import DataError
+from multicse.data.generators import generators
+from multicse.data.order import Window, seed_of
+from multicse.data.remote import StoreError
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.streams.base import Row, StreamConfig
 
 BLOCK_BYTES = 2**24  # that travel together: small enough to stream, large enough that Ray's cost per block does not show
 

@@ -28,9 +28,9 @@ from typing import Any
 import numpy as np
 from filelock import FileLock
 
-from data import limits
-from data.cache import cache_folder
-from data.errors import DataError
+from multicse.data import limits
+from multicse.data.cache import cache_folder
+from multicse.data.errors import DataError
 
 logger = logging.getLogger(__name__)
 

@@ -23,7 +23,7 @@ from playwright.sync_api import sync_playwright
 if not __package__:
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.offline.demo import write_demo_shards
+from multicse.data.offline.demo import write_demo_shards
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"

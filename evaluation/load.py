@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
-from data.errors import did_you_mean
-from data.word_vectors import is_word_vectors
-from evaluation.encoders.folders import model_type, own_module
-from evaluation.encoders.quantized import PRECISIONS, RANGES, Precision, Quantized, saved_ranges
-from evaluation.task import EvaluationError
-from evaluation.tasks.paired_items import Samples
-from evaluation.tasks.retrieval import read_captions
-from models.hub_folders import EVALUATED
+from multicse.data.errors import did_you_mean
+from multicse.data.word_vectors import is_word_vectors
+from multicse.evaluation.encoders.folders import model_type, own_module
+from multicse.evaluation.encoders.quantized import PRECISIONS, RANGES, Precision, Quantized, saved_ranges
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.paired_items import Samples
+from multicse.evaluation.tasks.retrieval import read_captions
+from multicse.models.hub_folders import EVALUATED
 
 if TYPE_CHECKING:
-    from evaluation.encoders.baselines import Centring
+    from multicse.evaluation.encoders.baselines import Centring
 
 logger = logging.getLogger(__name__)
 
@@ -163,10 +163,10 @@ def load_model(
 
 def _fitted(model: Model, post: str, fit: Sequence[str], fit_source: str, seed: int) -> Model:
     if post == "flow":
-        from evaluation.encoders.flow import Flowed
+        from multicse.evaluation.encoders.flow import Flowed
 
         return Flowed(model, fit, seed=seed, source=fit_source)
-    from evaluation.encoders.baselines import Centred, Whitened
+    from multicse.evaluation.encoders.baselines import Centred, Whitened
 
     for how in CENTRING:
         if how == post:
@@ -177,16 +177,16 @@ def _fitted(model: Model, post: str, fit: Sequence[str], fit_source: str, seed: 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
-        from evaluation.encoders.word_vectors import WordVectors
+        from multicse.evaluation.encoders.word_vectors import WordVectors
 
         return WordVectors(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
     if own_module(place) is None and model_type(place) not in MULTIMODAL:
-        from evaluation.encoders.encoder import load_encoder
+        from multicse.evaluation.encoders.encoder import load_encoder
 
         return load_encoder(place, pooling, device, batch_size)
-    from evaluation.encoders.multimodal import load_whole
+    from multicse.evaluation.encoders.multimodal import load_whole
 
     if pooling is not None:
         raise EvaluationError(f"{place} has its own way from tokens to a vector, so it has no pooling; leave @{pooling} out")

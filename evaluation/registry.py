@@ -9,21 +9,21 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
-from data import shard_urls
-from data.errors import DataError, did_you_mean
-from evaluation.tables import SEVEN, TRANSFER
-from evaluation.task import EvaluationError, Task
-from evaluation.tasks import finetune, lee, probe, sts, transfer, zero_shot
-from evaluation.tasks.classification import ClassificationTask
-from evaluation.tasks.classifiers import Protocol
-from evaluation.tasks.contrastive import BATCH, ContrastiveTask
-from evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
-from evaluation.tasks.hub import hub_pairs
-from evaluation.tasks.labelled_texts import read_labelled
-from evaluation.tasks.paired_items import Samples
-from evaluation.tasks.relatedness import RelatednessTask
-from evaluation.tasks.retrieval import RetrievalTask
-from evaluation.tasks.sts import PairTask
+from multicse.data import shard_urls
+from multicse.data.errors import DataError, did_you_mean
+from multicse.evaluation.tables import SEVEN, TRANSFER
+from multicse.evaluation.task import EvaluationError, Task
+from multicse.evaluation.tasks import finetune, lee, probe, sts, transfer, zero_shot
+from multicse.evaluation.tasks.classification import ClassificationTask
+from multicse.evaluation.tasks.classifiers import Protocol
+from multicse.evaluation.tasks.contrastive import BATCH, ContrastiveTask
+from multicse.evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
+from multicse.evaluation.tasks.hub import hub_pairs
+from multicse.evaluation.tasks.labelled_texts import read_labelled
+from multicse.evaluation.tasks.paired_items import Samples
+from multicse.evaluation.tasks.relatedness import RelatednessTask
+from multicse.evaluation.tasks.retrieval import RetrievalTask
+from multicse.evaluation.tasks.sts import PairTask
 
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
 REGRESSION = {  # SentEval's trained mode: train, dev and test part

@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from evaluation import tables
-from evaluation.task import Encoded, Encoder, EvaluationError, Task, encode_once
-from evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
-from evaluation.tasks.sts import PairTask
+from multicse.evaluation import tables
+from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Task, encode_once
+from multicse.evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
+from multicse.evaluation.tasks.sts import PairTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from evaluation.encoders.word_vectors import WordVectors
-    from evaluation.load import Model
+    from multicse.evaluation.encoders.word_vectors import WordVectors
+    from multicse.evaluation.load import Model
 
 logger = logging.getLogger(__name__)
 
@@ -126,10 +126,10 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
 
 
 def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tuple[str, Callable[[], Figure]]]:
-    from evaluation.encoders.word_vectors import WordVectors
-    from evaluation.figures.basic import COLOURS, similarity_by_gold_figure
-    from evaluation.figures.vectors import angle_kde
-    from evaluation.tasks.classification import ClassificationTask
+    from multicse.evaluation.encoders.word_vectors import WordVectors
+    from multicse.evaluation.figures.basic import COLOURS, similarity_by_gold_figure
+    from multicse.evaluation.figures.vectors import angle_kde
+    from multicse.evaluation.tasks.classification import ClassificationTask
 
     for task in tasks:
         if isinstance(encoded.encoder, WordVectors) and task.sentences():
@@ -149,7 +149,7 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[tu
 def token_states(model: Encoder, texts: list[str], seed: int = 0) -> np.ndarray | None:
     """States (N, 5, d) behind the last layer of five random tokens of each text, of which one may be drawn twice; None where
     the encoder is no transformer."""
-    from evaluation.encoders.encoder import FolderEncoder
+    from multicse.evaluation.encoders.encoder import FolderEncoder
 
     if not isinstance(model, FolderEncoder) or not hasattr(model.model[0], "auto_model"):
         return None
@@ -163,7 +163,7 @@ def token_states(model: Encoder, texts: list[str], seed: int = 0) -> np.ndarray 
 
 def _importance(words: WordVectors, sentences: Sequence[str]) -> Figure:
     """Parameter-free attention over the words of the first sentences (GCLSR, Figure 3)."""
-    from evaluation.figures.words import attention_importance, word_importance
+    from multicse.evaluation.figures.words import attention_importance, word_importance
 
     looked_up = (words.known_words(sentence) for sentence in sentences)
     drawn = ((known, attention_importance(vectors)) for known, vectors in looked_up if known)
@@ -175,7 +175,7 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
 
     Where fewer than 20 are rated exactly so, those with the next ratings follow.
     """
-    from evaluation.figures.vectors import pairs_tsne
+    from multicse.evaluation.figures.vectors import pairs_tsne
 
     ties = np.random.default_rng(seed).permutation(len(task.gold))  # which of equally rated pairs are drawn
     order = ties[np.argsort(task.gold[ties], kind="stable")]
@@ -191,8 +191,8 @@ def scatter(runs: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Sequence[Tas
     Of a pair set alignment against uniformity of the first runs, coloured by the score of that set if it is there; of items
     with captions alignment against text uniformity, and item against text uniformity (Zhao et al. 2023, Figures 2 and 3).
     """
-    from evaluation.figures.basic import alignment_uniformity_scatter
-    from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
+    from multicse.evaluation.figures.basic import alignment_uniformity_scatter
+    from multicse.evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
 
     for task in tasks:
         measured = {

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy  # whose parts load when they are used
 
-from evaluation.task import EvaluationError
+from multicse.evaluation.task import EvaluationError
 
 CELLS = 2**17  # of one (samples, N) array: a few of them stay in the processor's cache
 

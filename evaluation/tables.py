@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation import statistics
-from evaluation.statistics import Summary
-from evaluation.task import EvaluationError
+from multicse.evaluation import statistics
+from multicse.evaluation.statistics import Summary
+from multicse.evaluation.task import EvaluationError
 
 Results = Mapping[str, Mapping[str, Any]]  # task -> metric -> value
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from torch import nn
 
 if TYPE_CHECKING:
-    from models.config import LoRASettings
+    from multicse.models.config import LoRASettings
 
 M = TypeVar("M", bound=nn.Module)
 

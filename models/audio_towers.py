@@ -10,9 +10,9 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from data.streams.device import spec_augment
-from data.streams.inputs import AudioInput
-from models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
+from multicse.data.streams.device import spec_augment
+from multicse.data.streams.inputs import AudioInput
+from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
 
 if TYPE_CHECKING:
     from transformers import ClapAudioConfig

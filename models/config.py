@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from data.errors import DataError
-from data.word_vectors import is_word_vectors, open_vectors, train_vectors
+from multicse.data.errors import DataError
+from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-    from models.text_encoder import TextEncoder
-    from models.word_encoder import WordEncoder
+    from multicse.models.text_encoder import TextEncoder
+    from multicse.models.word_encoder import WordEncoder
 
 log = logging.getLogger(__name__)
 
@@ -99,8 +99,8 @@ class EncoderConfig(AnyEncoderConfig):
     """Small matrices that are trained in place of the transformer's weights; an export has them merged in."""
 
     def read(self) -> PretrainedConfig:
-        from models.hub_folders import ENCODER
-        from models.text_folders import text_config
+        from multicse.models.hub_folders import ENCODER
+        from multicse.models.text_folders import text_config
 
         try:
             config = text_config(self.path)
@@ -115,7 +115,7 @@ class EncoderConfig(AnyEncoderConfig):
         return config
 
     def load(self, places: Sequence[Path]) -> TextEncoder:
-        from models.text_encoder import TextEncoder
+        from multicse.models.text_encoder import TextEncoder
 
         encoder = TextEncoder.from_pretrained(
             self.path,
@@ -125,7 +125,7 @@ class EncoderConfig(AnyEncoderConfig):
             scratch=self.scratch,
         )
         if self.lora.rank:
-            from models.adapters import add_adapters
+            from multicse.models.adapters import add_adapters
 
             add_adapters(encoder.model, self.lora)
         return encoder
@@ -177,7 +177,7 @@ class WordEncoderConfig(AnyEncoderConfig):
         return self
 
     def load(self, places: Sequence[Path]) -> WordEncoder:
-        from models.word_encoder import WordEncoder
+        from multicse.models.word_encoder import WordEncoder
 
         return WordEncoder.from_config(self, self._vectors(places))
 
@@ -202,7 +202,7 @@ class WordEncoderConfig(AnyEncoderConfig):
 
         Raises ValueError when the sentences have no word at all, as those of another script than `letters` takes.
         """
-        from models.word_module import split
+        from multicse.models.word_module import split
 
         words = [word for text in islice(sentences(), LOOKED_AT) for word in split(text, self.letters)]
         if not words:

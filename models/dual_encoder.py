@@ -16,16 +16,16 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoConfig
 
-from data.streams.inputs import AudioInput, ImageInput
-from models.carried_code import CARRIED, DUAL, carries_code
-from models.dual_export import save_dual
-from models.dual_module import PROJECTIONS
-from models.hub_folders import ENCODER, languages_of
-from models.sentence_encoder import CardText, SentenceEncoder, shown
-from models.text_encoder import TOKENIZING, TextEncoder
-from models.text_folders import text_half
-from models.tower import Projection
-from models.towers import AnyTower
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.models.carried_code import CARRIED, DUAL, carries_code
+from multicse.models.dual_export import save_dual
+from multicse.models.dual_module import PROJECTIONS
+from multicse.models.hub_folders import ENCODER, languages_of
+from multicse.models.sentence_encoder import CardText, SentenceEncoder, shown
+from multicse.models.text_encoder import TOKENIZING, TextEncoder
+from multicse.models.text_folders import text_half
+from multicse.models.tower import Projection
+from multicse.models.towers import AnyTower
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
 THINGS = {"image": "pictures", "audio": "sounds"}
@@ -134,7 +134,7 @@ class DualEncoder(SentenceEncoder):
     def prepare(self, items: list[Any]) -> Tensor:
         """What the tower takes of pictures, uint8 (H, W, 3), or of sounds with ``samples`` (T,) and ``rate``: the middle
         of what is too large, and nothing is drawn at random."""
-        from data.streams.preprocess import prepare_images, prepare_sounds
+        from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 
         if isinstance(self.input, ImageInput):
             return prepare_images(items, **self.input.model_dump())

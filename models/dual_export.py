@@ -29,17 +29,17 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from data.streams.inputs import AudioInput
-from models import dual_module as exported
-from models.adapters import merged
-from models.audio_towers import AST, HTSAT
-from models.carried_code import DUAL, save_with_code
-from models.image_towers import CLIPVision, ResNet
-from models.text_encoder import TextEncoder, is_bert_pooler
-from models.text_folders import PROJECTION, append_modules
+from multicse.data.streams.inputs import AudioInput
+from multicse.models import dual_module as exported
+from multicse.models.adapters import merged
+from multicse.models.audio_towers import AST, HTSAT
+from multicse.models.carried_code import DUAL, save_with_code
+from multicse.models.image_towers import CLIPVision, ResNet
+from multicse.models.text_encoder import TextEncoder, is_bert_pooler
+from multicse.models.text_folders import PROJECTION, append_modules
 
 if TYPE_CHECKING:
-    from models.dual_encoder import DualEncoder
+    from multicse.models.dual_encoder import DualEncoder
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types whose layers and positions are those of CLAP's text half, weight for weight."""

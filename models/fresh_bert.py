@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from data.errors import DataError
-from data.word_vectors import open_vectors
+from multicse.data.errors import DataError
+from multicse.data.word_vectors import open_vectors
 
 WORDS = 100_000
 """Of a file of word vectors, the first, are read."""

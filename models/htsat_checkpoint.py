@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 from transformers import ClapAudioModel
 
-from data.streams.inputs import AudioInput
-from models.audio_towers import HTSATTower
+from multicse.data.streams.inputs import AudioInput
+from multicse.models.audio_towers import HTSATTower
 
 PREFIX = "sed_model."
 """Of the model's weights in a checkpoint of HTSAT's trainer."""

@@ -8,10 +8,10 @@ import torch
 from pydantic import Field, PositiveInt
 from torch import Tensor
 
-from data.streams.inputs import ImageInput
-from models.clip_layers import init_clip_vision, last_clip_layer
-from models.resnet import ModifiedResNet
-from models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
+from multicse.data.streams.inputs import ImageInput
+from multicse.models.clip_layers import init_clip_vision, last_clip_layer
+from multicse.models.resnet import ModifiedResNet
+from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocessor, saved_config
 
 
 class ViTTower(TowerConfig):

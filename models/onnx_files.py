@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from models.carried_code import ExportError
-from models.text_folders import positions_of
+from multicse.models.carried_code import ExportError
+from multicse.models.text_folders import positions_of
 
 FLOAT, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"
 """Where sentence-transformers, optimum and transformers.js look for them in a folder."""

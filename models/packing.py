@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.dropout import drop, exchange
+from multicse.models.dropout import drop, exchange
 
 PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
 """Types of model whose attention can be exchanged and whose positions can be given."""

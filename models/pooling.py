@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from models.packing import Packing, by_length, can_pack, named
+from multicse.models.packing import Packing, by_length, can_pack, named
 
 Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
 

@@ -11,14 +11,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.adapters import merged
-from models.clip_layers import add_dropout, last_clip_layer
-from models.heads import Head
-from models.hub_folders import ENCODER, languages_of
-from models.packing import Packing, layers_can_pack, named, prepare, token_states
-from models.pooling import AVERAGED, Pooling, layer_stack, pool
-from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
-from models.text_folders import (
+from multicse.models.adapters import merged
+from multicse.models.clip_layers import add_dropout, last_clip_layer
+from multicse.models.heads import Head
+from multicse.models.hub_folders import ENCODER, languages_of
+from multicse.models.packing import Packing, layers_can_pack, named, prepare, token_states
+from multicse.models.pooling import AVERAGED, Pooling, layer_stack, pool
+from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
+from multicse.models.text_folders import (
     has_pooler,
     load_model,
     make_modules,

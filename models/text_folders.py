@@ -12,10 +12,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.clip_layers import init_clip_text
-from models.heads import Head
-from models.hub_folders import ENCODER
-from models.pooling import AVERAGED, MODES, Pooling
+from multicse.models.clip_layers import init_clip_text
+from multicse.models.heads import Head
+from multicse.models.hub_folders import ENCODER
+from multicse.models.pooling import AVERAGED, MODES, Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from models.hub_folders import TOWER
+from multicse.models.hub_folders import TOWER
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -83,7 +83,7 @@ class TowerConfig(BaseModel):
 
         Raises ValueError when the folder cannot be used or lacks weights.
         """
-        from models.dual_module import MODELS
+        from multicse.models.dual_module import MODELS
 
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
@@ -99,7 +99,7 @@ class TowerConfig(BaseModel):
 
     def new(self, config: Any, embed_dim: int) -> Any:
         """A model of the configuration, as transformers draws its weights."""
-        from models.dual_module import MODELS
+        from multicse.models.dual_module import MODELS
 
         kind, options = MODELS[config.model_type]
         return kind(config, **options)

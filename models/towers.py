@@ -6,9 +6,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from models.audio_towers import ASTTower as ASTTower
-from models.audio_towers import HTSATTower as HTSATTower
-from models.image_towers import ResNetTower as ResNetTower
-from models.image_towers import ViTTower as ViTTower
+from multicse.models.audio_towers import ASTTower as ASTTower
+from multicse.models.audio_towers import HTSATTower as HTSATTower
+from multicse.models.image_towers import ResNetTower as ResNetTower
+from multicse.models.image_towers import ViTTower as ViTTower
 
 AnyTower = Annotated[ViTTower | ResNetTower | HTSATTower | ASTTower, Field(discriminator="kind")]

@@ -10,13 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from data.word_vectors import open_vectors
-from models.carried_code import CARRIED, WORDS, save_with_code
-from models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
-from models.word_module import WordModel, WordModule, importance, split, word_hash
+from multicse.data.word_vectors import open_vectors
+from multicse.models.carried_code import CARRIED, WORDS, save_with_code
+from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
+from multicse.models.word_module import WordModel, WordModule, importance, split, word_hash
 
 if TYPE_CHECKING:
-    from models.config import WordEncoderConfig
+    from multicse.models.config import WordEncoderConfig
 
 
 class WordEncoder(WordModel, SentenceEncoder):
@@ -37,7 +37,7 @@ class WordEncoder(WordModel, SentenceEncoder):
 
     @classmethod
     def from_config(cls, config: WordEncoderConfig, vectors: Path | str) -> WordEncoder:
-        """Fresh filters, from torch's random numbers, over the vectors of a file or folder (`data.word_vectors`).
+        """Fresh filters, from torch's random numbers, over the vectors of a file or folder (`multicse.data.word_vectors`).
 
         Raises DataError for a file that holds no word vectors.
         """

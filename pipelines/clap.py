@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.pairs import AudioTextStream
-from models.towers import ASTTower, HTSATTower
-from pipelines import parts
-from pipelines.cli import main
-from trainers.clip import CLIPConfig
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from multicse.data.streams.pairs import AudioTextStream
+from multicse.models.towers import ASTTower, HTSATTower
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 MODELS: dict[str, dict[str, float]] = {
     "clap": {},

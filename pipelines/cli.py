@@ -15,10 +15,10 @@ from typing import Any, get_args
 
 import tyro
 
-from data.errors import did_you_mean, quiet_end
-from pipelines.registry import FILES, Recipes, takes_files
-from trainers.jobs import kept, results_in
-from trainers.recipe import Recipe, RecipeError
+from multicse.data.errors import did_you_mean, quiet_end
+from multicse.pipelines.registry import FILES, Recipes, takes_files
+from multicse.trainers.jobs import kept, results_in
+from multicse.trainers.recipe import Recipe, RecipeError
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
 
@@ -181,7 +181,7 @@ def _help(recipes: Recipes, description: str, base: Recipe) -> str:
 
 def prepare(recipe: Recipe) -> None:
     """Make the offline shards that the recipe's streams and tasks read, if they read any."""
-    from data.offline.demo import kinds_of, write_demo_shards
+    from multicse.data.offline.demo import kinds_of, write_demo_shards
 
     evaluation = recipe.evaluation
     tasks = (evaluation.select or "", *evaluation.watch, *evaluation.final)
@@ -202,13 +202,13 @@ def main(
         given = sys.argv[1:]
         mine_too = given[:1] == [MINE]
         if mine_too:
-            from pipelines import mine
+            from multicse.pipelines import mine
 
             given = mine.arguments(recipes, given[1:])
         recipe = parse(recipes, description or "", given)
     # The libraries take seconds, which --help and a mistyped option should not.
-    from trainers.engine.launch import fit
-    from trainers.engine.step import NonFiniteLoss
+    from multicse.trainers.engine.launch import fit
+    from multicse.trainers.engine.step import NonFiniteLoss
 
     with results_in(kept(Path(recipe.run.output), recipe.run.storage), first=not mine_too):
         with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
@@ -229,8 +229,8 @@ def _told(*kinds: type[Exception]) -> Iterator[None]:
 
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
-    from evaluation.tables import averages, before_after, layout
-    from models.carried_code import carries_code
+    from multicse.evaluation.tables import averages, before_after, layout
+    from multicse.models.carried_code import carries_code
 
     trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
     columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]

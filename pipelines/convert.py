@@ -12,8 +12,8 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
-from models.htsat_checkpoint import convert_htsat
+from multicse.data.errors import told
+from multicse.models.htsat_checkpoint import convert_htsat
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,16 @@ from typing import Any
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.inputs import ImageInput
-from data.streams.kinds import AnyStream
-from data.streams.pairs import ImageTextStream
-from data.streams.text import TextStream
-from models.towers import ResNetTower, ViTTower
-from pipelines import parts
-from pipelines.cli import main
-from trainers.clip import CLIPConfig
-from trainers.method import turn_name
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from multicse.data.streams.inputs import ImageInput
+from multicse.data.streams.kinds import AnyStream
+from multicse.data.streams.pairs import ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.models.towers import ResNetTower, ViTTower
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.method import turn_name
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "-s": {"captions": 0.1}, "-n": {"nli": 0.1}, "-e": {"nli_sentences": 0.1}}
 """What the paper's letters add: SimCSE on captions, supervised on NLI triples, SimCSE on single NLI sentences."""

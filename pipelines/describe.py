@@ -16,12 +16,12 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data import limits
-from data.errors import DataError, told
-from data.shard_hashes import size_and_sha256
-from data.shard_urls import expand
-from data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
-from data.streams.decode import IMAGES, SOUNDS
+from multicse.data import limits
+from multicse.data.errors import DataError, told
+from multicse.data.shard_hashes import size_and_sha256
+from multicse.data.shard_urls import expand
+from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
+from multicse.data.streams.decode import IMAGES, SOUNDS
 
 
 @dataclass(frozen=True)
@@ -174,10 +174,10 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
 
     Raises ValueError for an unknown paper or recipe, and ends the program for an unknown option.
     """
-    from pipelines.cli import parse, prepare
-    from pipelines.registry import load, started
-    from trainers.engine.checkpoint import build_method
-    from trainers.engine.cluster import quiet
+    from multicse.pipelines.cli import parse, prepare
+    from multicse.pipelines.registry import load, started
+    from multicse.trainers.engine.checkpoint import build_method
+    from multicse.trainers.engine.cluster import quiet
 
     pipeline = load(paper)
     quiet()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
-from data.sources import pictures, sheets, sounds, texts
-from data.sources.source import Result, Source
+from multicse.data.sources import pictures, sheets, sounds, texts
+from multicse.data.sources.source import Result, Source
 
 SIMCSE = "https://huggingface.co/datasets/princeton-nlp/datasets-for-simcse"
 NLI_TERMS = "SNLI: CC-BY-SA-4.0; MultiNLI: OANC and others, by genre"

@@ -19,17 +19,17 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy, nor this file for the library `evaluate`
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
-from evaluation import registry, report, tables
-from evaluation.load import TARGET, fit_sentences, load_model, parse
-from evaluation.report import Measured
-from evaluation.task import EvaluationError, Task
-from trainers.jobs import kept, results_folder, results_in
+from multicse.data.errors import told
+from multicse.evaluation import registry, report, tables
+from multicse.evaluation.load import TARGET, fit_sentences, load_model, parse
+from multicse.evaluation.report import Measured
+from multicse.evaluation.task import EvaluationError, Task
+from multicse.trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from trainers.engine.tracking import RunHandle
+    from multicse.trainers.engine.tracking import RunHandle
 
 logger = logging.getLogger(f"{registry.__package__}.command")
 
@@ -168,8 +168,8 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from evaluation.encoders.layers import layer_scores
-    from evaluation.figures.basic import layer_curves
+    from multicse.evaluation.encoders.layers import layer_scores
+    from multicse.evaluation.figures.basic import layer_curves
 
     if arguments.model is None:
         raise EvaluationError("--layers is for one model (--model DIR)")
@@ -239,7 +239,7 @@ def main(argv: list[str] | None = None) -> int:
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
     arguments = _outside_copies(arguments)
     _check_outputs(arguments)
-    from trainers.engine.cluster import quiet
+    from multicse.trainers.engine.cluster import quiet
 
     quiet()
     writes = any((arguments.json, arguments.figures, arguments.experiment))
@@ -278,8 +278,8 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
     """The MLflow run, opened first: a server that does not answer should not cost an evaluation."""
     if arguments.experiment is None:
         return None
-    from trainers.engine.tracking import open_run
-    from trainers.engine.tracking_server import TrackingError
+    from multicse.trainers.engine.tracking import open_run
+    from multicse.trainers.engine.tracking_server import TrackingError
 
     models = [arguments.model] if arguments.model else list(arguments.compare)
     params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}
@@ -290,7 +290,7 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
 
 
 def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> None:
-    from evaluation.figures.basic import save
+    from multicse.evaluation.figures.basic import save
 
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(outcome.report, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")

@@ -22,15 +22,15 @@ from scipy import stats
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
-from data.shards import RawSample
-from data.streams import decode
-from evaluation import registry, report
-from evaluation.load import Model, load_model, parse
-from evaluation.task import EvaluationError, embed, look_up, unit
-from evaluation.tasks.paired_items import CHUNK, Sample, Samples
-from evaluation.tasks.sts import PairTask
-from trainers.engine.cluster import quiet
+from multicse.data.errors import told
+from multicse.data.shards import RawSample
+from multicse.data.streams import decode
+from multicse.evaluation import registry, report
+from multicse.evaluation.load import Model, load_model, parse
+from multicse.evaluation.task import EvaluationError, embed, look_up, unit
+from multicse.evaluation.tasks.paired_items import CHUNK, Sample, Samples
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.trainers.engine.cluster import quiet
 
 ADDRESS = "127.0.0.1"
 SETTINGS = {

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 if TYPE_CHECKING:
-    from models.sentence_encoder import CardText
+    from multicse.models.sentence_encoder import CardText
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
-from trainers.recipe import ExportConfig, Recipe
+from multicse.data.errors import told
+from multicse.trainers.recipe import ExportConfig, Recipe
 
 
 @dataclass(frozen=True)
@@ -57,9 +57,9 @@ def export(arguments: Arguments) -> Path:
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
-    from trainers.engine.checkpoint import load_method
-    from trainers.engine.export import fit_of, write_export
-    from trainers.engine.hub import check_hub, push
+    from multicse.trainers.engine.checkpoint import load_method
+    from multicse.trainers.engine.export import fit_of, write_export
+    from multicse.trainers.engine.hub import check_hub, push
 
     checkpoint, out, name = arguments.checkpoint, arguments.out, arguments.push_to_hub
     if name is not None:
@@ -74,13 +74,13 @@ def export(arguments: Arguments) -> Path:
 
 
 def _recipe_of(checkpoint: Path) -> Recipe:
-    from trainers.engine.store import whole
+    from multicse.trainers.engine.store import whole
 
     return Recipe.from_json((whole(checkpoint) / "recipe.json").read_text())
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
-    from trainers.engine.export import ExportError
+    from multicse.trainers.engine.export import ExportError
 
     if out.is_dir() and not any(out.iterdir()):
         out.rmdir()
@@ -98,10 +98,10 @@ def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
     Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
     checkpoint; names and licences come from the shards, where they can still be read.
     """
-    from trainers.engine.card import library_versions, model_card
-    from trainers.engine.checkpoint import read_state
-    from trainers.engine.preflight import describe_shards_of
-    from trainers.engine.store import whole
+    from multicse.trainers.engine.card import library_versions, model_card
+    from multicse.trainers.engine.checkpoint import read_state
+    from multicse.trainers.engine.preflight import describe_shards_of
+    from multicse.trainers.engine.store import whole
 
     checkpoint, recipe = whole(checkpoint), _recipe_of(checkpoint)
     state = read_state(checkpoint)
@@ -124,8 +124,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from models.carried_code import carries_code
-    from trainers.engine.cluster import quiet
+    from multicse.models.carried_code import carries_code
+    from multicse.trainers.engine.cluster import quiet
 
     quiet()
     out = export(arguments)

@@ -11,11 +11,11 @@ from typing import Any
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.text import EDATextStream, TextStream
-from pipelines import parts
-from pipelines.cli import main
-from trainers.gclsr import GCLSRConfig
-from trainers.recipe import EvaluationConfig, GroupOverride, Recipe, RunConfig, SGDConfig, WordEncoderConfig
+from multicse.data.streams.text import EDATextStream, TextStream
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.gclsr import GCLSRConfig
+from multicse.trainers.recipe import EvaluationConfig, GroupOverride, Recipe, RunConfig, SGDConfig, WordEncoderConfig
 
 VECTORS = "vectors/GoogleNews-vectors-negative300.bin.gz"
 SHARDS = "shards/wiki10k"

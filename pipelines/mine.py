@@ -19,16 +19,16 @@ from typing import Annotated, Any
 import tyro
 from PIL import Image
 
-from data.errors import DataError
-from data.named_rows import kind as kind_of
-from data.pack import files_of, folder_files, table_rows, text_lines
-from data.shard_writer import Draft, Drafts, Output, pack
-from data.shards import RawSample, ShardSet, read
-from data.streams import decode
-from models.config import EncoderConfig
-from pipelines.registry import FILES, Recipes, takes_files
-from trainers.jobs import announce, kept
-from trainers.recipe import Recipe, RecipeError
+from multicse.data.errors import DataError
+from multicse.data.named_rows import kind as kind_of
+from multicse.data.pack import files_of, folder_files, table_rows, text_lines
+from multicse.data.shard_writer import Draft, Drafts, Output, pack
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.streams import decode
+from multicse.models.config import EncoderConfig
+from multicse.pipelines.registry import FILES, Recipes, takes_files
+from multicse.trainers.jobs import announce, kept
+from multicse.trainers.recipe import Recipe, RecipeError
 
 FILE = "mine.json"
 """The recipe, in the output folder."""
@@ -199,7 +199,7 @@ def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
 def _texts(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     from transformers import AutoTokenizer
 
-    from models.text_folders import positions
+    from multicse.models.text_folders import positions
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [decode.text(sample.fields, ("txt",), sample.key)[0] for sample in samples]
@@ -233,7 +233,7 @@ def _sounds(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -
     import soundfile
     import torch
 
-    from data.streams.preprocess import log_mel, samples_for
+    from multicse.data.streams.preprocess import log_mel, samples_for
 
     longest, infos, beginnings = 1024 if gpu else 256, [], []
     for one in islice(samples, SOUNDS_LOOKED_AT):

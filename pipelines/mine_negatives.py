@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
+from multicse.data.errors import told
 
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
@@ -56,9 +56,9 @@ def mine(arguments: Arguments) -> int:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import mine_hard_negatives
 
-    from data.shard_writer import Draft, Output, pack
-    from data.shards import BadSample, read
-    from data.streams.text import TextStream
+    from multicse.data.shard_writer import Draft, Output, pack
+    from multicse.data.shards import BadSample, read
+    from multicse.data.streams.text import TextStream
 
     try:
         from datasets import Dataset

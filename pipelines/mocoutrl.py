@@ -11,11 +11,11 @@ from typing import Any
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.triplets import TripletTextStream
-from pipelines import parts
-from pipelines.cli import OFFLINE, main
-from trainers.mocoutrl import MoCoUTRLConfig
-from trainers.recipe import EncoderConfig, OptimConfig, Recipe
+from multicse.data.streams.triplets import TripletTextStream
+from multicse.pipelines import parts
+from multicse.pipelines.cli import OFFLINE, main
+from multicse.trainers.mocoutrl import MoCoUTRLConfig
+from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
 
 ENCODERS = {
     "deberta-base": "microsoft/deberta-base",

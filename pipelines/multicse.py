@@ -11,14 +11,14 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.text import TextStream
-from data.streams.triplets import TripletTextStream
-from pipelines import nonlingcse, parts
-from pipelines.cli import main
-from trainers.method import turn_name
-from trainers.multicse import MultiCSEConfig
-from trainers.nonling import NonLingSettings
-from trainers.recipe import Recipe
+from multicse.data.streams.text import TextStream
+from multicse.data.streams.triplets import TripletTextStream
+from multicse.pipelines import nonlingcse, parts
+from multicse.pipelines.cli import main
+from multicse.trainers.method import turn_name
+from multicse.trainers.multicse import MultiCSEConfig
+from multicse.trainers.nonling import NonLingSettings
+from multicse.trainers.recipe import Recipe
 
 
 class Part(NamedTuple):

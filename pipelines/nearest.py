@@ -14,10 +14,10 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
-from evaluation.load import load_model
-from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
-from trainers.engine.cluster import quiet
+from multicse.data.errors import told
+from multicse.evaluation.load import load_model
+from multicse.evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
+from multicse.trainers.engine.cluster import quiet
 
 
 @dataclass(frozen=True)

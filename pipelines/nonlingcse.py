@@ -11,13 +11,20 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.kinds import AnyStream
-from pipelines import parts
-from pipelines.cli import main
-from trainers.method import Variant
-from trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSEConfig, NonLingSettings, VisualCSEConfig
-from trainers.recipe import EncoderConfig, OptimConfig, Recipe
-from trainers.simcse import SimCSEConfig
+from multicse.data.streams.kinds import AnyStream
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.method import Variant
+from multicse.trainers.nonling import (
+    AudioConfig,
+    AudioCSEConfig,
+    ImageConfig,
+    NonLingCSEConfig,
+    NonLingSettings,
+    VisualCSEConfig,
+)
+from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
+from multicse.trainers.simcse import SimCSEConfig
 
 
 class Row(NamedTuple):

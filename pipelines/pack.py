@@ -14,9 +14,9 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, told
-from data.named_rows import held_in_table, table_parts
-from data.pack import (
+from multicse.data.errors import DataError, told
+from multicse.data.named_rows import held_in_table, table_parts
+from multicse.data.pack import (
     Missing,
     files_of,
     folder_files,
@@ -25,10 +25,10 @@ from data.pack import (
     table_rows,
     text_lines,
 )
-from data.shard_writer import Form, Output, Packed, Parts, pack
-from data.shards import read_manifest
-from data.streams.decode import IMAGES, SOUNDS
-from data.upload import Uploaded, upload
+from multicse.data.shard_writer import Form, Output, Packed, Parts, pack
+from multicse.data.shards import read_manifest
+from multicse.data.streams.decode import IMAGES, SOUNDS
+from multicse.data.upload import Uploaded, upload
 
 
 @dataclass(frozen=True, kw_only=True)

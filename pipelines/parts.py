@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from data.streams.audio import AudioStream
-from data.streams.image import ImageStream
-from data.streams.inputs import AudioInput, ImageInput
-from data.streams.kinds import AnyStream
-from data.streams.pairs import AudioTextStream, ImageTextStream
-from data.streams.text import TextStream
-from models.config import AnyEncoder
-from pipelines.cli import OFFLINE
-from trainers.method import MethodConfig
-from trainers.recipe import AnyOptim, EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
-from trainers.simcse import SimCSEConfig
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.data.streams.kinds import AnyStream
+from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.models.config import AnyEncoder
+from multicse.pipelines.cli import OFFLINE
+from multicse.trainers.method import MethodConfig
+from multicse.trainers.recipe import AnyOptim, EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
+from multicse.trainers.simcse import SimCSEConfig
 
 SMALL_ENCODER = str(Path(__file__).resolve().parents[1] / "models" / "small-bert-en")
 """The encoder that this project pretrained itself (`pipelines/pretrain.py`)."""

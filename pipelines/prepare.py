@@ -16,12 +16,12 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, did_you_mean, told
-from data.shard_writer import Output, pack
-from data.shards import MANIFEST
-from data.sources.source import Content, Result, Source
-from pipelines.downloads import SOURCES
-from pipelines.pack import report
+from multicse.data.errors import DataError, did_you_mean, told
+from multicse.data.shard_writer import Output, pack
+from multicse.data.shards import MANIFEST
+from multicse.data.sources.source import Content, Result, Source
+from multicse.pipelines.downloads import SOURCES
+from multicse.pipelines.pack import report
 
 TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 

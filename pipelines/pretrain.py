@@ -11,14 +11,14 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.shard_hashes import size_and_sha256
-from data.shards import ShardSet
-from models.fresh_bert import FreshEncoder, make_encoder
-from pipelines import parts
-from pipelines.cli import main
-from trainers.engine.prepare import sentences
-from trainers.pretrain import MaskedLMConfig
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig
+from multicse.data.shard_hashes import size_and_sha256
+from multicse.data.shards import ShardSet
+from multicse.models.fresh_bert import FreshEncoder, make_encoder
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.pretrain import MaskedLMConfig
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig
 
 KEY = 10
 """Hex digits of a start's name."""

@@ -13,9 +13,9 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from data.errors import did_you_mean
-from trainers.recipe import Recipe, RecipeError
-from trainers.registry import load_file
+from multicse.data.errors import did_you_mean
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.registry import load_file
 
 NAMES = tuple(
     file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if re.search(r"^RECIPES\b", file.read_text(), re.M)

@@ -14,14 +14,14 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
-from evaluation import statistics, tables
-from evaluation.task import EvaluationError
-from pipelines import registry
-from pipelines.cli import parse, prepare
-from trainers.engine.launch import fit, resolve
-from trainers.jobs import announce, kept
-from trainers.recipe import Recipe, RecipeError
+from multicse.data.errors import told
+from multicse.evaluation import statistics, tables
+from multicse.evaluation.task import EvaluationError
+from multicse.pipelines import registry
+from multicse.pipelines.cli import parse, prepare
+from multicse.trainers.engine.launch import fit, resolve
+from multicse.trainers.jobs import announce, kept
+from multicse.trainers.recipe import Recipe, RecipeError
 
 
 @dataclass(frozen=True)

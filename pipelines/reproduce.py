@@ -18,18 +18,18 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import did_you_mean, told
-from evaluation.figures.basic import save
-from evaluation.tables import Marks, comparison
-from evaluation.tables import Row as Models
-from pipelines.downloads import maker
-from pipelines.tables import runs
-from pipelines.tables.dry_run import DryRun, dry_run
-from pipelines.tables.render import Verdict, effects, judged, render, verdicts
-from pipelines.tables.table import Row, Table, Values
-from trainers import jobs
-from trainers.engine.cluster import quiet
-from trainers.recipe import RecipeError
+from multicse.data.errors import did_you_mean, told
+from multicse.evaluation.figures.basic import save
+from multicse.evaluation.tables import Marks, comparison
+from multicse.evaluation.tables import Row as Models
+from multicse.pipelines.downloads import maker
+from multicse.pipelines.tables import runs
+from multicse.pipelines.tables.dry_run import DryRun, dry_run
+from multicse.pipelines.tables.render import Verdict, effects, judged, render, verdicts
+from multicse.pipelines.tables.table import Row, Table, Values
+from multicse.trainers import jobs
+from multicse.trainers.engine.cluster import quiet
+from multicse.trainers.recipe import RecipeError
 
 PAPERS = {
     **{"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"},

@@ -14,7 +14,7 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import did_you_mean, quiet_end
+from multicse.data.errors import did_you_mean, quiet_end
 
 VERBS = [file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if "\n    sys.exit(main())\n" in file.read_text()]
 """The scripts of this folder that are no papers."""
@@ -24,7 +24,7 @@ VERBS = [file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if "\n
 def main() -> int:
     """The command line; the exit code is that of the verb, and for a pipeline 0. What is neither ends the program."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        from pipelines.registry import NAMES
+        from multicse.pipelines.registry import NAMES
 
         print(f"{__doc__}\nPapers: {' '.join(NAMES)}\nVerbs: {' '.join(VERBS)}\n--help after a name tells more.")
         return 0 if sys.argv[1:] else 2
@@ -33,8 +33,8 @@ def main() -> int:
     if name in VERBS:
         status: int = importlib.import_module(f"{__package__ or 'pipelines'}.{name}").main()
         return status
-    from pipelines import cli, registry
-    from trainers.recipe import RecipeError
+    from multicse.pipelines import cli, registry
+    from multicse.trainers.recipe import RecipeError
 
     try:
         pipeline = registry.load(name)

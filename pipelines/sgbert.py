@@ -11,12 +11,12 @@ from typing import Any
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.streams.text import TextStream
-from evaluation.tables import TRANSFER
-from pipelines import parts
-from pipelines.cli import main
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe
-from trainers.sgbert import SGBERTConfig
+from multicse.data.streams.text import TextStream
+from multicse.evaluation.tables import TRANSFER
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe
+from multicse.trainers.sgbert import SGBERTConfig
 
 ENCODERS = {
     "bert-base": "google-bert/bert-base-uncased",

@@ -8,10 +8,10 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from pipelines import parts
-from pipelines.cli import main
-from trainers.recipe import EncoderConfig, OptimConfig, Recipe
-from trainers.simcse import SimCSEConfig
+from multicse.pipelines import parts
+from multicse.pipelines.cli import main
+from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
+from multicse.trainers.simcse import SimCSEConfig
 
 
 def unsupervised(row: str, encoder: EncoderConfig, batch: int, lr: float) -> Recipe:

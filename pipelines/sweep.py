@@ -18,23 +18,23 @@ from rich.console import Console
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import did_you_mean, told
-from evaluation.tables import before_after, layout
-from pipelines import registry
-from pipelines.cli import is_shown, parse, prepare
-from trainers.engine.tracking import RunHandle, find_runs, open_run
-from trainers.jobs import kept, results_in
-from trainers.recipe import Recipe, RecipeError
-from trainers.tuning.trials import Trial, best_trial
+from multicse.data.errors import did_you_mean, told
+from multicse.evaluation.tables import before_after, layout
+from multicse.pipelines import registry
+from multicse.pipelines.cli import is_shown, parse, prepare
+from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
+from multicse.trainers.jobs import kept, results_in
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.tuning.trials import Trial, best_trial
 
 if TYPE_CHECKING:
     from ray.tune import ExperimentAnalysis
 
-    from trainers.tuning.room import Room
-    from trainers.tuning.space import SearchSpace
-    from trainers.tuning.sweep import Sweep
-    from trainers.tuning.trial import Plan
-    from trainers.tuning.watch import Watch
+    from multicse.trainers.tuning.room import Room
+    from multicse.trainers.tuning.space import SearchSpace
+    from multicse.trainers.tuning.sweep import Sweep
+    from multicse.trainers.tuning.trial import Plan
+    from multicse.trainers.tuning.watch import Watch
 
 TRIALS = 32
 WIDTH = 200
@@ -89,7 +89,7 @@ def main(argv: list[str] | None = None) -> int:
 def sweep(arguments: Arguments, rest: list[str]) -> int:
     """Check, run, report; the exit code."""
     # Imported here: Ray takes seconds, and --help should not.
-    from trainers.engine.cluster import quiet
+    from multicse.trainers.engine.cluster import quiet
 
     search = make_sweep(arguments, rest)
     folder = kept(arguments.output or Path("runs") / search.name, search.first.run.storage).resolve()
@@ -100,9 +100,9 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
 
 
 def _run(search: Sweep, folder: Path, resume: bool) -> int:
-    from trainers.engine.cluster import opening, start_ray
-    from trainers.engine.lease import held
-    from trainers.tuning import sweep as engine
+    from multicse.trainers.engine.cluster import opening, start_ray
+    from multicse.trainers.engine.lease import held
+    from multicse.trainers.tuning import sweep as engine
 
     engine.check_sweep(search)
     goes_on = engine.exists(search, folder)
@@ -120,10 +120,10 @@ def _run(search: Sweep, folder: Path, resume: bool) -> int:
 
 
 def _carry_out(search: Sweep, folder: Path, goes_on: bool) -> int:
-    from pipelines.sweep_table import SweepTable
-    from trainers.tuning import sweep as engine
-    from trainers.tuning.room import room_on_cluster
-    from trainers.tuning.watch import Watch
+    from multicse.pipelines.sweep_table import SweepTable
+    from multicse.trainers.tuning import sweep as engine
+    from multicse.trainers.tuning.room import room_on_cluster
+    from multicse.trainers.tuning.watch import Watch
 
     room = room_on_cluster(search.recipes.values(), search.concurrent)
     parent = _open(search, folder, goes_on)
@@ -151,7 +151,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
 
     Raises RecipeError for a recipe, setting or space that is not there, with the nearest ones.
     """
-    from trainers.tuning.sweep import Sweep, prepared
+    from multicse.trainers.tuning.sweep import Sweep, prepared
 
     names = tuple(dict.fromkeys(arguments.pipelines))
     if not names:
@@ -185,8 +185,8 @@ def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
 
     Raises RecipeError for a pipeline without spaces, and for a name that none has, with the nearest one.
     """
-    from trainers.tuning.space import within_a_run
-    from tune_spaces import every
+    from multicse.trainers.tuning.space import within_a_run
+    from multicse.tune_spaces import every
 
     ours = every()
     known = ours.get(pipeline) or getattr(registry.load(pipeline), "SPACES", None)
@@ -214,7 +214,7 @@ def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
 
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     """The sweep's own MLflow run, the same one when it is resumed."""
-    from trainers.engine.preflight import describe_shards_of
+    from multicse.trainers.engine.preflight import describe_shards_of
 
     folder.mkdir(parents=True, exist_ok=True)
     uri = search.first.run.tracking_uri or ""
@@ -241,8 +241,8 @@ def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
 
 def describe(search: Sweep, room: Room, folder: Path) -> str:
     """What is about to be done, in a few lines."""
-    from trainers.tuning.sweep import GRACE, KEPT, count, interval
-    from trainers.tuning.trial import steps_of
+    from multicse.trainers.tuning.sweep import GRACE, KEPT, count, interval
+    from multicse.trainers.tuning.trial import steps_of
 
     (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
     how = {
@@ -268,10 +268,10 @@ def describe(search: Sweep, room: Room, folder: Path) -> str:
 
 def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: RunHandle, watch: Watch) -> int:
     """Records, figures, the best trial's recipe and model, held-out scores; the exit code."""
-    from pipelines.sweep_table import final_table
-    from trainers.tuning.best import records
-    from trainers.tuning.figures import sweep_figures
-    from trainers.tuning.sweep import count, own_values
+    from multicse.pipelines.sweep_table import final_table
+    from multicse.trainers.tuning.best import records
+    from multicse.trainers.tuning.figures import sweep_figures
+    from multicse.trainers.tuning.sweep import count, own_values
 
     folder = Path(plan.folder)
     trials = records(analysis, watch)
@@ -304,8 +304,8 @@ def _keep_best(
     search: Sweep, plan: Plan, ended: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
-    from trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores, reason
-    from trainers.tuning.trial import run_folder
+    from multicse.trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores, reason
+    from multicse.trainers.tuning.trial import run_folder
 
     folder = Path(plan.folder)
     recipe = plan.recipe(ended[best.trial_id].config)

@@ -11,8 +11,8 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from trainers.engine.progress import duration
-from trainers.tuning.trials import Trial, best_trial, ranked, short_names, show, varied
+from multicse.trainers.engine.progress import duration
+from multicse.trainers.tuning.trials import Trial, best_trial, ranked, short_names, show, varied
 
 EVERY = 20.0
 """Seconds between two lines where there is no terminal."""

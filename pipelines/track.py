@@ -13,7 +13,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import told
+from multicse.data.errors import told
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
     verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from trainers.engine.journal import Journal
-    from trainers.engine.tracking import drain
-    from trainers.engine.tracking_server import TrackingError
+    from multicse.trainers.engine.journal import Journal
+    from multicse.trainers.engine.tracking import drain
+    from multicse.trainers.engine.tracking_server import TrackingError
 
     book = Journal(verb.journal)
     if not book.path.is_file():

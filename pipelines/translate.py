@@ -20,11 +20,11 @@ from tqdm import tqdm
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from data.errors import DataError, told
-from data.order import seed_of
-from data.shards import RawSample, ShardSet, read
-from data.streams.decode import text
-from data.text_files import read_lines
+from multicse.data.errors import DataError, told
+from multicse.data.order import seed_of
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.streams.decode import text
+from multicse.data.text_files import read_lines
 
 HEADER = "original\ttranslation\n"
 
@@ -130,7 +130,7 @@ class Model:
         import torch
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-        from models.hub_folders import Source
+        from multicse.models.hub_folders import Source
 
         self.settings, self.prefix = settings, prefix
         saved, (own, other) = Source(option, tokenizer=True, kind="AutoModelForSeq2SeqLM"), languages
@@ -223,7 +223,7 @@ def resume(out: Path, sentences: Sequence[str], settings: dict[str, Any], batch:
 @told
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    from trainers.engine.cluster import quiet
+    from multicse.trainers.engine.cluster import quiet
 
     arguments: Translate = tyro.cli(Translate, args=argv, description=__doc__)
     quiet()

@@ -11,9 +11,9 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from pipelines import nonlingcse, parts
-from pipelines.cli import main
-from trainers.recipe import Recipe
+from multicse.pipelines import nonlingcse, parts
+from multicse.pipelines.cli import main
+from multicse.trainers.recipe import Recipe
 
 ROWS = nonlingcse.rows("visualcse", "Table 1")
 bert_base = ROWS["bert-base"]

@@ -11,15 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from data.streams.audio import AudioStream
-from data.streams.image import ImageStream
-from data.streams.text import TextStream
-from models.config import EncoderConfig
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.text import TextStream
+from multicse.models.config import EncoderConfig
+from multicse.trainers.engine.tracking_server import connect
+from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
+from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
+from multicse.trainers.simcse import SimCSEConfig
 from tests.small import write_encoder, write_images, write_sounds, write_text
-from trainers.engine.tracking_server import connect
-from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
-from trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
-from trainers.simcse import SimCSEConfig
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -81,7 +81,7 @@ def local_ray() -> Iterator[None]:
     """The one Ray of the test session."""
     import ray
 
-    from trainers.engine.cluster import own_ray
+    from multicse.trainers.engine.cluster import own_ray
 
     own_ray()
     os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 WORDS = ["the", "a", "cat", "dog", "house", "tree", "river", "runs", "sees", "likes", "old", "new", "red", "green", "near"]
 
@@ -76,7 +76,7 @@ def write_sounds(folder: Path, count: int = 32) -> str:
 def write_encoder(folder: Path) -> str:
     from transformers import BertConfig, BertModel, PreTrainedTokenizerFast
 
-    from models.fresh_bert import train_wordpiece
+    from multicse.models.fresh_bert import train_wordpiece
 
     tokenizer: PreTrainedTokenizerFast = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120, lowercase=True)
     import torch
@@ -137,7 +137,7 @@ def four_steps(recipe: Recipe, folder: Path, changes: Mapping[str, Any]) -> Reci
 
 def text_only(recipe: Recipe) -> Recipe:
     """The text of `conftest.recipe` alone, as SimCSE takes it, with nothing evaluated."""
-    from trainers.simcse import SimCSEConfig
+    from multicse.trainers.simcse import SimCSEConfig
 
     content = recipe.model_dump() | {"method": SimCSEConfig(head="none")}
     content["streams"], content["optim"] = ({"text": content[part]["text"]} for part in ("streams", "optim"))

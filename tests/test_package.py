@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from models.frozen import frozen
+from multicse.models.frozen import frozen
 from tests.conftest import ROOMS, ROOT
 
 SCRIPTS = [file for file in sorted((ROOT / "pipelines").glob("*.py")) if '__name__ == "__main__"' in file.read_text()]
@@ -98,4 +98,4 @@ def test_a_clone_has_the_names_of_the_package() -> None:
     from multicse.models.frozen import frozen as same
 
     assert same is frozen is module.frozen
-    assert pickle.loads(pickle.dumps(same)) is frozen and same.__module__ == "models.frozen"
+    assert pickle.loads(pickle.dumps(same)) is frozen and same.__module__ == "multicse.models.frozen"

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from data.batch import Batch
-from models.text_folders import has_dropout
-from models.tower import Projection
-from models.towers import AnyTower, ViTTower
-from trainers import losses
-from trainers.gather import gather, offset, world_size
-from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.data.batch import Batch
+from multicse.models.text_folders import has_dropout
+from multicse.models.tower import Projection
+from multicse.models.towers import AnyTower, ViTTower
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset, world_size
+from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
-    from models.dual_encoder import DualEncoder
-    from models.text_encoder import TextEncoder
-    from trainers.recipe import Recipe
+    from multicse.models.dual_encoder import DualEncoder
+    from multicse.models.text_encoder import TextEncoder
+    from multicse.trainers.recipe import Recipe
 
 
 class CLIPConfig(MethodConfig):
@@ -100,7 +100,7 @@ class CLIPConfig(MethodConfig):
                 f"method.{sentences} compares two passes of a text, which are identical: the encoder has no dropout; set "
                 f"encoder.hidden_dropout to 0.1, or method.{sentences} to 0"
             )
-        from models.dual_encoder import (
+        from multicse.models.dual_encoder import (
             check_projection,  # not above: sentence-transformers takes seconds, which --help has not
         )
 
@@ -142,7 +142,7 @@ class CLIP(Method):
     sentence_encoder: DualEncoder
 
     def __init__(self, encoder: TextEncoder, config: CLIPConfig) -> None:
-        from models.dual_encoder import DualEncoder
+        from multicse.models.dual_encoder import DualEncoder
 
         super().__init__()
         config.check_settings()

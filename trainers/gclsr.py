@@ -11,14 +11,14 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from data.batch import Batch
-from models.pwva import pwva
-from trainers import losses
-from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.data.batch import Batch
+from multicse.models.pwva import pwva
+from multicse.trainers import losses
+from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
-    from models.word_encoder import WordEncoder
-    from trainers.recipe import Recipe
+    from multicse.models.word_encoder import WordEncoder
+    from multicse.trainers.recipe import Recipe
 
 
 log = logging.getLogger(__name__)

@@ -9,12 +9,12 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from data.batch import Batch
-from data.streams.text import TextStream
-from models.sentence_encoder import SentenceEncoder
+from multicse.data.batch import Batch
+from multicse.data.streams.text import TextStream
+from multicse.models.sentence_encoder import SentenceEncoder
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 Variant = Literal["paper", "released", "fixed"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -36,7 +36,7 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     encoder_kind: ClassVar[str] = "transformer"
-    """The kind of encoder that the method trains (`models.config`)."""
+    """The kind of encoder that the method trains (`multicse.models.config`)."""
     smallest_batch: ClassVar[int] = 2
     """Samples without which there is nothing to compare a sample with."""
     citation: ClassVar[str] = ""

@@ -11,16 +11,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from data.batch import Batch
-from models.heads import Head
-from models.text_encoder import TextEncoder
-from models.text_folders import positions
-from trainers import losses
-from trainers.gather import gather, offset, world_size
-from trainers.method import Method, MethodConfig, StepOutput, bibtex
+from multicse.data.batch import Batch
+from multicse.models.heads import Head
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import positions
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset, world_size
+from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 
 PADDED = 200

@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor
 
-from data.batch import Batch
-from models.text_encoder import TextEncoder
-from trainers import losses
-from trainers.clip import CLIPConfig
-from trainers.gather import gather, offset
-from trainers.gclsr import GCLSRConfig, Groups, GroupsConfig
-from trainers.method import Schedule, StepOutput, decay
-from trainers.mocoutrl import MoCoUTRLConfig
-from trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingSettings
-from trainers.sgbert import SelfGuidance, SGBERTConfig
-from trainers.simcse import SimCSEConfig
+from multicse.data.batch import Batch
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers import losses
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.gather import gather, offset
+from multicse.trainers.gclsr import GCLSRConfig, Groups, GroupsConfig
+from multicse.trainers.method import Schedule, StepOutput, decay
+from multicse.trainers.mocoutrl import MoCoUTRLConfig
+from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingSettings
+from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
+from multicse.trainers.simcse import SimCSEConfig
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 
 class MultiCSEConfig(NonLingSettings):

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from data.batch import Batch
-from models.heads import Head
-from models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
-from models.text_encoder import STACKS, TextEncoder
-from trainers import losses
-from trainers.gather import gather, offset, world_size
-from trainers.method import MethodConfig, StepOutput, Variant, bibtex
-from trainers.simcse import SimCSE, SimCSEConfig
+from multicse.data.batch import Batch
+from multicse.models.heads import Head
+from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
+from multicse.models.text_encoder import STACKS, TextEncoder
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset, world_size
+from multicse.trainers.method import MethodConfig, StepOutput, Variant, bibtex
+from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 
 class NonLingStreamConfig(BaseModel):

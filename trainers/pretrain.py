@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from data.batch import Batch
-from models.fresh_bert import FreshEncoder
-from models.text_encoder import TextEncoder
-from trainers.method import Method, MethodConfig, StepOutput, bibtex
+from multicse.data.batch import Batch
+from multicse.models.fresh_bert import FreshEncoder
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex
 
 
 class MaskedLMConfig(MethodConfig):

@@ -11,15 +11,15 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
-from data.errors import did_you_mean
-from data.redact import redacted
-from data.streams.kinds import AnyStream
-from models.config import AnyEncoder, Settings
-from models.config import EncoderConfig as EncoderConfig
-from models.config import WordEncoderConfig as WordEncoderConfig
-from trainers.jobs import without_copies
-from trainers.method import MethodConfig, turn_name
-from trainers.registry import method_config
+from multicse.data.errors import did_you_mean
+from multicse.data.redact import redacted
+from multicse.data.streams.kinds import AnyStream
+from multicse.models.config import AnyEncoder, Settings
+from multicse.models.config import EncoderConfig as EncoderConfig
+from multicse.models.config import WordEncoderConfig as WordEncoderConfig
+from multicse.trainers.jobs import without_copies
+from multicse.trainers.method import MethodConfig, turn_name
+from multicse.trainers.registry import method_config
 
 
 class GroupOverride(Settings):

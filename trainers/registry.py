@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
-from trainers.method import MethodConfig
+from multicse.trainers.method import MethodConfig
 
 METHODS = {
     "simcse": ".simcse:SimCSEConfig",

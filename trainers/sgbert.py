@@ -11,17 +11,17 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from data.batch import Batch
-from models.frozen import frozen
-from models.heads import Head
-from models.pooling import layer_stack, pooled_layers
-from models.text_encoder import TextEncoder
-from trainers import losses
-from trainers.gather import gather, offset
-from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.data.batch import Batch
+from multicse.models.frozen import frozen
+from multicse.models.heads import Head
+from multicse.models.pooling import layer_stack, pooled_layers
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset
+from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 
 class SGBERTConfig(MethodConfig):

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from data.batch import Batch
-from models.text_encoder import TextEncoder
-from trainers import losses
-from trainers.gather import gather, offset
-from trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.data.batch import Batch
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers import losses
+from multicse.trainers.gather import gather, offset
+from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
 
 if TYPE_CHECKING:
-    from trainers.recipe import Recipe
+    from multicse.trainers.recipe import Recipe
 
 
 class SimCSEConfig(MethodConfig):

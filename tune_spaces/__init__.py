@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 
 def every() -> dict[str, dict[str, SearchSpace]]:

@@ -7,7 +7,7 @@ from typing import Literal
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 GRID = [0.1, 0.25, 0.5]
 """Of lambda_I, lambda_C and lambda_s, for sounds (Zhao et al. 2023, section 4.2); for pictures it searched nothing."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 REGIONS = [
     (1, 2, 3, 4, 5, 6),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 paper: SearchSpace = {  # lambda is not in the paper; the released code has 0.5
     "method.balance": tune.grid_search([0.0, 0.25, 0.5, 0.75, 1.0]),

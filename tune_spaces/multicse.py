@@ -6,7 +6,7 @@ from typing import Any
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 
 def space(*kinds: str) -> SearchSpace:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 text: SearchSpace = {
     "streams.text.batch_size": tune.grid_search([64, 128, 256]),

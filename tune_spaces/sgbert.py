@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.space import SearchSpace
 
 ablation: SearchSpace = {  # Table 5; every row of it is a point of this grid
     "method.loss": tune.grid_search(["opt3", "opt2", "opt1", "sg"]),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ray import tune
 
-from trainers.tuning.space import SearchSpace
-from tune_spaces import nonling
+from multicse.trainers.tuning.space import SearchSpace
+from multicse.tune_spaces import nonling
 
 paper: SearchSpace = {  # SimCSE, appendix A
     "streams.text.batch_size": tune.grid_search([64, 128, 256, 512]),

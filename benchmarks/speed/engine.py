@@ -26,18 +26,18 @@ from torch import Tensor
 
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
-from data.batch import Batch
-from models.text_encoder import TextEncoder
-from pipelines import simcse, visualcse
-from pipelines.cli import prepare
-from trainers.engine.hosts import Host, LocalHost
-from trainers.engine.loop import Engine
-from trainers.engine.optim import TurnOptimizer
-from trainers.engine.store import Store
-from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import open_run
-from trainers.engine.window import Window
-from trainers.recipe import Recipe
+from multicse.data.batch import Batch
+from multicse.models.text_encoder import TextEncoder
+from multicse.pipelines import simcse, visualcse
+from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.hosts import Host, LocalHost
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.store import Store
+from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.tracking import open_run
+from multicse.trainers.engine.window import Window
+from multicse.trainers.recipe import Recipe
 
 EVERY = {"log": 10, "checkpoint": 100, "evaluation": 125}
 """Steps between two of each."""

@@ -16,16 +16,16 @@ from unittest.mock import MagicMock, patch
 import tyro
 
 from benchmarks.timer import Target, device, race, ratios, show
-from data import shard_hashes
-from pipelines import visualcse
-from pipelines.cli import prepare
-from trainers.engine import checkpoint
-from trainers.engine.hosts import LocalHost
-from trainers.engine.lease import DRIVER, WRITER, held
-from trainers.engine.loop import Engine
-from trainers.engine.stop import Stop
-from trainers.engine.store import Store
-from trainers.recipe import Recipe
+from multicse.data import shard_hashes
+from multicse.pipelines import visualcse
+from multicse.pipelines.cli import prepare
+from multicse.trainers.engine import checkpoint
+from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.lease import DRIVER, WRITER, held
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.stop import Stop
+from multicse.trainers.engine.store import Store
+from multicse.trainers.recipe import Recipe
 
 
 class Steps(Engine):
@@ -53,8 +53,8 @@ def bare(recipe: Recipe) -> None:
     """Nothing is kept, checked, locked or watched."""
     with contextlib.ExitStack() as without:
         without.enter_context(patch.object(Engine, "_save"))
-        without.enter_context(patch("trainers.engine.loop.Watchdog", MagicMock()))
-        without.enter_context(patch("data.shards.difference", return_value=None))
+        without.enter_context(patch("multicse.trainers.engine.loop.Watchdog", MagicMock()))
+        without.enter_context(patch("multicse.data.shards.difference", return_value=None))
         Steps(recipe, LocalHost(Store("nowhere")), None).run()
 
 

@@ -18,11 +18,11 @@ import tyro
 
 from benchmarks.speed.engine import Preloaded, batches, engine, text_recipe
 from benchmarks.timer import Target, clock, device, peak_mb
-from data.batch import Batch
-from pipelines import cyclip, parts
-from pipelines.cli import prepare
-from trainers.engine.window import Window
-from trainers.recipe import Recipe
+from multicse.data.batch import Batch
+from multicse.pipelines import cyclip, parts
+from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.window import Window
+from multicse.trainers.recipe import Recipe
 
 MEMORY_GB = 8
 """What a machine of two cores has at least."""

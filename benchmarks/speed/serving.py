@@ -34,9 +34,9 @@ PYTHON = Path(os.environ.get("MULTICSE_INTEROP", ROOT / ".venv-interop")) / "bin
 def main(model: Path | None = None, one_in: int = 5, rounds: int = 3) -> None:
     """Print a table; of the pairs those of one first sentence in `one_in`."""
     from benchmarks.speed.sts import cut, minilm
-    from evaluation.registry import make_tasks
-    from models.onnx_files import write_onnx
-    from models.text_encoder import TextEncoder
+    from multicse.evaluation.registry import make_tasks
+    from multicse.models.onnx_files import write_onnx
+    from multicse.models.text_encoder import TextEncoder
 
     data = datasets("sts", rows=[FASTER, LOST])
     if not PYTHON.exists():

@@ -30,16 +30,16 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from benchmarks.timer import Target, clock, ratios, show, watched
-from data.generators import generators
-from data.order import seed_of, windows
-from data.shards import RawSample, ShardSet, index_of, read
-from data.stream import Reader
-from data.streams import decode
-from data.streams.audio import AudioStream
-from data.streams.base import StreamConfig
-from data.streams.image import ImageStream
-from data.window import Chunk, WindowReader, columns_of
-from trainers.engine.cluster import own_ray
+from multicse.data.generators import generators
+from multicse.data.order import seed_of, windows
+from multicse.data.shards import RawSample, ShardSet, index_of, read
+from multicse.data.stream import Reader
+from multicse.data.streams import decode
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.base import StreamConfig
+from multicse.data.streams.image import ImageStream
+from multicse.data.window import Chunk, WindowReader, columns_of
+from multicse.trainers.engine.cluster import own_ray
 
 Kind = Literal["small", "photographs", "sounds"]
 TITLES: dict[Kind, str] = {
@@ -208,7 +208,9 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:2])
     # With workers forked from a process with Ray's threads DataLoader has hung, waiting for a batch that never came.
     multiprocessing.set_start_method("forkserver")
-    multiprocessing.set_forkserver_preload(["torch", "webdataset", "data.streams.audio", "data.streams.image"])
+    multiprocessing.set_forkserver_preload(
+        ["torch", "webdataset", "multicse.data.streams.audio", "multicse.data.streams.image"]
+    )
     with tempfile.TemporaryDirectory() as place:
         configs = {kind: config_of(kind, Path(place, kind)) for kind in kinds}
         shards = {kind: config.open() for kind, config in configs.items()}

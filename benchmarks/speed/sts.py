@@ -20,10 +20,10 @@ import tyro
 from scipy.stats import spearmanr
 
 from benchmarks.timer import Target, datasets, device, peaks, race, ratios, show
-from evaluation.encoders.encoder import load_encoder
-from evaluation.registry import make_tasks
-from evaluation.task import encode_once
-from evaluation.tasks.sts import Pairs, PairTask
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import encode_once
+from multicse.evaluation.tasks.sts import Pairs, PairTask
 
 FASTER = Target(
     area="serving",

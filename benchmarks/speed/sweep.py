@@ -19,12 +19,12 @@ from typing import Any, NamedTuple
 import tyro
 
 from benchmarks.timer import Target
-from pipelines import registry
-from pipelines.cli import prepare
-from trainers.engine.hosts import LocalHost
-from trainers.engine.launch import resolve
-from trainers.engine.loop import Engine
-from trainers.engine.store import Store
+from multicse.pipelines import registry
+from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.store import Store
 
 
 class Ran(NamedTuple):
@@ -39,7 +39,17 @@ class Ran(NamedTuple):
 
 def sweep(place: Path, pipeline: str, trials: int, *options: str) -> Ran:
     """Run a sweep of demos in an empty folder, with its own database."""
-    command = [sys.executable, "-m", "pipelines.sweep", pipeline, "--trials", str(trials), "--output", str(place), *options]
+    command = [
+        sys.executable,
+        "-m",
+        "multicse.pipelines.sweep",
+        pipeline,
+        "--trials",
+        str(trials),
+        "--output",
+        str(place),
+        *options,
+    ]
     command += ["--run.tracking_uri", f"sqlite:///{place}/mlflow.db"]
     began = time.time()
     with (place / "log.txt").open("w") as log:

@@ -28,12 +28,12 @@ from transformers import TrainerCallback
 from benchmarks.speed.engine import LR, NOT_TRAINED, TEMPERATURE, bare, batches, engine
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
-from models.text_encoder import TextEncoder
-from pipelines import mocoutrl, nonlingcse, sgbert, simcse
-from pipelines.cli import prepare
-from trainers.engine.malloc import keep_freed_memory
-from trainers.engine.window import Window
-from trainers.recipe import OptimConfig, Recipe
+from multicse.models.text_encoder import TextEncoder
+from multicse.pipelines import mocoutrl, nonlingcse, sgbert, simcse
+from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.malloc import keep_freed_memory
+from multicse.trainers.engine.window import Window
+from multicse.trainers.recipe import OptimConfig, Recipe
 
 LENGTH = 32
 OURS, BF16, THEIRS, BARE, PRODUCT = "ours", "ours, bf16", "sentence-transformers", "bare padded loop", "matrix product"

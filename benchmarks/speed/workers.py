@@ -35,17 +35,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from benchmarks.speed.engine import NOT_TRAINED, batches, engine
 from benchmarks.speed.streams import write
 from benchmarks.timer import Target, device, note, random_bert
-from data.offline.demo import write_demo_shards
-from pipelines import parts, registry
-from pipelines.cli import prepare as make_shards
-from trainers import gather
-from trainers.engine import batchnorm
-from trainers.engine.hosts import LocalHost
-from trainers.engine.loop import Engine
-from trainers.engine.prepare import prepare
-from trainers.engine.store import Store
-from trainers.engine.window import Window
-from trainers.recipe import Recipe
+from multicse.data.offline.demo import write_demo_shards
+from multicse.pipelines import parts, registry
+from multicse.pipelines.cli import prepare as make_shards
+from multicse.trainers import gather
+from multicse.trainers.engine import batchnorm
+from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.prepare import prepare
+from multicse.trainers.engine.store import Store
+from multicse.trainers.engine.window import Window
+from multicse.trainers.recipe import Recipe
 
 RATE, NODE, INSIDE, ACROSS, DELAY, CORES = 400e12, 8, 300e9, 50e9, 20e-6, 16
 ASSUMED = f"""Predicted, with the paper's batch on every GPU and BERT-base for every transformer of texts. Assumed:

@@ -14,9 +14,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.offline.sounds import SOUND_CLASSES, fade, noise_band, tremolo
-from data.order import permutation, seed_of
-from data.shard_writer import Draft
+from multicse.data.offline.sounds import SOUND_CLASSES, fade, noise_band, tremolo
+from multicse.data.order import permutation, seed_of
+from multicse.data.shard_writer import Draft
 
 RATE = 8000
 """Samples per second; every sound takes a second."""
@@ -102,7 +102,7 @@ def waveform(what: Combination, rng: np.random.Generator) -> np.ndarray:
 
 
 def _event(kind: str, time: np.ndarray, pitch: float, rng: np.random.Generator) -> np.ndarray:
-    """As `data.offline.sounds` makes it, but noise has a pitch, and a tremolo is fast enough for a short event."""
+    """As `multicse.data.offline.sounds` makes it, but noise has a pitch, and a tremolo is fast enough for a short event."""
     if kind == "noise burst":
         return noise_band(time, pitch, rng)
     if kind == "tremolo":

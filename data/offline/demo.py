@@ -18,13 +18,13 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from data.errors import DataError
-from data.offline import captioned_sounds
-from data.offline import emoji as emojis
-from data.offline.sentences import wiki_sentences
-from data.offline.sounds import SOUND_CLASSES, synth_sounds
-from data.shard_writer import Draft, Output, pack
-from data.shards import read_manifest
+from multicse.data.errors import DataError
+from multicse.data.offline import captioned_sounds
+from multicse.data.offline import emoji as emojis
+from multicse.data.offline.sentences import wiki_sentences
+from multicse.data.offline.sounds import SOUND_CLASSES, synth_sounds
+from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shards import read_manifest
 
 
 def digits(size: int = 32) -> tuple[np.ndarray, np.ndarray]:

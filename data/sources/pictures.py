@@ -12,13 +12,13 @@ from typing import Literal
 import numpy as np
 from PIL import Image
 
-from data.errors import DataError
-from data.named_rows import named_rows
-from data.pack import Entry, FolderFiles, folder_files, named_files
-from data.shard_writer import Draft
-from data.sources.source import Content
-from data.streams.decode import IMAGES
-from data.text_files import read_lines
+from multicse.data.errors import DataError
+from multicse.data.named_rows import named_rows
+from multicse.data.pack import Entry, FolderFiles, folder_files, named_files
+from multicse.data.shard_writer import Draft
+from multicse.data.sources.source import Content
+from multicse.data.streams.decode import IMAGES
+from multicse.data.text_files import read_lines
 
 CAPTIONS = 5
 """Of a picture that are used: all of Flickr30K's; COCO has six or seven of some."""

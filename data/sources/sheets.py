@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from xml.etree import ElementTree
 
-from data.errors import DataError
+from multicse.data.errors import DataError
 
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from data.pack import Entry, FolderFiles, manifest_files, named_files
-from data.sources.source import Content
-from data.streams.decode import SOUNDS
-from data.text_files import read_lines
+from multicse.data.errors import DataError
+from multicse.data.pack import Entry, FolderFiles, manifest_files, named_files
+from multicse.data.sources.source import Content
+from multicse.data.streams.decode import SOUNDS
+from multicse.data.text_files import read_lines
 
 
 def manifest(table: Path, folder: Path, **settings: Any) -> Content:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from data.shard_writer import Drafts, Files, Form
+from multicse.data.shard_writer import Drafts, Files, Form
 
 
 @dataclass(frozen=True)

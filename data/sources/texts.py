@@ -8,13 +8,13 @@ from pathlib import Path
 
 import numpy as np
 
-from data.errors import DataError
-from data.named_rows import named_rows
-from data.order import permutation, seed_of
-from data.pack import table_rows, text_lines
-from data.shard_writer import Draft
-from data.sources.source import Content
-from data.text_files import read_cells, read_lines, read_rows
+from multicse.data.errors import DataError
+from multicse.data.named_rows import named_rows
+from multicse.data.order import permutation, seed_of
+from multicse.data.pack import table_rows, text_lines
+from multicse.data.shard_writer import Draft
+from multicse.data.sources.source import Content
+from multicse.data.text_files import read_cells, read_lines, read_rows
 
 
 def lines(*files: Path) -> Content:

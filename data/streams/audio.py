@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from data.shards import RawSample
-from data.streams import decode, preprocess
-from data.streams.base import LabelledStream, Row, Tokenize
+from multicse.data.shards import RawSample
+from multicse.data.streams import decode, preprocess
+from multicse.data.streams.base import LabelledStream, Row, Tokenize
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from data.batch import Batch
+    from multicse.data.batch import Batch
 
 MIXUP_ALPHA = 10
 """Of the Beta distribution of a clip's share."""
@@ -90,8 +90,8 @@ class AudioStream(LabelledStream):
         return {"waveform": wave, "length": torch.from_numpy(rows["length"]), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from data.batch import Batch
-        from data.streams import device
+        from multicse.data.batch import Batch
+        from multicse.data.streams import device
 
         wave, lengths = batch["waveform"], batch["length"]
         spectrogram = preprocess.log_mel(wave, rate=self.rate, bins=self.bins, frames=self.frames, lengths=lengths)

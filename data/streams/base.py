@@ -11,16 +11,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, PositiveFloat
 
-from data.errors import DataError
-from data.shard_urls import sizes
-from data.shards import RawSample, ShardSet
-from data.streams import decode
+from multicse.data.errors import DataError
+from multicse.data.shard_urls import sizes
+from multicse.data.shards import RawSample, ShardSet
+from multicse.data.streams import decode
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from data.batch import Batch
+    from multicse.data.batch import Batch
 
 # Reading tasks import the streams' modules, so torch is imported where a trainer calls: it costs a process seconds to start.
 

@@ -15,8 +15,8 @@ import soundfile
 import soxr
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from data import limits
-from data.errors import DecodeError
+from multicse.data import limits
+from multicse.data.errors import DecodeError
 
 IMAGES = ("jpg", "jpeg", "png", "webp")
 """Fields of a sample that hold a picture, in the order of preference."""

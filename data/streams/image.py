@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from data.shards import RawSample
-from data.streams import decode, views
-from data.streams.base import LabelledStream, Row, Tokenize
+from multicse.data.shards import RawSample
+from multicse.data.streams import decode, views
+from multicse.data.streams.base import LabelledStream, Row, Tokenize
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from data.batch import Batch
+    from multicse.data.batch import Batch
 
 
 class ImageStream(LabelledStream):
@@ -56,7 +56,7 @@ class ImageStream(LabelledStream):
         return {"image": torch.from_numpy(rows["image"]), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from data.streams import device, preprocess
+        from multicse.data.streams import device, preprocess
 
         image = batch["image"].flatten(0, 1).float() / 255
         image = device.color_jitter(image, generator, *self.jitter, probability=self.jitter_probability)

@@ -6,11 +6,11 @@ from typing import Annotated
 
 from pydantic import Field
 
-from data.streams.audio import AudioStream
-from data.streams.image import ImageStream
-from data.streams.pairs import AudioTextStream, ImageTextStream
-from data.streams.text import EDATextStream, NoisyTextStream, TextStream
-from data.streams.triplets import TripletTextStream
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
+from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
+from multicse.data.streams.triplets import TripletTextStream
 
 AnyStream = Annotated[
     TextStream

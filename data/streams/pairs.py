@@ -13,17 +13,17 @@ import numpy as np
 from PIL import Image
 from pydantic import Field, model_validator
 
-from data.errors import DecodeError
-from data.shards import RawSample, ShardSet
-from data.streams import decode, preprocess, views
-from data.streams.base import Row, StreamConfig, Tokenize
-from data.streams.inputs import AudioInput, ImageInput
+from multicse.data.errors import DecodeError
+from multicse.data.shards import RawSample, ShardSet
+from multicse.data.streams import decode, preprocess, views
+from multicse.data.streams.base import Row, StreamConfig, Tokenize
+from multicse.data.streams.inputs import AudioInput, ImageInput
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from data.batch import Batch
+    from multicse.data.batch import Batch
 
 PLACEHOLDERS = ("{}", "{label}")
 """What stands for the class name in a template."""
@@ -208,7 +208,7 @@ class AudioTextStream(CaptionedStream):
         return {"waveform": torch.from_numpy(rows["waveform"]), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from data.batch import Batch
+        from multicse.data.batch import Batch
 
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name != "waveform"}
         return Batch({"spectrogram": self._features(batch["waveform"]), **tensors}, batch.keys)

@@ -7,16 +7,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from pydantic import Field
 
-from data.errors import DataError
-from data.order import seed_of
-from data.shards import RawSample, ShardSet
-from data.streams import decode
-from data.streams.base import Row, StreamConfig, Tokenize
+from multicse.data.errors import DataError
+from multicse.data.order import seed_of
+from multicse.data.shards import RawSample, ShardSet
+from multicse.data.streams import decode
+from multicse.data.streams.base import Row, StreamConfig, Tokenize
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from data.wordnet.lexicon import Lexicon
+    from multicse.data.wordnet.lexicon import Lexicon
 
 
 class TextStream(StreamConfig):
@@ -77,7 +77,7 @@ class LexiconTextStream(TextStream):
 
     def open_lexicon(self) -> Lexicon:
         """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        from data.wordnet.lexicon import open_lexicon
+        from multicse.data.wordnet.lexicon import open_lexicon
 
         try:
             return open_lexicon(self.lexicon)
@@ -101,7 +101,7 @@ class EDATextStream(LexiconTextStream):
         return 2
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        from data.streams.eda import eda, remembered
+        from multicse.data.streams.eda import eda, remembered
 
         words = self.sentences(sample)[0].split()
         synonyms = remembered(self.open_lexicon())
@@ -124,7 +124,7 @@ class NoisyTextStream(LexiconTextStream):
     """Times that two words of a text change places."""
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        from data.streams import eda
+        from multicse.data.streams import eda
 
         synonyms = eda.remembered(self.open_lexicon())
         own = np.random.default_rng(seed_of("noise", sample.shard, sample.key))

@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from pydantic import Field, model_validator
 
-from data.errors import DecodeError
-from data.shards import RawSample
-from data.streams.base import Row, Tokenize
-from data.streams.text import LexiconTextStream
+from multicse.data.errors import DecodeError
+from multicse.data.shards import RawSample
+from multicse.data.streams.base import Row, Tokenize
+from multicse.data.streams.text import LexiconTextStream
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from data.wordnet.lexicon import Lexicon
+    from multicse.data.wordnet.lexicon import Lexicon
 
 Span = tuple[int, int]
 """First character and the one after the last."""

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from data.streams.preprocess import planes
+from multicse.data.streams.preprocess import planes
 
 RATIO = (3 / 4, 4 / 3)
 """Width to height of a random crop (Inception's, and torchvision's default)."""

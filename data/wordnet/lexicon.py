@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from data.errors import DataError
-from data.wordnet.morphology import FUNCTION_WORDS, POS, Morphology, Pos
-from data.wordnet.small_words import ROWS
-from data.wordnet.sources import INSTALL, SmallTable, Source, WordNetFiles, part_of_speech
+from multicse.data.errors import DataError
+from multicse.data.wordnet.morphology import FUNCTION_WORDS, POS, Morphology, Pos
+from multicse.data.wordnet.small_words import ROWS
+from multicse.data.wordnet.sources import INSTALL, SmallTable, Source, WordNetFiles, part_of_speech
 
 SMALL = "small"
 """Path of the table of our own."""

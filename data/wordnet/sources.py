@@ -12,8 +12,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from data.errors import DataError
-from data.wordnet.morphology import POS, Exceptions, Pos, respellings
+from multicse.data.errors import DataError
+from multicse.data.wordnet.morphology import POS, Exceptions, Pos, respellings
 
 INSTALL = (
     "apt-get install wordnet-base, or unpack WordNet's database files (https://wordnet.princeton.edu/download) "

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.task import Encoded, Encoder, EvaluationError
-from models.pooling import pool
+from multicse.evaluation.task import Encoded, Encoder, EvaluationError
+from multicse.models.pooling import pool
 
 logger = logging.getLogger(__name__)
 

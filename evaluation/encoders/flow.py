@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.encoders.baselines import PostProcessed
-from evaluation.task import Encoder, EvaluationError
+from multicse.evaluation.encoders.baselines import PostProcessed
+from multicse.evaluation.task import Encoder, EvaluationError
 
 logger = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from evaluation.task import EvaluationError
-from models.hub_folders import EVALUATED
+from multicse.evaluation.task import EvaluationError
+from multicse.models.hub_folders import EVALUATED
 
 OWN = "multicse_"  # what the type of a module in modules.json begins with, if its code is this project's
 

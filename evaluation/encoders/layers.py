@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.encoders.baselines import SINGLE, every_layer
-from evaluation.encoders.encoder import FolderEncoder, load_encoder
-from evaluation.task import Encoded, EvaluationError, Task, encode_once
+from multicse.evaluation.encoders.baselines import SINGLE, every_layer
+from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
+from multicse.evaluation.task import Encoded, EvaluationError, Task, encode_once
 
 MEMORY = 2 * 2**30  # bytes of vectors held at a time; above it, tasks are encoded one after another
 
@@ -53,7 +53,7 @@ def layer_scores(
 @contextmanager
 def _without_warnings() -> Iterator[None]:
     """Without the warnings of tasks, which would take the vectors for those of a collapsed encoder."""
-    logger = logging.getLogger("evaluation.tasks")
+    logger = logging.getLogger("multicse.evaluation.tasks")
     before = logger.level
     logger.setLevel(logging.ERROR)
     try:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from evaluation.task import Encoder, EvaluationError, embed, look_up
+from multicse.evaluation.task import Encoder, EvaluationError, embed, look_up
 
 # What the fingerprint is taken of: whatever changes the vectors of these is another model.
 PROBES = ["A man is playing a guitar.", "the dog", "Two children run across a field of grass.", "12 x 7 = 84", "no"]

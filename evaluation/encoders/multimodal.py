@@ -13,11 +13,11 @@ import soxr
 import torch
 from torch import Tensor
 
-from evaluation.encoders.encoder import Features, FolderEncoder, on_device, usable_device
-from evaluation.encoders.folders import own_module, refuse_random
-from evaluation.task import EvaluationError, Sound
-from models.carried_code import CARRIED, load_saved
-from models.dual_module import DualEncoder
+from multicse.evaluation.encoders.encoder import Features, FolderEncoder, on_device, usable_device
+from multicse.evaluation.encoders.folders import own_module, refuse_random
+from multicse.evaluation.task import EvaluationError, Sound
+from multicse.models.carried_code import CARRIED, load_saved
+from multicse.models.dual_module import DualEncoder
 
 
 class MultimodalEncoder(FolderEncoder):

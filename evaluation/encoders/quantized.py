@@ -9,7 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from evaluation.task import Encoded, EvaluationError
+from multicse.evaluation.task import Encoded, EvaluationError
 
 Precision = Literal["int8", "binary"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)

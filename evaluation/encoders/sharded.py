@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch.distributed as dist
 
-from evaluation.task import Encoder, EvaluationError, Sound
+from multicse.evaluation.task import Encoder, EvaluationError, Sound
 
 
 class ShardedEncoder:

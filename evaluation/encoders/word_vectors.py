@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from data.errors import DataError
-from data.word_vectors import open_vectors
-from evaluation.task import EvaluationError
-from models.word_module import hashed_vectors, split, word_hash
+from multicse.data.errors import DataError
+from multicse.data.word_vectors import open_vectors
+from multicse.evaluation.task import EvaluationError
+from multicse.models.word_module import hashed_vectors, split, word_hash
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
+from multicse.evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
 
 MOST = 40  # items or captions in a matrix: more names cannot be read
 NAME = 32  # characters of a name beside a matrix

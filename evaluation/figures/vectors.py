@@ -11,8 +11,8 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
-from evaluation.task import unit
+from multicse.evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
+from multicse.evaluation.task import unit
 
 TURN = 2 * np.pi
 

@@ -12,8 +12,8 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from evaluation.figures.basic import COLOURS, finite, legend, new_figure
-from models.word_module import importance
+from multicse.evaluation.figures.basic import COLOURS, finite, legend, new_figure
+from multicse.models.word_module import importance
 
 WIDTH, LINE, MARGIN, SPACE = 8.0, 0.4, 0.15, 0.08  # inches
 SIZE, PAD = 11, 0.2  # of the font in points; around a word, in font sizes

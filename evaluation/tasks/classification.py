@@ -13,12 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from data.errors import did_you_mean
-from evaluation.task import Encoder, EvaluationError, Score
-from evaluation.tasks import probe
-from evaluation.tasks.classifiers import OPTIMIZERS, Protocol, best_round
-from evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask
-from evaluation.tasks.probe import Result
+from multicse.data.errors import did_you_mean
+from multicse.evaluation.task import Encoder, EvaluationError, Score
+from multicse.evaluation.tasks import probe
+from multicse.evaluation.tasks.classifiers import OPTIMIZERS, Protocol, best_round
+from multicse.evaluation.tasks.labelled_texts import PARTS, Labelled, LabelledTask
+from multicse.evaluation.tasks.probe import Result
 
 
 def three_layers(width: int, classes: int) -> nn.Module:

@@ -28,7 +28,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.task import EvaluationError
+from multicse.evaluation.task import EvaluationError
 
 if TYPE_CHECKING:
     from sklearn.neural_network import MLPClassifier

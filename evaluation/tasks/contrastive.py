@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import scipy
 
-from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
-from evaluation.tasks.paired_items import PairedTask, encode_pairs
+from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
+from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 BATCH = 80  # pairs, unless said otherwise
 

@@ -12,11 +12,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
-from evaluation.task import Encoded, Encoder, EvaluationError, Score
-from evaluation.tasks import probe
-from evaluation.tasks.classification import HEADS, check, score
-from evaluation.tasks.labelled_texts import Labelled, LabelledTask
+from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
+from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
+from multicse.evaluation.tasks import probe
+from multicse.evaluation.tasks.classification import HEADS, check, score
+from multicse.evaluation.tasks.labelled_texts import Labelled, LabelledTask
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from evaluation.task import Encoder, EvaluationError, Score, embed, look_up
-from evaluation.tasks.paired_items import PairedTask, Samples, encode_pairs
-from evaluation.tasks.sts import PairTask
+from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, look_up
+from multicse.evaluation.tasks.paired_items import PairedTask, Samples, encode_pairs
+from multicse.evaluation.tasks.sts import PairTask
 
 CHUNK = 2048  # rows of a block of pairs
 TOP = 3  # dimensions counted as the top ones

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from evaluation.task import EvaluationError
-from evaluation.tasks.sts import PairTask, Rated, collect, rating
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.sts import PairTask, Rated, collect, rating
 
 # The seven sets and their dev and training splits as mteb publishes them: raw text, one concatenated split (so that the
 # means over subsets, which the Hub's copies do not name, equal the number over all pairs).

@@ -19,9 +19,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.errors import did_you_mean
-from data.text_files import read_rows
-from evaluation.task import Encoder, EvaluationError, look_up
+from multicse.data.errors import did_you_mean
+from multicse.data.text_files import read_rows
+from multicse.evaluation.task import Encoder, EvaluationError, look_up
 
 PARTS = ("train", "dev", "test")
 TEXT = ("text", "sentence", "question", "premise", "hypothesis", "text1", "text2", "sentence1", "sentence2")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
-from evaluation.task import EvaluationError
-from evaluation.tasks.sts import Pairs, PairTask
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.sts import Pairs, PairTask
 
 DEV = frozenset(number for number in range(50) if number % 5 in (0, 1))
 PARTS = {  # documents: 30 with 435 pairs, 20 with 190, 50 with 1,225

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import DataError
-from data.shard_hashes import size_and_sha256
-from data.shards import BadSample, RawSample, ShardSet, read
-from data.streams import decode
-from evaluation.task import Encoder, EvaluationError, Sound, embed
+from multicse.data.errors import DataError
+from multicse.data.shard_hashes import size_and_sha256
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.streams import decode
+from multicse.evaluation.task import Encoder, EvaluationError, Sound, embed
 
 CHUNK = 64  # samples decoded at a time: some 60 MB of pictures at 640 x 480, or 110 MB of ten-second sounds
 
@@ -43,7 +43,7 @@ class Sample(NamedTuple):
 class Samples:
     """The samples of a set of shards, in their order, for the task `task` (whose name begins every message).
 
-    `shards` is what `data.shards.ShardSet.open` takes: a folder, a range, a list. Raises EvaluationError when shards are
+    `shards` is what `multicse.data.shards.ShardSet.open` takes: a folder, a range, a list. Raises EvaluationError when shards are
     missing, or when their samples hold no picture, sound or text, or both pictures and sounds.
     """
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from evaluation.tasks.classifiers import Classifiers, Protocol, fit
+from multicse.evaluation.tasks.classifiers import Classifiers, Protocol, fit
 
 OUTER_SEED = 1111  # of the folds that are tested on; SentEval fixes it whatever the classifier's seed is
 HELD_OUT = 0.05  # of the training rows, for stopping the last fit

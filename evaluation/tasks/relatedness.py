@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from evaluation.task import Encoder, EvaluationError, Score, look_up
-from evaluation.tasks.classifiers import Protocol, best_round
-from evaluation.tasks.labelled_texts import pair_features
-from evaluation.tasks.sts import Pairs, PairTask, correlations, spearman
+from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
+from multicse.evaluation.tasks.classifiers import Protocol, best_round
+from multicse.evaluation.tasks.labelled_texts import pair_features
+from multicse.evaluation.tasks.sts import Pairs, PairTask, correlations, spearman
 
 CLASSES = 5
 BATCH = 64

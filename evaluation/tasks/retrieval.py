@@ -12,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from data.errors import did_you_mean
-from data.text_files import read_lines, read_rows
-from evaluation.task import Encoder, EvaluationError, Score, embed, look_up, shorten, unit
-from evaluation.tasks.paired_items import PairedTask, encode_pairs
+from multicse.data.errors import did_you_mean
+from multicse.data.text_files import read_lines, read_rows
+from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, look_up, shorten, unit
+from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 logger = logging.getLogger(__name__)
 
@@ -226,7 +226,7 @@ def nearest_captions(encoder: Encoder, queries: Sequence[str], database: Sequenc
 
 def neighbour_table(queries: Sequence[str], found: Sequence[Sequence[Neighbour]]) -> str:
     """Queries with their nearest texts below them, as a text table."""
-    from evaluation.tables import layout
+    from multicse.evaluation.tables import layout
 
     rows = [["query, nearest texts", "cosine", "row"]]
     for query, neighbours in zip(queries, found, strict=True):

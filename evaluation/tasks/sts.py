@@ -22,8 +22,8 @@ from pathlib import Path
 import numpy as np
 import scipy  # whose parts load when they are used
 
-from data.text_files import read_cells, read_lines, read_rows
-from evaluation.task import Encoder, EvaluationError, Score, look_up, unit
+from multicse.data.text_files import read_cells, read_lines, read_rows
+from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 
 logger = logging.getLogger(__name__)
 

@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from data.text_files import read_lines
-from evaluation.task import Encoder, EvaluationError, Score
-from evaluation.tasks import probe
-from evaluation.tasks.classifiers import Protocol
-from evaluation.tasks.labelled_texts import Labelled, LabelledTask, Row
+from multicse.data.text_files import read_lines
+from multicse.evaluation.task import Encoder, EvaluationError, Score
+from multicse.evaluation.tasks import probe
+from multicse.evaluation.tasks.classifiers import Protocol
+from multicse.evaluation.tasks.labelled_texts import Labelled, LabelledTask, Row
 
 Parts = dict[str, list[Row]]  # "all"; "train" and "test"; or "train", "dev" and "test"
 

@@ -11,11 +11,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from data.errors import did_you_mean
-from data.streams.pairs import PLACEHOLDERS, fill, misnamed, words
-from evaluation.task import Encoder, EvaluationError, Score, embed, unit
-from evaluation.tasks.paired_items import Sample, Samples
-from evaluation.tasks.retrieval import TIE
+from multicse.data.errors import did_you_mean
+from multicse.data.streams.pairs import PLACEHOLDERS, fill, misnamed, words
+from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, unit
+from multicse.evaluation.tasks.paired_items import Sample, Samples
+from multicse.evaluation.tasks.retrieval import TIE
 
 logger = logging.getLogger(__name__)
 

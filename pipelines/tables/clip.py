@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING
 
-from pipelines.clap import ZERO_SHOT as SOUND_CLASSES
-from pipelines.cyclip import ZERO_SHOT as CLASSES
-from pipelines.tables.clip_mini import mini as mini
-from pipelines.tables.table import Numbers, Row, Table, Values, listed
+from multicse.pipelines.clap import ZERO_SHOT as SOUND_CLASSES
+from multicse.pipelines.cyclip import ZERO_SHOT as CLASSES
+from multicse.pipelines.tables.clip_mini import mini as mini
+from multicse.pipelines.tables.table import Numbers, Row, Table, Values, listed
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -193,7 +193,7 @@ def settings(items: str, pipeline: str, own: dict[str, float]) -> Table:
 
 def draw(number: int, table: Table, values: Values) -> Figure:
     """Figure 2 or 3, a mark for each run."""
-    from evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
+    from multicse.evaluation.figures.pairs import alignment_text_uniformity, text_item_uniformity
 
     models = {}
     for label, columns in values.items():

@@ -17,15 +17,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from data.offline.demo import write_demo_shards
-from data.streams.inputs import AudioInput, ImageInput
-from data.streams.pairs import AudioTextStream, ImageTextStream
-from data.streams.text import TextStream
-from models.towers import ASTTower, ViTTower
-from pipelines import parts
-from pipelines.clap import AUDIOCAPS, CLOTHO, MUSICCAPS
-from pipelines.tables.offline import Offline
-from trainers.recipe import EvaluationConfig, OptimConfig, Recipe
+from multicse.data.offline.demo import write_demo_shards
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.models.towers import ASTTower, ViTTower
+from multicse.pipelines import parts
+from multicse.pipelines.clap import AUDIOCAPS, CLOTHO, MUSICCAPS
+from multicse.pipelines.tables.offline import Offline
+from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe
 
 STEPS, EVERY = 150, 50
 SOUND = AudioInput(rate=16_000, seconds=5.0, bins=64, n_fft=1024, hop=512, low_hz=50.0, high_hz=8000.0)  # ESC-10's 5 s

@@ -19,13 +19,13 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from data.errors import DataError
-from data.streams.base import StreamConfig
-from data.streams.text import TextStream
-from models.config import EncoderConfig, WordEncoderConfig
-from models.tower import TowerConfig
-from trainers.engine.preflight import check_settings
-from trainers.recipe import Recipe, RecipeError
+from multicse.data.errors import DataError
+from multicse.data.streams.base import StreamConfig
+from multicse.data.streams.text import TextStream
+from multicse.models.config import EncoderConfig, WordEncoderConfig
+from multicse.models.tower import TowerConfig
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.recipe import Recipe, RecipeError
 
 LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}
 ROBERTA: dict[str, Any] = {"vocab_size": 50265, "max_position_embeddings": 514, "type_vocab_size": 1}

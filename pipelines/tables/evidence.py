@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from evaluation.load import CENTRING
-from pipelines import multicse, nonlingcse, parts, sgbert
-from pipelines.tables import clip_mini, gclsr_mini, mocoutrl, nonling_mini
-from pipelines.tables import sgbert as sgbert_tables
-from pipelines.tables.offline import Offline
-from pipelines.tables.table import Claim, Row, Table
-from trainers.method import MethodConfig
-from trainers.multicse import MultiCSEConfig
-from trainers.nonling import NonLingSettings
-from trainers.recipe import Recipe
-from trainers.sgbert import SGBERTConfig
-from trainers.simcse import SimCSEConfig
+from multicse.evaluation.load import CENTRING
+from multicse.pipelines import multicse, nonlingcse, parts, sgbert
+from multicse.pipelines.tables import clip_mini, gclsr_mini, mocoutrl, nonling_mini
+from multicse.pipelines.tables import sgbert as sgbert_tables
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.table import Claim, Row, Table
+from multicse.trainers.method import MethodConfig
+from multicse.trainers.multicse import MultiCSEConfig
+from multicse.trainers.nonling import NonLingSettings
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.sgbert import SGBERTConfig
+from multicse.trainers.simcse import SimCSEConfig
 
 STEPS = 200
 """Of the plain contrast at the small scale."""

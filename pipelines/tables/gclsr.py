@@ -11,19 +11,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from data.word_vectors import open_vectors
-from evaluation.figures.basic import learning_curves
-from evaluation.figures.words import attention_importance, augmented_vector, word_importance
-from evaluation.load import parse
-from evaluation.tables import SEVEN, TRANSFER
-from models.pwva import background_noise, fourier, gaussian_noise, random_zeros
-from models.word_module import hashed_vectors, split, word_hash
-from pipelines import gclsr
-from pipelines.tables.gclsr_mini import BERT, ROBERTA
-from pipelines.tables.gclsr_mini import mini as mini
-from pipelines.tables.gclsr_mini import mini_model as mini_model
-from pipelines.tables.table import Numbers, Row, Table, Values, average_only
-from trainers.engine.figures import histories
+from multicse.data.word_vectors import open_vectors
+from multicse.evaluation.figures.basic import learning_curves
+from multicse.evaluation.figures.words import attention_importance, augmented_vector, word_importance
+from multicse.evaluation.load import parse
+from multicse.evaluation.tables import SEVEN, TRANSFER
+from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
+from multicse.models.word_module import hashed_vectors, split, word_hash
+from multicse.pipelines import gclsr
+from multicse.pipelines.tables.gclsr_mini import BERT, ROBERTA
+from multicse.pipelines.tables.gclsr_mini import mini as mini
+from multicse.pipelines.tables.gclsr_mini import mini_model as mini_model
+from multicse.pipelines.tables.table import Numbers, Row, Table, Values, average_only
+from multicse.trainers.engine.figures import histories
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

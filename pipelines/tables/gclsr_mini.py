@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from data.streams.text import EDATextStream, TextStream
-from data.word_vectors import is_word_vectors, train_vectors
-from models.word_module import split
-from pipelines import gclsr, parts
-from pipelines.tables.offline import Offline
-from trainers.recipe import Recipe
+from multicse.data.streams.text import EDATextStream, TextStream
+from multicse.data.word_vectors import is_word_vectors, train_vectors
+from multicse.models.word_module import split
+from multicse.pipelines import gclsr, parts
+from multicse.pipelines.tables.offline import Offline
+from multicse.trainers.recipe import Recipe
 
 BERT, ROBERTA = "google-bert/bert-base-uncased", "FacebookAI/roberta-base"
 FEWER, SHORTER, SMALLER = 640, 10, 8

@@ -9,20 +9,20 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from evaluation.encoders.encoder import FolderEncoder
-from evaluation.figures.basic import COLOURS, legend, new_figure
-from evaluation.figures.vectors import on_circle
-from evaluation.load import Model, load_model
-from evaluation.report import token_states
-from evaluation.tables import SEVEN
-from evaluation.tasks.finetune import FinetuneTask, Training
-from evaluation.tasks.geometry import ClassGeometryTask
-from evaluation.tasks.labelled_texts import Labelled, read_labelled
-from pipelines.mocoutrl import ENCODERS
-from pipelines.parts import SMALL_ENCODER
-from pipelines.tables.offline import Offline
-from pipelines.tables.table import Row, Table, Values
-from trainers.recipe import Recipe
+from multicse.evaluation.encoders.encoder import FolderEncoder
+from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
+from multicse.evaluation.figures.vectors import on_circle
+from multicse.evaluation.load import Model, load_model
+from multicse.evaluation.report import token_states
+from multicse.evaluation.tables import SEVEN
+from multicse.evaluation.tasks.finetune import FinetuneTask, Training
+from multicse.evaluation.tasks.geometry import ClassGeometryTask
+from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
+from multicse.pipelines.mocoutrl import ENCODERS
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.table import Row, Table, Values
+from multicse.trainers.recipe import Recipe
 
 BERT, ROBERTA, DEBERTA = (ENCODERS[name] for name in ("bert-base", "roberta-base", "deberta-base"))
 SBERT, SROBERTA = (f"sentence-transformers/{name}-base-nli-mean-tokens" for name in ("bert", "roberta"))

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data.shards import RawSample, ShardSet, read
-from data.streams import decode
-from evaluation.load import load_model
-from evaluation.registry import make_tasks
-from evaluation.tables import SEVEN, TRANSFER
-from evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
-from pipelines import registry
-from pipelines.nonlingcse import whole
-from pipelines.tables.nonling_mini import mini as mini
-from pipelines.tables.nonling_numbers import (
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.streams import decode
+from multicse.evaluation.load import load_model
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.tables import SEVEN, TRANSFER
+from multicse.evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
+from multicse.pipelines import registry
+from multicse.pipelines.nonlingcse import whole
+from multicse.pipelines.tables.nonling_mini import mini as mini
+from multicse.pipelines.tables.nonling_numbers import (
     BATCHES,
     CIFAR,
     LANGUAGES,
@@ -34,8 +34,8 @@ from pipelines.tables.nonling_numbers import (
     SUPERVISED,
     TRANSFERRED,
 )
-from pipelines.tables.table import Numbers, Row, Table, Values, average_only, listed
-from trainers.recipe import Recipe
+from multicse.pipelines.tables.table import Numbers, Row, Table, Values, average_only, listed
+from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -127,7 +127,7 @@ INSERTED = {"streams.text.insertions": 2, "streams.text.swaps": 2}
 
 def against_supervision(table: Table, values: Values) -> Figure:
     """The average over the measured sets along the rows; the last row, which has no supervision, as a line."""
-    from evaluation.figures.basic import COLOURS, legend, new_figure
+    from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 
     means = {label: float(np.mean(list(columns.values()))) for label, columns in values.items() if any(columns.values())}
     reference = table.rows[-1].label
@@ -144,7 +144,7 @@ def against_supervision(table: Table, values: Values) -> Figure:
 
 def alignment_and_uniformity(table: Table, values: Values) -> Figure:
     """A point a model."""
-    from evaluation.figures.basic import alignment_uniformity_scatter
+    from multicse.evaluation.figures.basic import alignment_uniformity_scatter
 
     points = {label: [float(np.mean(runs)) for runs in columns.values()] for label, columns in values.items()}
     return alignment_uniformity_scatter({label: (align, uniform) for label, (align, uniform) in points.items()})

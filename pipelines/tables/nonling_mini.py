@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pipelines import parts, registry
-from pipelines.tables.offline import Offline
-from trainers.recipe import Recipe
+from multicse.pipelines import parts, registry
+from multicse.pipelines.tables.offline import Offline
+from multicse.trainers.recipe import Recipe
 
 STEPS = 200
 NLI_SHARE = 27

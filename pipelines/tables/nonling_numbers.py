@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.tables.table import Numbers
+from multicse.pipelines.tables.table import Numbers
 
 STS: dict[str, dict[str, Numbers]] = {  # Tables 1 and 2: STS12 to STS16, STS-B, SICK-R, their average
     "simcse": {

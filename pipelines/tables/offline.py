@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from data.errors import DataError
-from pipelines.pack import main as pack
+from multicse.data.errors import DataError
+from multicse.pipelines.pack import main as pack
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.figure import Figure
 
-from evaluation import statistics, tables
-from evaluation.figures.basic import COLOURS, legend, new_figure
-from evaluation.task import EvaluationError
-from pipelines.tables.table import Row, Table, Values
+from multicse.evaluation import statistics, tables
+from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
+from multicse.evaluation.task import EvaluationError
+from multicse.pipelines.tables.table import Row, Table, Values
 
 AVERAGE = "Avg"
 LEVEL = 0.05

@@ -17,24 +17,24 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from data.errors import DataError
-from data.shards import ShardSet
-from evaluation.figures.basic import save
-from evaluation.load import load_model
-from evaluation.load import parse as parse_model
-from evaluation.registry import Probing, absolute, found, make_tasks
-from evaluation.report import measure, provenance
-from evaluation.task import EvaluationError
-from pipelines import registry
-from pipelines.cli import prepare
-from pipelines.parts import SMALL_ENCODER
-from pipelines.repeat import run_seed
-from pipelines.tables.offline import Offline
-from pipelines.tables.table import Row, Table, Values
-from trainers.engine.launch import resolve
-from trainers.engine.loop import lower_is_better
-from trainers.engine.tracking_server import environment_tags
-from trainers.recipe import Recipe, RecipeError
+from multicse.data.errors import DataError
+from multicse.data.shards import ShardSet
+from multicse.evaluation.figures.basic import save
+from multicse.evaluation.load import load_model
+from multicse.evaluation.load import parse as parse_model
+from multicse.evaluation.registry import Probing, absolute, found, make_tasks
+from multicse.evaluation.report import measure, provenance
+from multicse.evaluation.task import EvaluationError
+from multicse.pipelines import registry
+from multicse.pipelines.cli import prepare
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.pipelines.repeat import run_seed
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.table import Row, Table, Values
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.loop import lower_is_better
+from multicse.trainers.engine.tracking_server import environment_tags
+from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
 _RATE = re.compile(r"optim\.[^.]+\.lr")

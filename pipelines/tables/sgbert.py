@@ -11,22 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from data.streams.eda import eda
-from evaluation.encoders.layers import layer_scores
-from evaluation.figures.basic import COLOURS, layer_curves, legend, new_figure
-from evaluation.load import fit_sentences, load_model, parse
-from evaluation.registry import make_tasks
-from evaluation.report import extreme_pairs
-from evaluation.tables import ORDERS, TRANSFER
-from evaluation.task import encode_once
-from evaluation.tasks.sts import PairTask
-from pipelines import parts
-from pipelines.sgbert import ENCODERS, SPANISH, TRACKS
-from pipelines.tables import sgbert_numbers as paper
-from pipelines.tables.offline import Offline
-from pipelines.tables.table import Numbers, Row, Table, Values, average_only, listed
-from trainers.recipe import Recipe
-from trainers.sgbert import SGBERTConfig
+from multicse.data.streams.eda import eda
+from multicse.evaluation.encoders.layers import layer_scores
+from multicse.evaluation.figures.basic import COLOURS, layer_curves, legend, new_figure
+from multicse.evaluation.load import fit_sentences, load_model, parse
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.report import extreme_pairs
+from multicse.evaluation.tables import ORDERS, TRANSFER
+from multicse.evaluation.task import encode_once
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.pipelines import parts
+from multicse.pipelines.sgbert import ENCODERS, SPANISH, TRACKS
+from multicse.pipelines.tables import sgbert_numbers as paper
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.table import Numbers, Row, Table, Values, average_only, listed
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.sgbert import SGBERTConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pipelines.tables.table import Numbers
+from multicse.pipelines.tables.table import Numbers
 
 STS: Mapping[str, Mapping[str, Numbers]] = {
     "BERT-base": {

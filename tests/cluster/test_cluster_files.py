@@ -20,9 +20,9 @@ from typing import Any
 import pytest
 import yaml
 
+from multicse.trainers.engine.cluster import AUTOSCALING
 from tests.cluster.servers import RAY, RayHead, S3Server
 from tests.conftest import ROOT
-from trainers.engine.cluster import AUTOSCALING
 
 VERSION = dict(
     line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if "==" in line and line[0] != "#"
@@ -203,9 +203,9 @@ def test_the_image_holds_every_package(cluster: dict[str, Any]) -> None:
 
 
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
-    from pipelines import visualcse
-    from pipelines.cli import parse
-    from trainers.engine.preflight import check_settings
+    from multicse.pipelines import visualcse
+    from multicse.pipelines.cli import parse
+    from multicse.trainers.engine.preflight import check_settings
 
     words = rayjob["spec"]["entrypoint"].split()
     assert words[:2] == ["python", "pipelines/visualcse.py"]

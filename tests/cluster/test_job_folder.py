@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import RAY, RayHead
 from tests.conftest import ROOMS, ROOT
-from trainers.recipe import Recipe
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 
-from models.text_encoder import TextEncoder
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.engine.tracking import open_run
 from tests.cluster.servers import Server
-from trainers.engine.tracking import open_run
 
 pytestmark = pytest.mark.cluster
 

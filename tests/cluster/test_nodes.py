@@ -15,14 +15,14 @@ from typing import Any
 import psutil
 import pytest
 
-from data.offline.demo import write_demo_shards
+from multicse.data.offline.demo import write_demo_shards
+from multicse.trainers.engine.cluster import AUTOSCALING
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.output import key_of
+from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import BUCKET, RAY, MLflowServer, Nodes, RayHead, S3Server, plain_env
 from tests.conftest import ROOT
 from tests.small import history
-from trainers.engine.cluster import AUTOSCALING
-from trainers.engine.journal import Journal
-from trainers.engine.output import key_of
-from trainers.recipe import Recipe
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800), pytest.mark.xdist_group("nodes")]
 

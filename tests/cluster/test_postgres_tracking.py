@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.tracking import TrackingError, open_run
 from tests.cluster import postgres
 from tests.cluster.servers import Server
-from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import TrackingError, open_run
 
 pytest.importorskip("psycopg", reason="psycopg is not installed (pip install -e '.[test]')")
 pytest.importorskip("flask_wtf", reason="flask-wtf is not installed (pip install 'mlflow[auth]')")

@@ -16,8 +16,8 @@ import sys
 import ray
 import torch
 from ray.cluster_utils import Cluster
-from data.stream import Reader
-from data.streams.text import TextStream
+from multicse.data.stream import Reader
+from multicse.data.streams.text import TextStream
 
 def tokenize(texts):
     return {"input_ids": torch.tensor([[len(text)] for text in texts])}

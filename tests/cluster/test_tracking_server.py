@@ -12,9 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.tracking import open_run
 from tests.cluster.servers import MLflowServer
-from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import open_run
 
 pytestmark = pytest.mark.cluster
 
@@ -51,7 +51,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(
 ) -> None:
     """The tracker goes on by itself when the server is back. What it missed at the end, a restart of the worker, an upload
     and the run's end among it, one command brings."""
-    caplog.set_level(logging.WARNING, "trainers.engine")
+    caplog.set_level(logging.WARNING, "multicse.trainers.engine")
     run = open_run(server.uri, "paper", "survivor", {f"p{i}": i for i in range(120)})
     path = tmp_path / "run" / "journal.jsonl"
     with Tracker(path, server.uri, run.run_id, system_every=0.5) as tracker:

@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from data.shards import RawSample, ShardSet, read
-from pipelines import pack
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.pipelines import pack
 
 LINES = [f"Sentence number {i} is about things." for i in range(25)]
 

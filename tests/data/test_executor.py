@@ -15,13 +15,13 @@ import pytest
 import ray.cloudpickle
 import torch
 
-from data import executor
-from data.order import Window
-from data.shard_hashes import Shard
-from data.shards import RawSample, ShardSet
-from data.stream import Reader
-from data.streams.text import TextStream
-from data.window import WindowReader
+from multicse.data import executor
+from multicse.data.order import Window
+from multicse.data.shard_hashes import Shard
+from multicse.data.shards import RawSample, ShardSet
+from multicse.data.stream import Reader
+from multicse.data.streams.text import TextStream
+from multicse.data.window import WindowReader
 from tests.small import write_text
 
 

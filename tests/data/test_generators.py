@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from data.generators import generators
+from multicse.data.generators import generators
 
 
 def test_they_are_those_of_numpy() -> None:

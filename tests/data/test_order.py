@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.order import Window, mixed_windows, permutation, seed_of, windows
+from multicse.data.order import Window, mixed_windows, permutation, seed_of, windows
 
 COUNTS = [7, 0, 13, 1, 29, 4]
 

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import soundfile
 
-from data import limits
-from data.shards import ShardSet
-from data.streams.decode import audio, captions, image
+from multicse.data import limits
+from multicse.data.shards import ShardSet
+from multicse.data.streams.decode import audio, captions, image
 from tests.data.packing import LINES, png, run, samples, write_pictures, write_text
 
 

@@ -18,13 +18,13 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from data import remote
-from data.errors import DataError
-from data.remote import StoreError
-from data.shards import ShardSet, read
-from data.stream import Reader
-from data.streams.audio import AudioStream
-from data.streams.text import TextStream
+from multicse.data import remote
+from multicse.data.errors import DataError
+from multicse.data.remote import StoreError
+from multicse.data.shards import ShardSet, read
+from multicse.data.stream import Reader
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.text import TextStream
 from tests.small import WORDS, write_sounds, write_text
 
 

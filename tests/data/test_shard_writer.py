@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 import webdataset
 
-from data.errors import DataError
-from data.shard_writer import Draft, Output, pack
+from multicse.data.errors import DataError
+from multicse.data.shard_writer import Draft, Output, pack
 from tests.conftest import ROOT
 from tests.data.packing import samples
 
@@ -57,7 +57,7 @@ def test_the_index_says_what_is_there(tmp_path: Path) -> None:
 def test_memory_stays_flat(tmp_path: Path) -> None:
     """The peak of 6,000 texts of 20 kB (120 MB) is not 40 MB above that of 60."""
     code = (
-        "import resource, sys; from pathlib import Path; from data.shard_writer import *; n = int(sys.argv[1]);"
+        "import resource, sys; from pathlib import Path; from multicse.data.shard_writer import *; n = int(sys.argv[1]);"
         "pack((Draft({'txt': b'x' * 20000}) for _ in range(n)), Output(Path(sys.argv[2]), 'x', shard_size=500));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     )
@@ -100,7 +100,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
     """Killed in the middle of writing shards: no file under a final name. A second run at the same time is refused."""
     out = tmp_path / "out"
     code = (
-        "import sys, time; from pathlib import Path; from data import shard_writer as w\n"
+        "import sys, time; from pathlib import Path; from multicse.data import shard_writer as w\n"
         "def slow(path, samples):\n"
         "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(600)\n"
         "w._write_shard = slow\n"

@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 import webdataset
 
-from data import limits
-from data.errors import DataError
-from data.remote import answered
-from data.shard_urls import expand
-from data.shards import BadSample, RawSample, ShardSet, read, scan
+from multicse.data import limits
+from multicse.data.errors import DataError
+from multicse.data.remote import answered
+from multicse.data.shard_urls import expand
+from multicse.data.shards import BadSample, RawSample, ShardSet, read, scan
 
 
 def write_tar(path: Path, members: list[tuple[str, bytes]], form: int = tarfile.USTAR_FORMAT) -> str:
@@ -222,7 +222,7 @@ def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
 
 def test_members_as_tarfile_reads_them(tmp_path: Path) -> None:
     """Offsets and sizes of every form of tar, against the standard library's."""
-    from data import tar_headers
+    from multicse.data import tar_headers
 
     long = "d/" * 80 + "ö" * 60 + ".txt"
     for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):

@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from data.errors import DataError
-from data.order import windows
-from data.shards import ShardSet
-from data.stream import Reader
-from data.streams.image import ImageStream
-from data.streams.text import TextStream
-from data.window import Chunk, Skipped, WindowReader, batches
+from multicse.data.errors import DataError
+from multicse.data.order import windows
+from multicse.data.shards import ShardSet
+from multicse.data.stream import Reader
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.text import TextStream
+from multicse.data.window import Chunk, Skipped, WindowReader, batches
 from tests.small import add, write_images, write_text
 
 

@@ -16,14 +16,14 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 
-from data.errors import DataError, DecodeError
-from data.shards import BadSample, RawSample, ShardSet, read
-from data.stream import Reader
-from data.streams.image import ImageStream
-from data.streams.pairs import ImageTextStream
-from data.streams.text import TextStream
-from evaluation.tasks.paired_items import Samples
-from pipelines import describe
+from multicse.data.errors import DataError, DecodeError
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.stream import Reader
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.pairs import ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.evaluation.tasks.paired_items import Samples
+from multicse.pipelines import describe
 from tests.data.packing import png, run, samples
 
 ROWS: list[dict[str, Any]] = [
@@ -235,7 +235,7 @@ def test_packed_text_is_no_larger_than_its_source(tmp_path: Path) -> None:
 
 
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("data.named_rows.PART", 11)
+    monkeypatch.setattr("multicse.data.named_rows.PART", 11)
     WRITERS["x.parquet"](tmp_path / "x.parquet")
     common = ["table", tmp_path / "x.parquet", "--columns", "sentence", "--name", "x", "--shard-size", 20, "--out"]
     for workers in (1, 2):

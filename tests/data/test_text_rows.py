@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError
-from data.text_files import read_lines, read_rows
+from multicse.data.errors import DataError
+from multicse.data.text_files import read_lines, read_rows
 
 TEXT = "\ufeffit\u2028is\x85one\x0bline\r\n\n  \nQu\u00e9 ?\t\nlast"
 

@@ -9,12 +9,12 @@ import fsspec
 import pytest
 from botocore.exceptions import NoCredentialsError
 
-from data import remote
-from data.errors import DataError
-from data.pack import text_lines
-from data.shard_writer import Output, pack
-from data.shards import ShardSet, read
-from data.upload import SMALL, travelling, upload
+from multicse.data import remote
+from multicse.data.errors import DataError
+from multicse.data.pack import text_lines
+from multicse.data.shard_writer import Output, pack
+from multicse.data.shards import ShardSet, read
+from multicse.data.upload import SMALL, travelling, upload
 
 
 def packed(folder: Path, sentences: int = 25) -> Path:

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from data import word_vectors
-from data.errors import DataError
-from data.word_vectors import is_word_vectors, open_vectors, train_vectors, write_vectors
+from multicse.data import word_vectors
+from multicse.data.errors import DataError
+from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors, write_vectors
 from tests.conftest import ROOT
 
 WORDS = ["dog", "cat", "na\xa0ive", "", "\x85", "日本", "x\r"]

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from evaluation.task import Sound
+from multicse.evaluation.task import Sound
 from tests import small
 from tests.small import write_tar
 

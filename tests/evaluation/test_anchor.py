@@ -10,10 +10,10 @@ import pytest
 import torch
 from sentence_transformers.sentence_transformer.evaluation import EmbeddingSimilarityEvaluator
 
-from evaluation.encoders.encoder import load_encoder
-from evaluation.registry import make_tasks
-from evaluation.task import Encoded, encode_once
-from evaluation.tasks.sts import PairTask
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import Encoded, encode_once
+from multicse.evaluation.tasks.sts import PairTask
 
 # Spearman of cosine, all subsets concatenated, of all-MiniLM-L6-v2 (mean pooling, raw text), measured here on all four sets.
 # The public MTEB figures are the same within .01 (STS14 is 75.59 there), and the tolerance below covers both.

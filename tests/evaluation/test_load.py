@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from data.pack import text_lines
-from data.shard_writer import Output, pack
-from evaluation.encoders.baselines import Centred, Whitened
-from evaluation.encoders.encoder import load_encoder
-from evaluation.encoders.flow import Flowed
-from evaluation.encoders.word_vectors import WordVectors
-from evaluation.load import Spec, fit_sentences, load_model, parse
-from evaluation.task import EvaluationError
+from multicse.data.pack import text_lines
+from multicse.data.shard_writer import Output, pack
+from multicse.evaluation.encoders.baselines import Centred, Whitened
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.flow import Flowed
+from multicse.evaluation.encoders.word_vectors import WordVectors
+from multicse.evaluation.load import Spec, fit_sentences, load_model, parse
+from multicse.evaluation.task import EvaluationError
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
 
 rng = random.Random(0)

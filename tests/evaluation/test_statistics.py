@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.statistics import holm, paired_bootstrap, paired_bootstrap_accuracy, student_t, summary
-from evaluation.task import EvaluationError
+from multicse.evaluation.statistics import holm, paired_bootstrap, paired_bootstrap_accuracy, student_t, summary
+from multicse.evaluation.task import EvaluationError
 
 
 def test_summary_is_of_a_sample() -> None:
@@ -45,7 +45,7 @@ def test_bootstrap_against_a_naive_loop(metric: str, monkeypatch: pytest.MonkeyP
         first, second = (correlation(x[which], gold[which]).statistic for x in (a, b))
         expected.append(100 * (second - first))
     for cells in (2**17, 120 * 7):  # in one chunk, in many
-        monkeypatch.setattr("evaluation.statistics.CELLS", cells)
+        monkeypatch.setattr("multicse.evaluation.statistics.CELLS", cells)
         found = paired_bootstrap(a, b, gold, metric, samples=400, seed=7)
         assert found.difference == pytest.approx(100 * (correlation(b, gold).statistic - correlation(a, gold).statistic))
         assert (found.low, found.high) == pytest.approx(tuple(np.percentile(expected, [2.5, 97.5])))

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation.statistics import paired_bootstrap, paired_bootstrap_accuracy, student_t
-from evaluation.tables import (
+from multicse.evaluation.statistics import paired_bootstrap, paired_bootstrap_accuracy, student_t
+from multicse.evaluation.tables import (
     AVERAGE,
     ORDERS,
     SEVEN,
@@ -21,7 +21,7 @@ from evaluation.tables import (
     significance,
     task_table,
 )
-from evaluation.task import EvaluationError
+from multicse.evaluation.task import EvaluationError
 
 
 def test_missing_results_are_dashes_and_average_needs_all_seven() -> None:

@@ -29,10 +29,10 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from threadpoolctl import threadpool_limits
 
-from pipelines.cli import parse, prepare
-from pipelines.registry import started
-from trainers.engine import launch
-from trainers.engine.store import CheckpointError
+from multicse.pipelines.cli import parse, prepare
+from multicse.pipelines.registry import started
+from multicse.trainers.engine import launch
+from multicse.trainers.engine.store import CheckpointError
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))
@@ -94,7 +94,7 @@ def test_golden(name: str, offline: Path, monkeypatch: pytest.MonkeyPatch, pytes
 
 def train(paper: str, output: str) -> None:
     """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
-    pipeline = importlib.import_module(f"pipelines.{paper}")
+    pipeline = importlib.import_module(f"multicse.pipelines.{paper}")
     settings = ["--run.output", output, "--run.workers=0", "--run.threads=1", "--run.log-every=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     prepare(recipe)

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from models.onnx_files import write_onnx
-from models.pooling import Pooling
-from models.text_encoder import TextEncoder
-from models.text_folders import add_whitening
+from multicse.models.onnx_files import write_onnx
+from multicse.models.pooling import Pooling
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import add_whitening
 
 ROOT = Path(__file__).resolve().parents[2]
 PYTHON = Path(os.environ.get("MULTICSE_INTEROP", ROOT / ".venv-interop")) / "bin" / "python"

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from models.dropout import Dropout, drop, exchange
+from multicse.models.dropout import Dropout, drop, exchange
 
 COUNT = 1_000_003  # not a multiple of the four elements that share a draw
 

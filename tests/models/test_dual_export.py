@@ -19,20 +19,20 @@ import torch
 from PIL import Image
 from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
 
-from data.streams.inputs import AudioInput, ImageInput
-from evaluation.encoders.multimodal import load_whole
-from evaluation.load import load_model
-from evaluation.task import EvaluationError, Sound
-from models import dual_module as exported
-from models.carried_code import DUAL, ExportError, carries_code
-from models.dual_encoder import DualEncoder
-from models.dual_export import form_of, save_dual
-from models.pooling import Pooling
-from models.sentence_encoder import hub_names
-from models.text_encoder import TextEncoder
-from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.evaluation.encoders.multimodal import load_whole
+from multicse.evaluation.load import load_model
+from multicse.evaluation.task import EvaluationError, Sound
+from multicse.models import dual_module as exported
+from multicse.models.carried_code import DUAL, ExportError, carries_code
+from multicse.models.dual_encoder import DualEncoder
+from multicse.models.dual_export import form_of, save_dual
+from multicse.models.pooling import Pooling
+from multicse.models.sentence_encoder import hub_names
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from multicse.trainers.engine.export import verify
 from tests.models import tiny_encoder
-from trainers.engine.export import verify
 
 TEXTS = ["the cat sleeps", "a dog", " ".join(["red park man"] * 12), "guitar", "the small woman eats in the street"]
 WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)

@@ -11,10 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from data.streams.inputs import AudioInput
-from models.htsat_checkpoint import convert_htsat
-from models.towers import HTSATTower
-from pipelines import convert
+from multicse.data.streams.inputs import AudioInput
+from multicse.models.htsat_checkpoint import convert_htsat
+from multicse.models.towers import HTSATTower
+from multicse.pipelines import convert
 
 SPEC, BINS, PATCH, WINDOW = 32, 8, 2, 4
 DEPTHS, HEADS, EMBED = (2, 2), (1, 2), 4

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.pwva import Form, background_noise, fourier, gaussian_noise, pwva, random_zeros
+from multicse.models.pwva import Form, background_noise, fourier, gaussian_noise, pwva, random_zeros
 
 KINDS = (0.5, 0.2, 0.2, 0.1)
 FORMS = get_args(Form)
@@ -59,7 +59,7 @@ def naive_fourier(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.
 def pwva_naive(
     words: np.ndarray, rng: np.random.Generator, *, kinds: tuple[float, float, float, float], partial: float, form: Form
 ) -> np.ndarray:
-    """The words of one sentence, (n, d), one after the other; the arguments are those of `models.pwva.pwva`."""
+    """The words of one sentence, (n, d), one after the other; the arguments are those of `multicse.models.pwva.pwva`."""
     share = np.array(kinds) / sum(kinds)
     result = []
     for word in words:

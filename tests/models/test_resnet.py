@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from models.resnet import ModifiedResNet
+from multicse.models.resnet import ModifiedResNet
 
 TINY: dict[str, Any] = {"embed_dim": 10, "size": 64, "width": 4, "blocks": (2, 1, 1, 3)}
 

@@ -10,10 +10,10 @@ import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BertConfig, PreTrainedTokenizerFast
 
-from data.shards import RawSample
-from data.streams.triplets import TripletTextStream, words
-from data.wordnet.lexicon import open_lexicon
-from models.text_encoder import TextEncoder
+from multicse.data.shards import RawSample
+from multicse.data.streams.triplets import TripletTextStream, words
+from multicse.data.wordnet.lexicon import open_lexicon
+from multicse.models.text_encoder import TextEncoder
 from tests.conftest import ROOT
 
 SENTENCES = [

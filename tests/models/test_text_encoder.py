@@ -27,10 +27,10 @@ from transformers import (
     XLMRobertaConfig,
 )
 
-from models.frozen import frozen
-from models.pooling import Pooling
-from models.text_encoder import TextEncoder
-from models.text_folders import positions, set_dropouts
+from multicse.models.frozen import frozen
+from multicse.models.pooling import Pooling
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.text_folders import positions, set_dropouts
 from tests.models import tiny_encoder
 
 TEXTS = ["the dog runs", "a happy woman plays the guitar in the park", "cat"]

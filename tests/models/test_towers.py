@@ -33,12 +33,12 @@ from transformers import (
     ViTModel,
 )
 
-from data.streams.inputs import AudioInput, ImageInput
-from models.clip_layers import last_clip_layer
-from models.tower import Tower
-from models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.models.clip_layers import last_clip_layer
+from multicse.models.tower import Tower
+from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
+from multicse.trainers.engine.batchnorm import synchronised
 from tests.models import tiny_encoder
-from trainers.engine.batchnorm import synchronised
 
 IMAGE = ImageInput(size=16)
 SOUND = AudioInput(rate=8000, seconds=1.0, bins=16, n_fft=256, hop=80, high_hz=4000)  # 101 frames

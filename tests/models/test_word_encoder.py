@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from data.word_vectors import write_vectors
-from evaluation.load import load_model
-from models.carried_code import carries_code
-from models.config import WordEncoderConfig
-from models.word_encoder import WordEncoder
-from models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
-from trainers.engine.export import verify
+from multicse.data.word_vectors import write_vectors
+from multicse.evaluation.load import load_model
+from multicse.models.carried_code import carries_code
+from multicse.models.config import WordEncoderConfig
+from multicse.models.word_encoder import WordEncoder
+from multicse.models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
+from multicse.trainers.engine.export import verify
 
 WORDS = ["a", "dog", "runs", "cat", "sleeps"]
 SENTENCES = ["A dog runs.", "the cat sleeps", "", "a a a a a a a a a a", "Dog!"]

@@ -8,10 +8,10 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, PretrainedConfig, PreTrainedTokenizerFast
 
-from data.batch import Batch
-from models.pooling import Pooling
-from models.text_encoder import TextEncoder
-from models.word_encoder import WordEncoder
+from multicse.data.batch import Batch
+from multicse.models.pooling import Pooling
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.word_encoder import WordEncoder
 
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "plays", "guitar", "in", "on", "park"]

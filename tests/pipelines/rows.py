@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from trainers.recipe import Recipe
+from multicse.trainers.recipe import Recipe
 
 
 def holds(recipe: Recipe, numbers: Mapping[str, Any]) -> None:

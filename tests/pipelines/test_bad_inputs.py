@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from trainers.engine.preflight import check
-from trainers.recipe import Recipe
+from multicse.trainers.engine.preflight import check
+from multicse.trainers.recipe import Recipe
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from pipelines import cli, registry
-from trainers.recipe import Recipe
+from multicse.pipelines import cli, registry
+from multicse.trainers.recipe import Recipe
 
 COMMANDS: dict[str, str | tuple[str, ...]] = {
     # ------------------------------------------------------------------------------- recipes; small.json is one that works
@@ -196,7 +196,7 @@ def test_a_wrong_command_is_answered(
             cli.main(pipeline.RECIPES, pipeline.__doc__)
             code: object = 0
         else:
-            code = importlib.import_module(f"pipelines.{name}").main()
+            code = importlib.import_module(f"multicse.pipelines.{name}").main()
     except SystemExit as end:  # all else is a traceback
         code = end.code
     said = capsys.readouterr()

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import told
-from pipelines import clap, cyclip, gclsr, pretrain, visualcse
-from pipelines.cli import parse, prepare, report
+from multicse.data.errors import told
+from multicse.pipelines import clap, cyclip, gclsr, pretrain, visualcse
+from multicse.pipelines.cli import parse, prepare, report
+from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
-from trainers.recipe import Recipe
 
 
 def visual(*arguments: str) -> Recipe:
@@ -109,7 +109,7 @@ def test_offline_input_of_streams_and_tasks_is_made(
 ) -> None:
     made: list[tuple[str, list[str]]] = []
     monkeypatch.setattr(
-        "data.offline.demo.write_demo_shards", lambda folder, kinds: made.append((str(folder), sorted(kinds)))
+        "multicse.data.offline.demo.write_demo_shards", lambda folder, kinds: made.append((str(folder), sorted(kinds)))
     )
     prepare(make())
     assert made == ([] if kinds is None else [("runs/offline", sorted(kinds))])

@@ -8,21 +8,21 @@ import numpy as np
 import pytest
 import torch
 
-from data.offline.demo import write_demo_shards
-from data.streams.inputs import ImageInput
-from data.streams.pairs import ImageTextStream
-from data.streams.text import TextStream
-from evaluation.load import load_model
-from models.towers import ResNetTower
-from pipelines import clap
-from pipelines.cli import OFFLINE
+from multicse.data.offline.demo import write_demo_shards
+from multicse.data.streams.inputs import ImageInput
+from multicse.data.streams.pairs import ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.evaluation.load import load_model
+from multicse.models.towers import ResNetTower
+from multicse.pipelines import clap
+from multicse.pipelines.cli import OFFLINE
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.launch import fit
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 from tests import small
 from tests.evaluation.paired_helpers import image_shards
 from tests.small import four_steps, journal
-from trainers.clip import CLIPConfig
-from trainers.engine.checkpoint import load_method
-from trainers.engine.launch import fit
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 INPUT = ImageInput(size=32)
 

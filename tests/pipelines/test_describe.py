@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import describe, parts
+from multicse.pipelines import describe, parts
 from tests.data.packing import run, write_pictures, write_text
 from tests.small import write_encoder
 

@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.encoders.encoder import load_encoder
-from evaluation.load import load_model
-from evaluation.registry import is_development, make_tasks
-from evaluation.statistics import holm, paired_bootstrap
-from evaluation.task import evaluate
-from evaluation.tasks.retrieval import nearest_captions
-from evaluation.tasks.sts import PairTask
-from pipelines import nearest
-from pipelines.evaluate import Arguments, main, run
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.load import load_model
+from multicse.evaluation.registry import is_development, make_tasks
+from multicse.evaluation.statistics import holm, paired_bootstrap
+from multicse.evaluation.task import evaluate
+from multicse.evaluation.tasks.retrieval import nearest_captions
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.pipelines import nearest
+from multicse.pipelines.evaluate import Arguments, main, run
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import WORDS, rated, tiny_bert, write_raw
 from tests.evaluation.paired_helpers import Coded, image_shards

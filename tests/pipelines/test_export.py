@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 
-from pipelines import export as verb
+from multicse.pipelines import export as verb
+from multicse.trainers.engine.export import ExportError
+from multicse.trainers.recipe import Recipe
 from tests.hub_stand_in import serving
-from trainers.engine.export import ExportError
-from trainers.recipe import Recipe
 
 TEXTS = ["the cat sees a red house", "dog"]
 
@@ -24,7 +24,7 @@ TEXTS = ["the cat sees a red house", "dog"]
 def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     from safetensors.torch import save_file
 
-    from trainers.engine.checkpoint import build_method
+    from multicse.trainers.engine.checkpoint import build_method
 
     folder.mkdir(parents=True)
     weights = {name: (scale * value).contiguous().clone() for name, value in build_method(recipe).state_dict().items()}
@@ -47,8 +47,8 @@ def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path
     from sentence_transformers import SentenceTransformer
     from transformers import AutoModel
 
-    from models.text_encoder import TextEncoder
-    from trainers.engine.checkpoint import load_method
+    from multicse.models.text_encoder import TextEncoder
+    from multicse.trainers.engine.checkpoint import load_method
 
     checkpoint = write_checkpoint(recipe.replace("encoder.pooling", "avg_top2"), tmp_path / "checkpoint", scale=1.1)
     out = verb.export(verb.Arguments(checkpoint, tmp_path / "models" / "mine"))
@@ -114,7 +114,7 @@ def test_nothing_is_overwritten_by_accident(recipe: Recipe, tmp_path: Path, caps
 def test_a_saved_model_that_differs_is_not_delivered(
     recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from models.text_encoder import TextEncoder
+    from multicse.models.text_encoder import TextEncoder
 
     save = TextEncoder.save
 
@@ -159,8 +159,8 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     from sentence_transformers.util.quantization import quantize_embeddings
     from sklearn.decomposition import PCA
 
-    from models.text_encoder import TextEncoder
-    from trainers.engine.checkpoint import load_method
+    from multicse.models.text_encoder import TextEncoder
+    from multicse.trainers.engine.checkpoint import load_method
 
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
     kept = [] if dimensions is None else ["--export.dimensions", str(dimensions)]

@@ -17,8 +17,8 @@ from unittest import mock
 import pytest
 import tyro
 
-from pipelines import cli, mine, registry
-from pipelines.run import VERBS
+from multicse.pipelines import cli, mine, registry
+from multicse.pipelines.run import VERBS
 
 SENTENCE = re.compile(r"(?!Of )[A-Z`]\S*( \S+){3,}\.", re.DOTALL)
 """Begins with a capital letter or code, has four words or more, ends with a full stop."""
@@ -65,7 +65,7 @@ def test_every_setting_is_explained(name: str) -> None:
 def test_help_waits_for_torch_alone() -> None:
     slow = {"ray", "mlflow", "transformers", "sentence_transformers", "sklearn", "matplotlib", "huggingface_hub.hf_api"}
     code = (
-        f"import sys; from pipelines import registry; list(map(registry.load, {registry.NAMES}));"
+        f"import sys; from multicse.pipelines import registry; list(map(registry.load, {registry.NAMES}));"
         f"sys.exit(' '.join({slow} & set(sys.modules)) or None)"
     )
     told = subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], capture_output=True, text=True)
@@ -75,7 +75,7 @@ def test_help_waits_for_torch_alone() -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
 def test_every_option_of_a_verb_is_explained(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [verb, "x"])
-    wrong = fragments(helps(importlib.import_module(f"pipelines.{verb}").main))
+    wrong = fragments(helps(importlib.import_module(f"multicse.pipelines.{verb}").main))
     assert not wrong, "\n".join(wrong)
 
 

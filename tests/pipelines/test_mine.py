@@ -13,16 +13,16 @@ import soundfile
 import torch
 from PIL import Image
 
-from data.errors import DataError
-from data.shards import ShardSet
-from data.streams.preprocess import log_mel, samples_for
-from data.streams.text import TextStream
-from evaluation.registry import make_tasks
-from pipelines import audiocse, cli, mine, simcse, visualcse
-from pipelines.pack import main as pack
+from multicse.data.errors import DataError
+from multicse.data.shards import ShardSet
+from multicse.data.streams.preprocess import log_mel, samples_for
+from multicse.data.streams.text import TextStream
+from multicse.evaluation.registry import make_tasks
+from multicse.pipelines import audiocse, cli, mine, simcse, visualcse
+from multicse.pipelines.pack import main as pack
+from multicse.trainers.engine.launch import fit
+from multicse.trainers.recipe import Recipe
 from tests.small import WORDS
-from trainers.engine.launch import fit
-from trainers.recipe import Recipe
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_held_out_halves_are_in_no_shard(files: Path) -> None:
 
 
 def _texts(recipe: Recipe) -> list[str]:
-    from data.shards import read
+    from multicse.data.shards import read
 
     stream, shards = recipe.streams["text"], ShardSet.open(recipe.streams["text"].shards)
     assert isinstance(stream, TextStream)

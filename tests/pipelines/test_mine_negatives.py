@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.shard_writer import Draft, Output, pack
-from data.shards import RawSample, ShardSet, read
-from data.streams.text import TextStream
-from models.config import EncoderConfig
-from pipelines.mine_negatives import COLUMNS, main
+from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.streams.text import TextStream
+from multicse.models.config import EncoderConfig
+from multicse.pipelines.mine_negatives import COLUMNS, main
 from tests.small import WORDS
 
 

@@ -13,23 +13,23 @@ import torch
 from safetensors.torch import load_file
 from transformers import AutoConfig, AutoModel
 
-from data.pack import text_lines
-from data.shard_writer import Output, pack
-from data.streams.text import EDATextStream
-from data.word_vectors import open_vectors, write_vectors
-from evaluation.load import load_model
-from pipelines import gclsr, mocoutrl, parts
-from pipelines.cli import report
+from multicse.data.pack import text_lines
+from multicse.data.shard_writer import Output, pack
+from multicse.data.streams.text import EDATextStream
+from multicse.data.word_vectors import open_vectors, write_vectors
+from multicse.evaluation.load import load_model
+from multicse.pipelines import gclsr, mocoutrl, parts
+from multicse.pipelines.cli import report
+from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.preflight import check, check_settings
+from multicse.trainers.engine.prepare import prepare
+from multicse.trainers.engine.store import whole as whole_one
+from multicse.trainers.mocoutrl import MoCoUTRL
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import four_steps, write_text
 from tests.small_wordnet import write_wordnet
 from tests.trainers.engine.test_engine import interrupted, run
-from trainers.engine.checkpoint import load_method
-from trainers.engine.launch import fit
-from trainers.engine.preflight import check, check_settings
-from trainers.engine.prepare import prepare
-from trainers.engine.store import whole as whole_one
-from trainers.mocoutrl import MoCoUTRL
-from trainers.recipe import Recipe, RecipeError
 
 
 def short(recipe: Recipe, folder: Path, changes: dict[str, Any]) -> Recipe:

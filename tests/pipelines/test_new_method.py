@@ -16,15 +16,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from pipelines import sweep
-from pipelines.registry import load
-from pipelines.run import main
+from multicse.pipelines import sweep
+from multicse.pipelines.registry import load
+from multicse.pipelines.run import main
+from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.registry import method_config
+from multicse.trainers.tuning.sweep import plan_of
 from tests.conftest import ROOT
 from tests.models import tiny_encoder
-from trainers.engine.tracking import RunHandle
-from trainers.recipe import Recipe
-from trainers.registry import method_config
-from trainers.tuning.sweep import plan_of
 
 FILE = ROOT / "docs" / "new_method.py"
 
@@ -139,7 +139,7 @@ def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) 
     method, recipes = re.split(r"(?=^def bert_base)", source, flags=re.M)
     imports = [line for line in method.splitlines() if line.endswith(("import parts", "import OptimConfig, Recipe"))]
     method = method.replace(f"{imports[0]}\n", "").replace("OptimConfig, Recipe", "Recipe")
-    imports += ["from pipelines.cli import main", "from trainers.esimcse import ESimCSEConfig"]
+    imports += ["from multicse.pipelines.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]
     end = 'if __name__ == "__main__":\n    main(RECIPES, __doc__)\n'
     space = "from ray import tune\n\nSPACES = {'esimcse': {'wide': {'optim.text.lr': tune.loguniform(1e-5, 1e-3)}}}\n"
     (tmp_path / "trainers" / "esimcse.py").write_text(method)

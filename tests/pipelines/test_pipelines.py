@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pipelines import parts
+from multicse.pipelines import parts
 
 
 def test_the_shipped_encoder_is_small_and_says_where_it_comes_from() -> None:

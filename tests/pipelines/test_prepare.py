@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.shards import RawSample, ShardSet
-from pipelines import prepare
-from pipelines.downloads import SOURCES, maker
-from pipelines.registry import NAMES, load
-from pipelines.reproduce import PAPERS, tables_of
+from multicse.data.shards import RawSample, ShardSet
+from multicse.pipelines import prepare
+from multicse.pipelines.downloads import SOURCES, maker
+from multicse.pipelines.registry import NAMES, load
+from multicse.pipelines.reproduce import PAPERS, tables_of
 from tests.conftest import ROOT
 from tests.data.packing import samples
 from tests.pipelines.miniatures import DOWNLOADS, Seen, put

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from transformers import AutoConfig, AutoTokenizer
 
-from models.fresh_bert import train_wordpiece
-from pipelines.pretrain import make_start, small
+from multicse.models.fresh_bert import train_wordpiece
+from multicse.pipelines.pretrain import make_start, small
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import write_encoder, write_tar
-from trainers.recipe import Recipe, RecipeError
 
 
 def shards(folder: Path, *words: str) -> str:

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from evaluation.registry import is_development
-from pipelines.cli import parse
-from pipelines.registry import NAMES, load
-from trainers.engine.preflight import check_settings
-from trainers.recipe import Recipe
+from multicse.evaluation.registry import is_development
+from multicse.pipelines.cli import parse
+from multicse.pipelines.registry import NAMES, load
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.recipe import Recipe
 
 ALL = {f"{paper}/{name}": make for paper in NAMES for name, make in load(paper).RECIPES.items()}
 

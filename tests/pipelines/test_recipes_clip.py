@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pipelines import clap, cyclip
-from pipelines.tables import clip as tables
-from pipelines.tables.offline import Offline
+from multicse.pipelines import clap, cyclip
+from multicse.pipelines.tables import clip as tables
+from multicse.pipelines.tables.offline import Offline
+from multicse.trainers.engine.optim import schedule_factor
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.recipe import Recipe
 from tests.pipelines.rows import difference, holds
-from trainers.engine.optim import schedule_factor
-from trainers.engine.preflight import check_settings
-from trainers.recipe import Recipe
 
 CC3M, CLOTHO, AUDIOCAPS = 2_806_641, 3_839, 49_838
 CYCLIC = {"method.i_cyclic": 0.25, "method.c_cyclic": 0.25}  # section 4; CyCLIP's README

@@ -11,16 +11,16 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from data.shards import ShardSet
-from data.word_vectors import write_vectors
-from evaluation.tasks.probe import PRESETS
-from pipelines import gclsr, parts
-from pipelines.tables import gclsr as tables
-from pipelines.tables import gclsr_mini
-from pipelines.tables.offline import Offline
-from pipelines.tables.runs import recipe_of
+from multicse.data.shards import ShardSet
+from multicse.data.word_vectors import write_vectors
+from multicse.evaluation.tasks.probe import PRESETS
+from multicse.pipelines import gclsr, parts
+from multicse.pipelines.tables import gclsr as tables
+from multicse.pipelines.tables import gclsr_mini
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.runs import recipe_of
+from multicse.trainers.engine.preflight import check_settings
 from tests.pipelines.rows import difference, holds
-from trainers.engine.preflight import check_settings
 
 NUMBERS: dict[str, Any] = {
     # Section 4.1: 0.03 x 512 / 128 ([errata 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up

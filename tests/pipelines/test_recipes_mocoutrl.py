@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from data.offline.sentences import wiki_sentences
-from data.streams.triplets import TripletTextStream, remembered, words
-from pipelines import mocoutrl
+from multicse.data.offline.sentences import wiki_sentences
+from multicse.data.streams.triplets import TripletTextStream, remembered, words
+from multicse.pipelines import mocoutrl
 from tests.pipelines.rows import difference, holds
 
 NUMBERS: dict[str, Any] = {

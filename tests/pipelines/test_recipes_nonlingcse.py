@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 import torch
 
-from data.streams.audio import AudioStream
-from data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
-from data.streams.text import NoisyTextStream
-from pipelines import audiocse, nonlingcse, simcse, visualcse
-from pipelines.tables import nonling
-from pipelines.tables.offline import Offline
-from pipelines.tables.runs import recipe_of
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
+from multicse.data.streams.text import NoisyTextStream
+from multicse.pipelines import audiocse, nonlingcse, simcse, visualcse
+from multicse.pipelines.tables import nonling
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.runs import recipe_of
+from multicse.trainers.engine.preflight import check_settings
 from tests.pipelines.rows import difference, holds
-from trainers.engine.preflight import check_settings
 
 RECIPES = {
     f"{paper}/{name}": make

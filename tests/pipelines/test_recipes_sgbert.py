@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from pipelines import sgbert
+from multicse.pipelines import sgbert
 from tests.pipelines.rows import difference, holds
 
 TRANSLATED = {"streams.text.shards": "shards/stsb-translated", "streams.text.columns": ["original", "translation"]}

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from evaluation import statistics
-from pipelines.repeat import _values, main, table
+from multicse.evaluation import statistics
+from multicse.pipelines.repeat import _values, main, table
 
 
 @pytest.fixture

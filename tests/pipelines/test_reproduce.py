@@ -18,18 +18,18 @@ from scipy import stats
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
-from data.word_vectors import write_vectors
-from evaluation.tasks.lee import lee
-from pipelines import multicse, reproduce, sgbert, visualcse
-from pipelines.downloads import maker
-from pipelines.parts import SMALL_ENCODER
-from pipelines.tables import evidence, gclsr_mini, runs
-from pipelines.tables.dry_run import dry_run
-from pipelines.tables.offline import Offline
-from pipelines.tables.render import judged, render, verdicts
-from pipelines.tables.table import Claim, Row, Table, Values
-from trainers.engine import launch
-from trainers.recipe import Recipe
+from multicse.data.word_vectors import write_vectors
+from multicse.evaluation.tasks.lee import lee
+from multicse.pipelines import multicse, reproduce, sgbert, visualcse
+from multicse.pipelines.downloads import maker
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.pipelines.tables import evidence, gclsr_mini, runs
+from multicse.pipelines.tables.dry_run import dry_run
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.render import judged, render, verdicts
+from multicse.pipelines.tables.table import Claim, Row, Table, Values
+from multicse.trainers.engine import launch
+from multicse.trainers.recipe import Recipe
 
 
 def distinct_rows(paper: str) -> list[Row]:

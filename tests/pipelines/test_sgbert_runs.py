@@ -9,16 +9,16 @@ import pytest
 import torch
 from safetensors import safe_open
 
-from data.pack import table_rows
-from data.shard_writer import Output, pack
-from pipelines import sgbert
+from multicse.data.pack import table_rows
+from multicse.data.shard_writer import Output, pack
+from multicse.pipelines import sgbert
+from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.store import whole
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.sgbert import SGBERT
 from tests.small import WORDS, four_steps
 from tests.trainers.engine.test_engine import run
-from trainers.engine.checkpoint import load_method
-from trainers.engine.launch import resolve
-from trainers.engine.store import whole
-from trainers.recipe import Recipe
-from trainers.sgbert import SGBERT
 
 
 @pytest.fixture(scope="module")

@@ -17,20 +17,20 @@ import pytest
 from ray import tune
 from safetensors.torch import load_file
 
-from pipelines import sweep as pipeline
+from multicse.pipelines import sweep as pipeline
+from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.tracking import RunHandle, open_run
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.tuning import sweep as engine
+from multicse.trainers.tuning.best import records
+from multicse.trainers.tuning.room import needs, room, room_on_cluster
+from multicse.trainers.tuning.searchers import number_of
+from multicse.trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.sweep import Sweep, assignments, check_sweep, prepared
+from multicse.trainers.tuning.trial import Plan
+from multicse.trainers.tuning.trials import Trial
+from multicse.trainers.tuning.watch import Watch
 from tests.small import history, text_only, write_text
-from trainers.engine.launch import fit
-from trainers.engine.tracking import RunHandle, open_run
-from trainers.recipe import Recipe, RecipeError
-from trainers.tuning import sweep as engine
-from trainers.tuning.best import records
-from trainers.tuning.room import needs, room, room_on_cluster
-from trainers.tuning.searchers import number_of
-from trainers.tuning.space import SearchSpace
-from trainers.tuning.sweep import Sweep, assignments, check_sweep, prepared
-from trainers.tuning.trial import Plan
-from trainers.tuning.trials import Trial
-from trainers.tuning.watch import Watch
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -170,10 +170,10 @@ def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
 def test_word_vectors_are_trained_once_for_trials_that_would_get_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from data.word_vectors import is_word_vectors
-    from pipelines import gclsr
-    from trainers.engine.launch import resolve
-    from trainers.tuning.trial import share_vectors
+    from multicse.data.word_vectors import is_word_vectors
+    from multicse.pipelines import gclsr
+    from multicse.trainers.engine.launch import resolve
+    from multicse.trainers.tuning.trial import share_vectors
 
     monkeypatch.chdir(tmp_path)
     recipe = gclsr.smoke().replace("streams.text.shards", write_text(tmp_path / "text"))
@@ -224,7 +224,7 @@ def test_seeds_are_averaged(local_ray: None, small: Recipe, tmp_path: Path) -> N
     assert set(runs) == {"0/1", "0/2", "1/1", "1/2"}
     best = [max(score for _, score in history(parent.uri, runs[f"0/{seed}"].info.run_id, SCORE)) for seed in (1, 2)]
     assert both.seeds == 2 and both.step == both.steps == 12 and both.best == pytest.approx(np.mean(best))
-    from trainers.tuning.best import checkpoints, held_out, mean_scores
+    from multicse.trainers.tuning.best import checkpoints, held_out, mean_scores
 
     with checkpoints(results[0]) as folders:
         assert list(folders) == [1, 2]
@@ -283,7 +283,7 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 @pytest.mark.cluster
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, and the best has a checkpoint."""
-    from trainers.tuning.best import checkpoints, held_out
+    from multicse.trainers.tuning.best import checkpoints, held_out
 
     workers = text_only(small).model_copy(update={"evaluation": small.evaluation})
     workers = workers.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0).replace("streams.text.cpus", 0.1)

@@ -7,10 +7,10 @@ from typing import Any
 
 from rich.console import Console, RenderableType
 
-from evaluation.statistics import Summary
-from pipelines.sweep import _last_words
-from pipelines.sweep_table import SweepTable, final_table, status_line, table
-from trainers.tuning.trials import Status, Trial
+from multicse.evaluation.statistics import Summary
+from multicse.pipelines.sweep import _last_words
+from multicse.pipelines.sweep_table import SweepTable, final_table, status_line, table
+from multicse.trainers.tuning.trials import Status, Trial
 
 METRIC = "lee-dev/spearman"
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.encoders.encoder import load_encoder
-from evaluation.report import token_states
-from evaluation.tasks.geometry import class_distances
-from evaluation.tasks.labelled_texts import read_labelled
-from pipelines.tables.mocoutrl import BINS, DISTANCES, TABLES, circle
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.report import token_states
+from multicse.evaluation.tasks.geometry import class_distances
+from multicse.evaluation.tasks.labelled_texts import read_labelled
+from multicse.pipelines.tables.mocoutrl import BINS, DISTANCES, TABLES, circle
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
 
 

@@ -11,14 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.load import load_model
-from evaluation.registry import make_tasks
-from evaluation.tasks.sts import PairTask
-from pipelines.tables import runs, sgbert
-from pipelines.tables.offline import Offline
-from pipelines.tables.table import Row
+from multicse.evaluation.load import load_model
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.pipelines.tables import runs, sgbert
+from multicse.pipelines.tables.offline import Offline
+from multicse.pipelines.tables.table import Row
+from multicse.trainers.sgbert import SGBERTConfig
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
-from trainers.sgbert import SGBERTConfig
 
 TRAINED = {row.recipe: row for table in sgbert.TABLES.values() for row in table.rows if row.recipe}
 

@@ -16,7 +16,7 @@ from transformers import (
     T5ForConditionalGeneration,
 )
 
-from pipelines import pack, translate
+from multicse.pipelines import pack, translate
 
 WORDS = ["<pad>", "</s>", "<unk>", "the", "a", "cat", "dog", "sees", "likes", "one", "two", "red", "blue", "bird"]
 SENTENCES = [

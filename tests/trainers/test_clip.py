@@ -17,13 +17,13 @@ from transformers import (
     CLIPVisionConfig,
 )
 
-from data.batch import Batch
-from data.streams.inputs import ImageInput
-from models.text_encoder import TextEncoder
-from models.towers import ViTTower
+from multicse.data.batch import Batch
+from multicse.data.streams.inputs import ImageInput
+from multicse.models.text_encoder import TextEncoder
+from multicse.models.towers import ViTTower
+from multicse.trainers import losses
+from multicse.trainers.clip import CLIP, CLIPConfig
 from tests.models import tiny_encoder
-from trainers import losses
-from trainers.clip import CLIP, CLIPConfig
 
 WORDS = len(tiny_encoder.SPECIAL + tiny_encoder.WORDS)
 VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)

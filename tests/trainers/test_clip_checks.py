@@ -17,15 +17,15 @@ from transformers import (
     PretrainedConfig,
 )
 
-from data.streams.inputs import ImageInput
-from data.streams.pairs import AudioTextStream, ImageTextStream
-from data.streams.text import TextStream
-from models.towers import ResNetTower, ViTTower
+from multicse.data.streams.inputs import ImageInput
+from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
+from multicse.data.streams.text import TextStream
+from multicse.models.towers import ResNetTower, ViTTower
+from multicse.trainers import clip
+from multicse.trainers.engine.preflight import check, check_settings
+from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 from tests.models import tiny_encoder
 from tests.small import write_tar
-from trainers import clip
-from trainers.engine.preflight import check, check_settings
-from trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 
 VIT = ViTTower(input=ImageInput(size=8), patch_size=4, width=8, layers=2, heads=2)
 LAYERS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}

@@ -18,23 +18,23 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data.batch import Batch
-from data.streams.inputs import ImageInput
-from models.towers import ViTTower
+from multicse.data.batch import Batch
+from multicse.data.streams.inputs import ImageInput
+from multicse.models.towers import ViTTower
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.engine.batchnorm import synchronised
+from multicse.trainers.engine.cached import cached_backward
+from multicse.trainers.engine.sharding import apart, clipped, shard, whole
+from multicse.trainers.gather import average, offset, rank, world_size
+from multicse.trainers.gclsr import GCLSRConfig
+from multicse.trainers.method import Method, MethodConfig, StepOutput
+from multicse.trainers.mocoutrl import MoCoUTRLConfig
+from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
+from multicse.trainers.pretrain import MaskedLMConfig
+from multicse.trainers.sgbert import SGBERTConfig
+from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes
-from trainers.clip import CLIPConfig
-from trainers.engine.batchnorm import synchronised
-from trainers.engine.cached import cached_backward
-from trainers.engine.sharding import apart, clipped, shard, whole
-from trainers.gather import average, offset, rank, world_size
-from trainers.gclsr import GCLSRConfig
-from trainers.method import Method, MethodConfig, StepOutput
-from trainers.mocoutrl import MoCoUTRLConfig
-from trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig, VisualCSEConfig
-from trainers.pretrain import MaskedLMConfig
-from trainers.sgbert import SGBERTConfig
-from trainers.simcse import SimCSEConfig
 
 ROWS = 64
 IMAGE = ImageConfig(image_size=8, patch_size=4)

@@ -13,16 +13,16 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from data.batch import Batch
-from data.streams.text import EDATextStream
-from pipelines import gclsr as recipes
-from pipelines import simcse
+from multicse.data.batch import Batch
+from multicse.data.streams.text import EDATextStream
+from multicse.pipelines import gclsr as recipes
+from multicse.pipelines import simcse
+from multicse.trainers import losses
+from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.gclsr import GCLSR, GCLSRConfig
+from multicse.trainers.recipe import GroupOverride, Recipe, SGDConfig, WordEncoderConfig
 from tests.models import tiny_encoder
-from trainers import losses
-from trainers.engine.optim import TurnOptimizer
-from trainers.engine.preflight import check_settings
-from trainers.gclsr import GCLSR, GCLSRConfig
-from trainers.recipe import GroupOverride, Recipe, SGDConfig, WordEncoderConfig
 
 
 def method(encoder: dict[str, Any] | None = None, **settings: Any) -> GCLSR:

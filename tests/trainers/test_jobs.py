@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
-from pipelines import evaluate, mine, reproduce, simcse, sweep
-from pipelines.cli import parse
-from trainers.engine.launch import resolve
-from trainers.engine.tracking_server import resolve_uri
-from trainers.jobs import kept, results_in
-from trainers.recipe import Recipe
-from trainers.tuning.sweep import Sweep
+from multicse.pipelines import evaluate, mine, reproduce, simcse, sweep
+from multicse.pipelines.cli import parse
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.tracking_server import resolve_uri
+from multicse.trainers.jobs import kept, results_in
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.tuning.sweep import Sweep
 
 
 @pytest.fixture

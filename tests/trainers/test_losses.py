@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from trainers import losses
+from multicse.trainers import losses
 
 A = torch.tensor([[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]], dtype=torch.float64)
 B = torch.tensor([[0.8, 0.6, 0], [0, 1, 0], [0.6, 0, 0.8], [0, 0.8, 0.6]], dtype=torch.float64)

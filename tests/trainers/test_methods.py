@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
 
-from data.batch import Batch
-from models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
+from multicse.data.batch import Batch
+from multicse.models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
+from multicse.trainers import losses
+from multicse.trainers.method import Variant
+from multicse.trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSE, NonLingCSEConfig, VisualCSEConfig
+from multicse.trainers.simcse import SimCSE, SimCSEConfig
 from tests.models import tiny_encoder
-from trainers import losses
-from trainers.method import Variant
-from trainers.nonling import AudioConfig, AudioCSEConfig, ImageConfig, NonLingCSE, NonLingCSEConfig, VisualCSEConfig
-from trainers.simcse import SimCSE, SimCSEConfig
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
 AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)

@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import CanineConfig, ElectraConfig, PretrainedConfig
 
-from data.batch import Batch
+from multicse.data.batch import Batch
+from multicse.trainers import losses
+from multicse.trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig
 from tests.models import tiny_encoder
 from tests.trainers.test_losses import A
-from trainers import losses
-from trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 VOCABULARY = tiny_encoder.bert_config().vocab_size

@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.batch import Batch
-from pipelines import multicse
+from multicse.data.batch import Batch
+from multicse.pipelines import multicse
+from multicse.trainers import losses
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.step import Stepper
+from multicse.trainers.multicse import MultiCSE, MultiCSEConfig
+from multicse.trainers.nonling import AudioConfig, ImageConfig
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.sgbert import SGBERTConfig
+from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder
-from trainers import losses
-from trainers.engine.preflight import check_settings
-from trainers.engine.step import Stepper
-from trainers.multicse import MultiCSE, MultiCSEConfig
-from trainers.nonling import AudioConfig, ImageConfig
-from trainers.recipe import Recipe, RecipeError
-from trainers.sgbert import SGBERTConfig
-from trainers.simcse import SimCSEConfig
 
 IMAGE = ImageConfig(image_size=8, patch_size=4)
 AUDIO = AudioConfig(frames=12, bins=8, patch_size=4)
@@ -143,7 +143,7 @@ def test_schedule_of_the_weights(schedule: str, half: float) -> None:
 
 
 def test_the_engine_says_how_far_a_run_is(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    from trainers.engine.launch import fit
+    from multicse.trainers.engine.launch import fit
 
     seen: list[float] = []
     step = Stepper.__call__

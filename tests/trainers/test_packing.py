@@ -11,23 +11,23 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from data.batch import Batch
-from models import packing
-from models.dropout import drop
-from models.packing import Packing, by_length, within_jagged, within_lengths
-from models.text_encoder import TextEncoder
+from multicse.data.batch import Batch
+from multicse.models import packing
+from multicse.models.dropout import drop
+from multicse.models.packing import Packing, by_length, within_jagged, within_lengths
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.method import Method
+from multicse.trainers.mocoutrl import MoCoUTRLConfig
+from multicse.trainers.nonling import NonLingCSEConfig
+from multicse.trainers.pretrain import MaskedLMConfig
+from multicse.trainers.sgbert import SGBERTConfig
+from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder
 from tests.trainers.test_clip import VIT, ended, text_config
 from tests.trainers.test_methods import AUDIO, IMAGE
 from tests.trainers.test_mocoutrl import triplets
 from tests.trainers.test_sgbert import FAMILIES
-from trainers.clip import CLIPConfig
-from trainers.method import Method
-from trainers.mocoutrl import MoCoUTRLConfig
-from trainers.nonling import NonLingCSEConfig
-from trainers.pretrain import MaskedLMConfig
-from trainers.sgbert import SGBERTConfig
-from trainers.simcse import SimCSEConfig
 
 Made = Callable[[TextEncoder], Method]
 text = tiny_encoder.text_batch

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from pipelines import cyclip, visualcse
-from trainers.engine.launch import resolve
-from trainers.recipe import RecipeError
+from multicse.pipelines import cyclip, visualcse
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.recipe import RecipeError
 
 
 @pytest.mark.parametrize(

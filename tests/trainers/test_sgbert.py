@@ -17,12 +17,12 @@ from transformers import (
     PretrainedConfig,
 )
 
-from data.batch import Batch
-from models.pooling import Pooling, pool, pooled_layers
+from multicse.data.batch import Batch
+from multicse.models.pooling import Pooling, pool, pooled_layers
+from multicse.trainers import losses
+from multicse.trainers.sgbert import SGBERT, SGBERTConfig
 from tests.models import tiny_encoder
 from tests.models.test_text_encoder import CONFIGS
-from trainers import losses
-from trainers.sgbert import SGBERT, SGBERTConfig
 
 SIZES = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 32,
          "max_position_embeddings": 26, "pad_token_id": 0}  # fmt: skip

@@ -11,13 +11,13 @@ from sentence_transformers.sentence_transformer import modules as st
 from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
-from data.batch import Batch
-from models.text_encoder import TextEncoder
+from multicse.data.batch import Batch
+from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import OptimConfig
+from multicse.trainers.sgbert import SGBERT, SGBERTConfig
 from tests.models import tiny_encoder
-from trainers.engine.optim import TurnOptimizer
-from trainers.method import Method
-from trainers.recipe import OptimConfig
-from trainers.sgbert import SGBERT, SGBERTConfig
 
 OPTIM = OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, schedule="constant")
 TEMPERATURE, REGULARISER = 0.01, 0.1

@@ -8,10 +8,10 @@ import re
 import pytest
 from ray import tune
 
-from pipelines import cyclip, sgbert, visualcse
-from trainers.recipe import Recipe, RecipeError
-from trainers.tuning.space import SearchSpace, check, grid, holding, values_of, values_to_try, within_a_run
-from tune_spaces import every
+from multicse.pipelines import cyclip, sgbert, visualcse
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.tuning.space import SearchSpace, check, grid, holding, values_of, values_to_try, within_a_run
+from multicse.tune_spaces import every
 
 SPACES = every()
 
@@ -32,7 +32,7 @@ def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
 @pytest.mark.parametrize("pipeline", SPACES)
 def test_spaces_fit_their_recipes(pipeline: str) -> None:
     """Each space the recipes with its streams, of which one a kind is tried; the wide one also Optuna and PBT."""
-    made = [make() for make in importlib.import_module(f"pipelines.{pipeline}").RECIPES.values()]
+    made = [make() for make in importlib.import_module(f"multicse.pipelines.{pipeline}").RECIPES.values()]
     recipes = {tuple((name, stream.kind) for name, stream in recipe.streams.items()): recipe for recipe in made[::-1]}
     used = set()
     for recipe in recipes.values():
@@ -64,7 +64,7 @@ def test_the_papers_grids(pipeline: str) -> None:
     """As many points as the papers have, the recipe's own among them."""
     assert {name: len(grid(SPACES[pipeline][name])) for name in SIZES[pipeline]} == SIZES[pipeline]
     if pipeline in OWN:
-        recipe = getattr(importlib.import_module(f"pipelines.{pipeline}"), OWN[pipeline])()
+        recipe = getattr(importlib.import_module(f"multicse.pipelines.{pipeline}"), OWN[pipeline])()
         for name in SIZES[pipeline]:
             space = SPACES[pipeline][name]
             own = values_of(recipe, list(space))

@@ -6,11 +6,11 @@ import logging
 from collections.abc import Sequence
 from itertools import islice
 
-from evaluation.encoders.baselines import Whitened
-from evaluation.task import Encoded, EvaluationError, Task, evaluate
-from evaluation.tasks.sts import PairTask
-from trainers.engine.prepare import sentences
-from trainers.recipe import Recipe
+from multicse.evaluation.encoders.baselines import Whitened
+from multicse.evaluation.task import Encoded, EvaluationError, Task, evaluate
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

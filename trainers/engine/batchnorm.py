@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from trainers.gather import world_size
+from multicse.trainers.gather import world_size
 
 
 def synchronised(module: nn.Module) -> nn.Module:

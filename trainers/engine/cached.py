@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.batch import Batch
-from trainers.engine.sharding import whole
-from trainers.method import Method, StepOutput
+from multicse.data.batch import Batch
+from multicse.trainers.engine.sharding import whole
+from multicse.trainers.method import Method, StepOutput
 
 
 def cached_backward(

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from trainers.registry import load_file, module_of
+from multicse.trainers.registry import load_file, module_of
 
 Callback = Callable[[int, dict[str, float], Any], object]
 """Called on rank 0 with the step, what was measured by name, and the `Engine`: its `recipe`, `method`, `steps` and

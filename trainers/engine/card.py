@@ -10,10 +10,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from evaluation.tables import before_after
-from models.sentence_encoder import CardText, hub_names
-from trainers.method import bibtex
-from trainers.registry import method_config
+from multicse.evaluation.tables import before_after
+from multicse.models.sentence_encoder import CardText, hub_names
+from multicse.trainers.method import bibtex
+from multicse.trainers.registry import method_config
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
 SHOWN = (

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from data.order import seed_of
-from evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
-from trainers.engine.sharding import part_of, whole
-from trainers.engine.store import whole as whole_folder
-from trainers.method import Method
-from trainers.recipe import Recipe
+from multicse.data.order import seed_of
+from multicse.evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
+from multicse.trainers.engine.sharding import part_of, whole
+from multicse.trainers.engine.store import whole as whole_folder
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

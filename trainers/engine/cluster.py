@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from trainers.engine.tracking_server import import_mlflow, open_experiment
-from trainers.recipe import Recipe
+from multicse.trainers.engine.tracking_server import import_mlflow, open_experiment
+from multicse.trainers.recipe import Recipe
 
 
 def quiet() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from trainers.engine.card import SHOWN
+from multicse.trainers.engine.card import SHOWN
 
 MOST = 3
 """Tasks whose numbers are said."""

@@ -15,18 +15,18 @@ import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 
-from evaluation.encoders.baselines import Whitened
-from evaluation.encoders.encoder import load_encoder
-from evaluation.encoders.quantized import RANGES, ranges_of
-from evaluation.registry import make_tasks
-from evaluation.task import EvaluationError, Task, evaluate
-from models.carried_code import ExportError as ExportError
-from models.carried_code import load_by_its_code
-from models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
-from models.sentence_encoder import CardText, SentenceEncoder
-from models.text_folders import add_whitening
-from trainers.engine.prepare import sentences
-from trainers.recipe import ExportConfig, Recipe
+from multicse.evaluation.encoders.baselines import Whitened
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.quantized import RANGES, ranges_of
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError, Task, evaluate
+from multicse.models.carried_code import ExportError as ExportError
+from multicse.models.carried_code import load_by_its_code
+from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
+from multicse.models.sentence_encoder import CardText, SentenceEncoder
+from multicse.models.text_folders import add_whitening
+from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.recipe import ExportConfig, Recipe
 
 PROBES = [
     "A dog runs through the park.",

@@ -8,17 +8,17 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from evaluation.encoders.encoder import ModuleEncoder
-from evaluation.registry import make_tasks
-from evaluation.task import embed, encode_once
-from evaluation.tasks.contrastive import ContrastiveTask
-from evaluation.tasks.retrieval import RetrievalTask, unit
-from evaluation.tasks.sts import PairTask
-from trainers.engine.checkpoint import module_encoder
-from trainers.engine.journal import Journal
-from trainers.engine.tracking import RunHandle
-from trainers.method import Method
-from trainers.recipe import Recipe
+from multicse.evaluation.encoders.encoder import ModuleEncoder
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import embed, encode_once
+from multicse.evaluation.tasks.contrastive import ContrastiveTask
+from multicse.evaluation.tasks.retrieval import RetrievalTask, unit
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.trainers.engine.checkpoint import module_encoder
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import Recipe
 
 SENTENCES = 8  # whose words are coloured
 PAIRS = 24  # pairs of a similarity matrix, as many as leave their captions readable
@@ -46,8 +46,8 @@ def log_figures(recipe: Recipe, method: Method, handle: RunHandle, output: Path,
 
 
 def _over_training(recipe: Recipe, handle: RunHandle, output: Path) -> None:
-    from evaluation.figures.basic import alignment_uniformity_figure
-    from evaluation.figures.pairs import pair_geometry_over_training
+    from multicse.evaluation.figures.basic import alignment_uniformity_figure
+    from multicse.evaluation.figures.pairs import pair_geometry_over_training
 
     over_training = histories(output / "journal.jsonl")
     if found := over_training.get(f"{recipe.evaluation.select}-geometry"):
@@ -70,7 +70,7 @@ def histories(journal: Path) -> dict[str, History]:
 
 
 def _pairs(task: RetrievalTask | ContrastiveTask, encoder: ModuleEncoder, handle: RunHandle) -> None:
-    from evaluation.figures.pairs import similarity_matrix
+    from multicse.evaluation.figures.pairs import similarity_matrix
 
     chosen = next(iter(task.samples.chunks(PAIRS)))
     captions = [sample.captions()[0] for sample in chosen]
@@ -82,10 +82,10 @@ def _pairs(task: RetrievalTask | ContrastiveTask, encoder: ModuleEncoder, handle
 def _sentences(
     recipe: Recipe, task: PairTask, method: Method, encoder: ModuleEncoder, handle: RunHandle, export: Path
 ) -> None:
-    from evaluation.encoders.layers import layer_scores
-    from evaluation.figures.basic import layer_curves
-    from evaluation.figures.words import word_importance
-    from evaluation.report import figures
+    from multicse.evaluation.encoders.layers import layer_scores
+    from multicse.evaluation.figures.basic import layer_curves
+    from multicse.evaluation.figures.words import word_importance
+    from multicse.evaluation.report import figures
 
     for name, figure in figures(encode_once([task], encoder), [task], recipe.run.seed):
         handle.log_figure(name, figure)

@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
-from trainers.engine.progress import Board
-from trainers.engine.store import Fill, Store, remove, step_of
+from multicse.trainers.engine.progress import Board
+from multicse.trainers.engine.store import Fill, Store, remove, step_of
 
 
 class Host(Protocol):

@@ -14,32 +14,32 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
-from data import upload
-from data.executor import started
-from data.shard_urls import absolute
-from evaluation import registry as tasks
-from models.sentence_encoder import CardText
-from trainers import registry
-from trainers.engine.checkpoint import load_method
-from trainers.engine.cluster import capacity, opening, quiet, start_ray
-from trainers.engine.description import describe
-from trainers.engine.figures import log_figures
-from trainers.engine.hosts import LocalHost, RayHost, Stopped
-from trainers.engine.journal import Journal
-from trainers.engine.lease import OUTLIVES, WRITER, held, leased
-from trainers.engine.loop import Engine
-from trainers.engine.mirrors import Mirrors
-from trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
-from trainers.engine.preflight import check, describe_shards_of
-from trainers.engine.prepare import prepare
-from trainers.engine.progress import Board, ProgressLine
-from trainers.engine.stop import Interrupted, Stop
-from trainers.engine.store import OTHER, CheckpointError, Store
-from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle
-from trainers.engine.tracking_server import brief
-from trainers.jobs import STORAGE, in_copy, kept, results_folder
-from trainers.recipe import ExportConfig, Recipe
+from multicse.data import upload
+from multicse.data.executor import started
+from multicse.data.shard_urls import absolute
+from multicse.evaluation import registry as tasks
+from multicse.models.sentence_encoder import CardText
+from multicse.trainers import registry
+from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
+from multicse.trainers.engine.description import describe
+from multicse.trainers.engine.figures import log_figures
+from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.lease import OUTLIVES, WRITER, held, leased
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.mirrors import Mirrors
+from multicse.trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
+from multicse.trainers.engine.preflight import check, describe_shards_of
+from multicse.trainers.engine.prepare import prepare
+from multicse.trainers.engine.progress import Board, ProgressLine
+from multicse.trainers.engine.stop import Interrupted, Stop
+from multicse.trainers.engine.store import OTHER, CheckpointError, Store
+from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.engine.tracking_server import brief
+from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
+from multicse.trainers.recipe import ExportConfig, Recipe
 
 log = logging.getLogger(__name__)
 
@@ -83,7 +83,7 @@ def resolve(recipe: Recipe) -> Recipe:
     """Return the recipe with absolute paths (workers run in other folders) and tracking URI and storage filled in.
 
     They come from the environment if the recipe does not set them. In a job that runs in Ray's copy of its folder, results
-    are moved out of the copy (`trainers.jobs`).
+    are moved out of the copy (`multicse.trainers.jobs`).
     """
     run = recipe.run
     storage = run.storage or os.environ.get(STORAGE) or None
@@ -311,9 +311,9 @@ def deliver(
 
     alias: of the registered version, for example ``champion``. why: see `describe`.
     """
-    from trainers.engine.card import library_versions, model_card
-    from trainers.engine.export import fit_of, write_export
-    from trainers.engine.hub import push
+    from multicse.trainers.engine.card import library_versions, model_card
+    from multicse.trainers.engine.export import fit_of, write_export
+    from multicse.trainers.engine.hub import push
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}

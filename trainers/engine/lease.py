@@ -17,8 +17,8 @@ from pathlib import Path
 
 import psutil
 
-from trainers.engine.store import Store
-from trainers.recipe import RecipeError
+from multicse.trainers.engine.store import Store
+from multicse.trainers.recipe import RecipeError
 
 log = logging.getLogger(__name__)
 

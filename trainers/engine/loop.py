@@ -16,22 +16,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from data.stream import Reader
-from evaluation.encoders.sharded import ShardedEncoder
-from evaluation.registry import make_tasks
-from evaluation.task import Task, encode_once, evaluate
-from trainers.engine import callbacks, checkpoint
-from trainers.engine.baseline import whitened
-from trainers.engine.batchnorm import synchronised
-from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
-from trainers.engine.malloc import keep_freed_memory
-from trainers.engine.sharding import gathered, shard, whole
-from trainers.engine.step import Stepper
-from trainers.engine.tracker import Tracker
-from trainers.engine.watchdog import Watchdog
-from trainers.engine.window import Window
-from trainers.method import Method
-from trainers.recipe import Recipe
+from multicse.data.stream import Reader
+from multicse.evaluation.encoders.sharded import ShardedEncoder
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import Task, encode_once, evaluate
+from multicse.trainers.engine import callbacks, checkpoint
+from multicse.trainers.engine.baseline import whitened
+from multicse.trainers.engine.batchnorm import synchronised
+from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
+from multicse.trainers.engine.malloc import keep_freed_memory
+from multicse.trainers.engine.sharding import gathered, shard, whole
+from multicse.trainers.engine.step import Stepper
+from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.watchdog import Watchdog
+from multicse.trainers.engine.window import Window
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 

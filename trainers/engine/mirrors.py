@@ -16,7 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from trainers.engine.journal import Journal, news
+from multicse.trainers.engine.journal import Journal, news
 
 log = logging.getLogger(__name__)
 

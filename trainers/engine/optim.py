@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from trainers.engine.sharding import apart, clipped, part_of
-from trainers.method import Method, Schedule, decay
-from trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
+from multicse.trainers.engine.sharding import apart, clipped, part_of
+from multicse.trainers.method import Method, Schedule, decay
+from multicse.trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
 
 def warm_steps(warmup: float, steps: int) -> float:

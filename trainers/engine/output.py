@@ -12,13 +12,13 @@ import socket
 from pathlib import Path
 from typing import Any
 
-from data.errors import DataError
-from trainers.engine.journal import Journal
-from trainers.engine.preflight import describe_shards_of
-from trainers.engine.store import CheckpointError, Store
-from trainers.engine.tracking import RunHandle, find_runs, open_run
-from trainers.engine.tracking_server import TrackingError, import_mlflow
-from trainers.recipe import Recipe, RecipeError, local_name
+from multicse.data.errors import DataError
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.preflight import describe_shards_of
+from multicse.trainers.engine.store import CheckpointError, Store
+from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
+from multicse.trainers.engine.tracking_server import TrackingError, import_mlflow
+from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
 log = logging.getLogger(__name__)
 

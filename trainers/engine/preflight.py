@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from data.errors import DataError
-from data.redact import redacted
-from data.shard_urls import is_hub_name
-from evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
-from evaluation.task import EvaluationError
-from trainers.engine.callbacks import find
-from trainers.engine.hub import check_hub
-from trainers.engine.mirrors import check_mirrors
-from trainers.engine.places import refuse_unwritable
-from trainers.engine.tracking_server import resolve_uri
-from trainers.recipe import ExportConfig, Recipe, RecipeError
+from multicse.data.errors import DataError
+from multicse.data.redact import redacted
+from multicse.data.shard_urls import is_hub_name
+from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
+from multicse.evaluation.task import EvaluationError
+from multicse.trainers.engine.callbacks import find
+from multicse.trainers.engine.hub import check_hub
+from multicse.trainers.engine.mirrors import check_mirrors
+from multicse.trainers.engine.places import refuse_unwritable
+from multicse.trainers.engine.tracking_server import resolve_uri
+from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
 
 
 def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:

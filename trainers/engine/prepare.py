@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-from data.errors import DecodeError
-from data.shards import BadSample, read
-from trainers.recipe import Recipe
+from multicse.data.errors import DecodeError
+from multicse.data.shards import BadSample, read
+from multicse.trainers.recipe import Recipe
 
 CHUNK = 512  # samples of a shard read at once
 

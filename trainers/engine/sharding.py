@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from models.clip_layers import whole_layers
-from trainers.gather import world_size
+from multicse.models.clip_layers import whole_layers
+from multicse.trainers.gather import world_size
 
 
 def shard(module: nn.Module, device: torch.device) -> None:

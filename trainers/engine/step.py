@@ -11,17 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from data.batch import Batch
-from data.order import seed_of
-from data.stream import Reader
-from trainers.engine.cached import cached_backward
-from trainers.engine.hosts import Host
-from trainers.engine.optim import TurnOptimizer
-from trainers.engine.sharding import apart, whole
-from trainers.engine.window import Window
-from trainers.gather import average
-from trainers.method import Method, StepOutput
-from trainers.recipe import Recipe
+from multicse.data.batch import Batch
+from multicse.data.order import seed_of
+from multicse.data.stream import Reader
+from multicse.trainers.engine.cached import cached_backward
+from multicse.trainers.engine.hosts import Host
+from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.sharding import apart, whole
+from multicse.trainers.engine.window import Window
+from multicse.trainers.gather import average
+from multicse.trainers.method import Method, StepOutput
+from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:  # seconds, which a driver need not wait before it starts Ray
     from transformers import PreTrainedModel

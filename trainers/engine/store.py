@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from data.redact import redacted
-from data.remote import patiently
+from multicse.data.redact import redacted
+from multicse.data.remote import patiently
 
 log = logging.getLogger(__name__)
 

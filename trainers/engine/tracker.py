@@ -17,10 +17,10 @@ from io import FileIO
 from pathlib import Path
 from typing import Any
 
-from trainers.engine.journal import Journal, line_of
-from trainers.engine.mirrors import Mirrors
-from trainers.engine.tracking import LONGEST_PAUSE, send
-from trainers.engine.tracking_server import brief, import_mlflow, metric_name
+from multicse.trainers.engine.journal import Journal, line_of
+from multicse.trainers.engine.mirrors import Mirrors
+from multicse.trainers.engine.tracking import LONGEST_PAUSE, send
+from multicse.trainers.engine.tracking_server import brief, import_mlflow, metric_name
 
 log = logging.getLogger(__name__)
 

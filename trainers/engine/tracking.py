@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from data.redact import public
-from trainers.engine.journal import Journal, Sent, news, sync_command
-from trainers.engine.tracking_server import (
+from multicse.data.redact import public
+from multicse.trainers.engine.journal import Journal, Sent, news, sync_command
+from multicse.trainers.engine.tracking_server import (
     TrackingError,
     brief,
     connect,
@@ -143,7 +143,7 @@ class RunHandle:
 
     def log_figure(self, name: str, figure: Any) -> None:
         """A matplotlib figure as ``figures/NAME.png`` and ``.svg``, kept beside the journal too."""
-        from evaluation.figures.basic import save
+        from multicse.evaluation.figures.basic import save
 
         with tempfile.TemporaryDirectory() as place:
             kept = Path(place) if self.journal is None else self.journal.parent.resolve() / "figures"
@@ -214,8 +214,8 @@ def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None,
     mlflow = import_mlflow()
     from mlflow import sentence_transformers as flavor
 
-    from models.carried_code import load_by_its_code
-    from trainers.engine.card import library_versions
+    from multicse.models.carried_code import load_by_its_code
+    from multicse.trainers.engine.card import library_versions
 
     versions = library_versions()
     needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]

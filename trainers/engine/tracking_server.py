@@ -13,8 +13,8 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
-from trainers.engine.places import refuse_unwritable
-from trainers.jobs import kept
+from multicse.trainers.engine.places import refuse_unwritable
+from multicse.trainers.jobs import kept
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
 SECRET = re.compile(r"(passw|pwd|secret|token)\w*=", re.IGNORECASE)
@@ -148,7 +148,7 @@ def environment_tags() -> dict[str, str]:
     import torch
     from mlflow.tracking.context.registry import resolve_tags
 
-    from trainers.engine.card import library_versions
+    from multicse.trainers.engine.card import library_versions
 
     tags = {f"version.{name}": version for name, version in library_versions().items()}
     tags |= {"cpus": str(os.cpu_count()), "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "none"}

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
-from data.stream import Reader
+from multicse.data.stream import Reader
 
 log = logging.getLogger(__name__)
 

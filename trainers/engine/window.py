@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from data.stream import Reader
+from multicse.data.stream import Reader
 
 
 class Window:

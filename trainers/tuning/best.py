@@ -14,19 +14,19 @@ from typing import Any
 import torch
 from ray import tune
 
-from evaluation import statistics
-from evaluation.registry import make_tasks
-from evaluation.task import Encoded, Task, encode_once, evaluate
-from trainers.engine.baseline import whitened
-from trainers.engine.checkpoint import AVERAGE, BEST, METHOD, build_method, load_method, module_encoder
-from trainers.engine.launch import deliver
-from trainers.engine.store import Store
-from trainers.engine.tracking import RunHandle
-from trainers.method import Method
-from trainers.recipe import Recipe
-from trainers.tuning.trial import SEEDS, Plan, curve_of, run_folder
-from trainers.tuning.trials import Trial, short_names, show
-from trainers.tuning.watch import Watch
+from multicse.evaluation import statistics
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
+from multicse.trainers.engine.baseline import whitened
+from multicse.trainers.engine.checkpoint import AVERAGE, BEST, METHOD, build_method, load_method, module_encoder
+from multicse.trainers.engine.launch import deliver
+from multicse.trainers.engine.store import Store
+from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.tuning.trial import SEEDS, Plan, curve_of, run_folder
+from multicse.trainers.tuning.trials import Trial, short_names, show
+from multicse.trainers.tuning.watch import Watch
 
 Scores = dict[str, dict[str, float]]
 
@@ -93,7 +93,7 @@ def deliver_best(
     why: str,
 ) -> tuple[dict[str, Any], list[Scores]]:
     """Export, card, figures and registered version of the best trial's model (of several seeds the first's), and its
-    held-out scores of every seed. Returns what `trainers.engine.launch.deliver` does.
+    held-out scores of every seed. Returns what `multicse.trainers.engine.launch.deliver` does.
 
     ended: the trial as Tune has it. why: it is the best, see `reason`.
     """

@@ -17,7 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.trial import TrialState
 from optuna.visualization import matplotlib as drawn
 
-from trainers.tuning.trials import Trial, short_names, show, varied
+from multicse.trainers.tuning.trials import Trial, short_names, show, varied
 
 FEWEST = 8
 """Trials without which importance is not estimated."""

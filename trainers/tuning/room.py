@@ -8,10 +8,10 @@ from dataclasses import dataclass, replace
 import ray
 from ray import tune
 
-from trainers.engine.cluster import capacity, grows
-from trainers.engine.preflight import check
-from trainers.recipe import Recipe, RecipeError
-from trainers.tuning.trial import in_process
+from multicse.trainers.engine.cluster import capacity, grows
+from multicse.trainers.engine.preflight import check
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.tuning.trial import in_process
 
 DRIVER = 0.01
 """CPUs of the function that starts Ray Train within a trial; 0 is refused by Tune."""

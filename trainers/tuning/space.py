@@ -10,8 +10,8 @@ import numpy as np
 from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
 
-from trainers.engine.preflight import check_settings
-from trainers.recipe import Recipe, RecipeError
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.recipe import Recipe, RecipeError
 
 SearchSpace = Mapping[str, Domain | dict[str, list[Any]]]
 """``{"optim.image.lr": tune.choice([1e-6, 5e-7])}``; a grid is ``tune.grid_search([...])``."""

@@ -16,19 +16,19 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search.sample import Float
 
-from data.redact import redacted
-from trainers import registry
-from trainers.engine.launch import resolve, travelling
-from trainers.engine.preflight import check
-from trainers.engine.tracking import RunHandle
-from trainers.engine.tracking_server import source_tags
-from trainers.recipe import Recipe, RecipeError
-from trainers.tuning import space as spaces
-from trainers.tuning.room import resources
-from trainers.tuning.searchers import Listed, Once, Proposals, Studied
-from trainers.tuning.space import SearchSpace
-from trainers.tuning.trial import PERCENT, Plan, curve_of, in_process, percent_of, steps_of, trial
-from trainers.tuning.watch import Watch
+from multicse.data.redact import redacted
+from multicse.trainers import registry
+from multicse.trainers.engine.launch import resolve, travelling
+from multicse.trainers.engine.preflight import check
+from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.engine.tracking_server import source_tags
+from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.tuning import space as spaces
+from multicse.trainers.tuning.room import resources
+from multicse.trainers.tuning.searchers import Listed, Once, Proposals, Studied
+from multicse.trainers.tuning.space import SearchSpace
+from multicse.trainers.tuning.trial import PERCENT, Plan, curve_of, in_process, percent_of, steps_of, trial
+from multicse.trainers.tuning.watch import Watch
 
 LEAST_EVALUATIONS = 10
 """Evaluations that a trial has at least under a scheduler: what is measured seldom cannot be stopped early."""
@@ -84,8 +84,8 @@ class Sweep:
     @property
     def metric(self) -> str:
         """Task and metric that trials are compared by, as figures and tables name it."""
-        from evaluation.registry import make_tasks
-        from trainers.engine.loop import lower_is_better
+        from multicse.evaluation.registry import make_tasks
+        from multicse.trainers.engine.loop import lower_is_better
 
         config = self.first.evaluation
         (task,) = make_tasks([str(config.select)], config.data)

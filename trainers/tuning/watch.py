@@ -13,11 +13,11 @@ from typing import Any
 
 from ray import tune
 
-from trainers.engine.journal import Journal
-from trainers.engine.tracking import FoundRun, RunHandle, drain, find_runs, rename
-from trainers.tuning.searchers import number_of
-from trainers.tuning.trial import Plan, changes, run_folder
-from trainers.tuning.trials import Status, Trial, best_trial, short_names, show
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.tracking import FoundRun, RunHandle, drain, find_runs, rename
+from multicse.trainers.tuning.searchers import number_of
+from multicse.trainers.tuning.trial import Plan, changes, run_folder
+from multicse.trainers.tuning.trials import Status, Trial, best_trial, short_names, show
 
 log = logging.getLogger(__name__)
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import DataError
-from data.offline import captioned_sounds, demo, sentences, sounds
-from data.offline import emoji as emojis
-from data.offline.captioned_sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS, Combination
-from data.shards import RawSample, ShardSet, read_manifest
-from data.streams import decode
-from pipelines import describe
+from multicse.data.errors import DataError
+from multicse.data.offline import captioned_sounds, demo, sentences, sounds
+from multicse.data.offline import emoji as emojis
+from multicse.data.offline.captioned_sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS, Combination
+from multicse.data.shards import RawSample, ShardSet, read_manifest
+from multicse.data.streams import decode
+from multicse.pipelines import describe
 from tests.data.packing import samples
 
 EMOJI = ("emoji-train", "emoji-val", "emoji-test")

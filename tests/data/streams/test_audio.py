@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from data.shards import RawSample
-from data.stream import Reader
-from data.streams.audio import AudioStream
+from multicse.data.shards import RawSample
+from multicse.data.stream import Reader
+from multicse.data.streams.audio import AudioStream
 from tests.small import add, sound
 
 COUNT, CLASSES = 300, 7

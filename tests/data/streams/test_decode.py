@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.errors import DecodeError
-from data.streams import decode
+from multicse.data.errors import DecodeError
+from multicse.data.streams import decode
 from tests.small import sound
 
 

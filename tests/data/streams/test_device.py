@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from data.streams import device
+from multicse.data.streams import device
 
 
 def seeded(seed: int = 0) -> torch.Generator:

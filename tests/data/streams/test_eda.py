@@ -11,11 +11,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.shards import ShardSet
-from data.stream import Reader
-from data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
-from data.streams.text import EDATextStream, NoisyTextStream, TextStream
-from data.wordnet.lexicon import open_lexicon
+from multicse.data.shards import ShardSet
+from multicse.data.stream import Reader
+from multicse.data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
+from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
+from multicse.data.wordnet.lexicon import open_lexicon
 from tests.data.packing import letters, spelt
 from tests.small import add, write_text
 from tests.small_wordnet import write_wordnet
@@ -125,7 +125,7 @@ def test_number_of_edits(length: int, alpha: float, count: int, monkeypatch: pyt
         return [*words, *["x"] * 30]  # longer: the number is that of the given sentence
 
     for name in ("replace_synonyms", "insert_synonyms", "swap"):
-        monkeypatch.setattr(f"data.streams.eda.{name}", edit)
+        monkeypatch.setattr(f"multicse.data.streams.eda.{name}", edit)
     eda(["a"] * length, rng(), synonyms, alpha)
     assert counts == [count] * 3
 

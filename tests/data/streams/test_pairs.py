@@ -16,12 +16,12 @@ import torch
 from PIL import Image
 from pydantic import ValidationError
 
-from data.errors import DataError
-from data.shards import RawSample, ShardSet, read
-from data.stream import Reader
-from data.streams.inputs import AudioInput, ImageInput
-from data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream
-from data.streams.preprocess import prepare_images, prepare_sounds
+from multicse.data.errors import DataError
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.stream import Reader
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.data.streams.pairs import AudioTextStream, CaptionedStream, ImageTextStream
+from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 from tests import small
 from tests.data.packing import letters, spelt
 
@@ -191,5 +191,5 @@ def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
 
 
 def test_reading_tasks_import_no_torch() -> None:
-    code = "import data.streams.kinds, data.offline.demo, data.window, sys; sys.exit('torch' in sys.modules)"
+    code = "import multicse.data.streams.kinds, multicse.data.offline.demo, multicse.data.window, sys; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[3]).returncode == 0

@@ -12,8 +12,8 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from data.streams.inputs import AudioInput, ImageInput
-from data.streams.preprocess import (
+from multicse.data.streams.inputs import AudioInput, ImageInput
+from multicse.data.streams.preprocess import (
     LOG_FLOOR,
     audio_features,
     clap_log_mel,

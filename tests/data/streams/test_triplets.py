@@ -13,11 +13,11 @@ import pytest
 import torch
 from pydantic import ValidationError
 
-from data.errors import DataError, DecodeError
-from data.shards import RawSample, ShardSet
-from data.stream import Reader
-from data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
-from data.wordnet.lexicon import open_lexicon
+from multicse.data.errors import DataError, DecodeError
+from multicse.data.shards import RawSample, ShardSet
+from multicse.data.stream import Reader
+from multicse.data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
+from multicse.data.wordnet.lexicon import open_lexicon
 from tests.small import write_tar, write_text
 
 TABLE = {
@@ -267,7 +267,7 @@ def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: p
         planned.append(samples)
         return plan(self, start, samples)
 
-    monkeypatch.setattr("data.stream.ROUND", 1)  # windows of 8: fewer than a batch
+    monkeypatch.setattr("multicse.data.stream.ROUND", 1)  # windows of 8: fewer than a batch
     monkeypatch.setattr(Reader, "_plan", counted)
     found = reader(config, 40)
     assert [next(found).keys for _ in range(40)] == expected and found.position == whole.position

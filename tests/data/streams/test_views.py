@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from data.streams import views
+from multicse.data.streams import views
 
 
 def rng(seed: int = 0) -> np.random.Generator:

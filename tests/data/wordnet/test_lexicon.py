@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError
-from data.wordnet import lexicon, morphology
-from data.wordnet.lexicon import Lexicon, match_case, open_lexicon
-from data.wordnet.morphology import POS, Morphology, Pos
-from data.wordnet.sources import SmallTable, WordNetFiles
+from multicse.data.errors import DataError
+from multicse.data.wordnet import lexicon, morphology
+from multicse.data.wordnet.lexicon import Lexicon, match_case, open_lexicon
+from multicse.data.wordnet.morphology import POS, Morphology, Pos
+from multicse.data.wordnet.sources import SmallTable, WordNetFiles
 from tests.small_wordnet import write_wordnet
 
 

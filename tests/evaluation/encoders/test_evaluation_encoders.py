@@ -14,9 +14,9 @@ from sentence_transformers import SentenceTransformer
 from torch import Tensor, nn
 from transformers import AutoTokenizer
 
-from evaluation.encoders.encoder import ModuleEncoder, load_encoder
-from evaluation.task import EvaluationError
-from models.text_encoder import TextEncoder
+from multicse.evaluation.encoders.encoder import ModuleEncoder, load_encoder
+from multicse.evaluation.task import EvaluationError
+from multicse.models.text_encoder import TextEncoder
 from tests.evaluation.evaluation_helpers import texts, tiny_bert, tiny_roberta
 
 

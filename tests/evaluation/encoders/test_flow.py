@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from evaluation.encoders.flow import Flow, Flowed, fit_flow
+from multicse.evaluation.encoders.flow import Flow, Flowed, fit_flow
 from tests.evaluation.evaluation_helpers import Bag, sentence
 
 

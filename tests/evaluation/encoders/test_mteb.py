@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from sentence_transformers import SentenceTransformer
 
-from evaluation.encoders.encoder import load_encoder
-from evaluation.encoders.mteb_adapter import MtebEncoder
-from evaluation.tasks.sts import PairTask, pair_task
+from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.encoders.mteb_adapter import MtebEncoder
+from multicse.evaluation.tasks.sts import PairTask, pair_task
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 mteb = pytest.importorskip("mteb")

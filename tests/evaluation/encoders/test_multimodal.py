@@ -12,8 +12,8 @@ import pytest
 import soxr
 import torch
 
-from evaluation.encoders.multimodal import load_whole
-from evaluation.task import EvaluationError, Sound
+from multicse.evaluation.encoders.multimodal import load_whole
+from multicse.evaluation.task import EvaluationError, Sound
 from tests.evaluation.evaluation_helpers import sentence
 from tests.evaluation.multimodal_helpers import LIMIT, RATE, tiny_clap, tiny_clip, tiny_siglip
 

@@ -10,9 +10,9 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from evaluation.encoders.sharded import ShardedEncoder
-from evaluation.registry import make_tasks
-from evaluation.task import EvaluationError, Sound, evaluate
+from multicse.evaluation.encoders.sharded import ShardedEncoder
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError, Sound, evaluate
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
 from tests.small import in_processes

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from evaluation.encoders.encoder import ModuleEncoder
-from evaluation.task import EvaluationError, Sound
+from multicse.evaluation.encoders.encoder import ModuleEncoder
+from multicse.evaluation.task import EvaluationError, Sound
 
 WIDTH = 24
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from evaluation.encoders.word_vectors import WordVectors
-from evaluation.task import EvaluationError
+from multicse.evaluation.encoders.word_vectors import WordVectors
+from multicse.evaluation.task import EvaluationError
 
 WORDS = ["dog", "cat", "Paris", "the", "n't", "don't", "."]
 VECTORS = np.random.default_rng(0).standard_normal((len(WORDS), 4)).astype(np.float32)

@@ -10,13 +10,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import PathCollection
 from matplotlib.colors import to_hex
 
-from evaluation.figures.basic import (
+from multicse.evaluation.figures.basic import (
     alignment_uniformity_figure,
     alignment_uniformity_scatter,
     save,
     similarity_by_gold_figure,
 )
-from evaluation.figures.pairs import similarity_matrix
+from multicse.evaluation.figures.pairs import similarity_matrix
 
 HISTORY = [(0, 0.3, -1.0), (100, 0.25, -2.0), (200, 0.2, -2.5)]
 MODELS = {"BERT": (0.1, -1.0), "SimCSE": (0.2, -2.4), "a $ b": (0.19, -2.3)}

@@ -12,7 +12,7 @@ from matplotlib.patches import StepPatch
 from scipy.spatial.distance import pdist
 from sklearn.decomposition import KernelPCA
 
-from evaluation.figures.vectors import angle_kde, pairs_tsne
+from multicse.evaluation.figures.vectors import angle_kde, pairs_tsne
 
 
 def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from matplotlib.text import Text
 
-from evaluation.figures.words import word_importance
+from multicse.evaluation.figures.words import word_importance
 
 
 def words_of(sentences: Any) -> dict[str, Text]:

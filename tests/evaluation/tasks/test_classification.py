@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import DataError
-from evaluation.registry import make_tasks
-from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks.classification import ClassificationTask, score, three_layers
-from evaluation.tasks.labelled_texts import PARTS, Labelled, Row, read_labelled
-from evaluation.tasks.probe import TEST
+from multicse.data.errors import DataError
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError, encode_once
+from multicse.evaluation.tasks.classification import ClassificationTask, score, three_layers
+from multicse.evaluation.tasks.labelled_texts import PARTS, Labelled, Row, read_labelled
+from multicse.evaluation.tasks.probe import TEST
 from tests.evaluation.evaluation_helpers import WORDS, Bag, sentence
 
 Example = tuple[str, ...]

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, normalize
 
-from evaluation.registry import make_tasks
-from evaluation.task import EvaluationError, evaluate
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError, evaluate
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 A = [[1, 0, 0], [0.6, 0.8, 0], [0, 0.6, 0.8], [0, 0, 1]]

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.encoders.encoder import FolderEncoder, load_encoder
-from evaluation.registry import make_tasks
-from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks.finetune import FinetuneTask, Training
-from evaluation.tasks.labelled_texts import Labelled, Row
+from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError, encode_once
+from multicse.evaluation.tasks.finetune import FinetuneTask, Training
+from multicse.evaluation.tasks.labelled_texts import Labelled, Row
 from tests.evaluation.evaluation_helpers import Bag, sentence, tiny_bert
 
 FAST = Training(epochs=6, lr=3e-3, batch=16)

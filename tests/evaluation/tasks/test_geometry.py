@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from evaluation.task import EvaluationError
-from evaluation.tasks import geometry
-from evaluation.tasks.geometry import (
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks import geometry
+from multicse.evaluation.tasks.geometry import (
     ClassGeometryTask,
     GeometryTask,
     PairedGeometryTask,
@@ -24,7 +24,7 @@ from evaluation.tasks.geometry import (
     mean_cosine,
     uniformity,
 )
-from evaluation.tasks.sts import Pairs, PairTask
+from multicse.evaluation.tasks.sts import Pairs, PairTask
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, image_shards, sound_shards
 

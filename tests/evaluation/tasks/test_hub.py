@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from evaluation.task import EvaluationError
-from evaluation.tasks.hub import SHORT, hub_pairs
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.hub import SHORT, hub_pairs
 from tests.evaluation.evaluation_helpers import Bag, rated
 
 ROWS = rated(20)

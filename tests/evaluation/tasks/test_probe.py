@@ -12,9 +12,9 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from evaluation.tasks import classifiers, probe
-from evaluation.tasks.classifiers import Protocol
-from evaluation.tasks.probe import FAST, RELEASED, TEST
+from multicse.evaluation.tasks import classifiers, probe
+from multicse.evaluation.tasks.classifiers import Protocol
+from multicse.evaluation.tasks.probe import FAST, RELEASED, TEST
 
 SHORT = Protocol(kfold=3, batch=16, tenacity=1, epoch_size=1, max_epochs=12, l2=(1e-4, 1e-1))
 

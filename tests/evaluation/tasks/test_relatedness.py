@@ -11,10 +11,10 @@ import torch
 from scipy.special import softmax
 from scipy.stats import spearmanr
 
-from evaluation.registry import Probing, make_tasks
-from evaluation.task import EvaluationError, evaluate
-from evaluation.tasks.relatedness import RelatednessTask, fit, rating_distribution
-from evaluation.tasks.sts import Pairs
+from multicse.evaluation.registry import Probing, make_tasks
+from multicse.evaluation.task import EvaluationError, evaluate
+from multicse.evaluation.tasks.relatedness import RelatednessTask, fit, rating_distribution
+from multicse.evaluation.tasks.sts import Pairs
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 

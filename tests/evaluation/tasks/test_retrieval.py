@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.registry import absolute, make_tasks
-from evaluation.task import EvaluationError
-from evaluation.tasks.retrieval import (
+from multicse.evaluation.registry import absolute, make_tasks
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
     best_ranks,
     map_at_10,
@@ -72,7 +72,7 @@ def ours(items: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> dict[str, 
 @pytest.mark.parametrize("counts", [[5], [1], [1, 4, 2]], ids=["five", "one", "mixed"])
 @pytest.mark.parametrize("cells", [3, 2000, 2**20])
 def test_against_the_whole_matrix(counts: list[int], cells: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluation.tasks.retrieval.CELLS", cells)
+    monkeypatch.setattr("multicse.evaluation.tasks.retrieval.CELLS", cells)
     items, texts, owners = pairs = random_pairs(70, counts)
     both = zip(("forward", "backward"), naive(items, texts, np.arange(70)[:, None] == owners), strict=True)
     want = {f"{direction}_{name}": value for direction, found in both for name, value in found.items()}
@@ -255,7 +255,7 @@ def test_bad_shards_and_encoders(tmp_path: Path) -> None:
 
 
 def test_nearest_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("evaluation.tasks.retrieval.ENCODE", 3)
+    monkeypatch.setattr("multicse.evaluation.tasks.retrieval.ENCODE", 3)
     database = ["a dog runs", "a cat eats", "the red car", "a dog runs", "a big dog runs", "the small house"]
     queries = ["a dog runs", "red car"]
     found = nearest_captions(Bag(), queries, database, k=2)

@@ -11,10 +11,10 @@ import pytest
 from gensim.test.utils import datapath
 from sklearn.feature_extraction.text import TfidfVectorizer
 
-from evaluation.registry import available, make_tasks
-from evaluation.task import EvaluationError, evaluate
-from evaluation.tasks import lee
-from evaluation.tasks.sts import Pairs, PairTask, pair_task
+from multicse.evaluation.registry import available, make_tasks
+from multicse.evaluation.task import EvaluationError, evaluate
+from multicse.evaluation.tasks import lee
+from multicse.evaluation.tasks.sts import Pairs, PairTask, pair_task
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw, write_year
 
 

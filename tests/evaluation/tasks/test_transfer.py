@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from data.errors import DataError
-from evaluation.task import EvaluationError, encode_once
-from evaluation.tasks import transfer
-from evaluation.tasks.classifiers import Protocol
-from evaluation.tasks.transfer import make
+from multicse.data.errors import DataError
+from multicse.evaluation.task import EvaluationError, encode_once
+from multicse.evaluation.tasks import transfer
+from multicse.evaluation.tasks.classifiers import Protocol
+from multicse.evaluation.tasks.transfer import make
 from tests.evaluation.evaluation_helpers import Bag, sentence
 
 QUICK = Protocol(kfold=2, batch=4, tenacity=9, l2=(1e-5, 1e-2))

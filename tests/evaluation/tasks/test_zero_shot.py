@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from evaluation.task import EvaluationError
-from evaluation.tasks import zero_shot
-from evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, read_prompts
+from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks import zero_shot
+from multicse.evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, read_prompts
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 

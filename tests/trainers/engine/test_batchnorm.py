@@ -9,8 +9,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from multicse.trainers.engine.batchnorm import synchronised
 from tests.small import in_processes
-from trainers.engine.batchnorm import synchronised
 
 ROWS, CUT = 9, 3  # the first process has 3 rows, the second 6
 

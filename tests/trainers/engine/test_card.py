@@ -8,8 +8,8 @@ import pytest
 import yaml
 from huggingface_hub import ModelCard
 
-from models.sentence_encoder import CardText
-from trainers.engine.card import model_card
+from multicse.models.sentence_encoder import CardText
+from multicse.trainers.engine.card import model_card
 
 RECIPE: dict[str, Any] = {
     "name": "visualcse/bert-base",

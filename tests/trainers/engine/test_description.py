@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from trainers.engine.description import describe
+from multicse.trainers.engine.description import describe
 
 DATA: list[dict[str, Any]] = [
     {"name": "wiki", "samples": 1977, "licence": "CC BY-SA 4.0"},

@@ -16,20 +16,20 @@ from scipy import stats
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
-import trainers.engine.loop
-from evaluation.tasks.lee import lee
+import multicse.trainers.engine.loop
+from multicse.evaluation.tasks.lee import lee
+from multicse.trainers.engine.checkpoint import build_method, load_method, module_encoder
+from multicse.trainers.engine.hosts import LocalHost
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.optim import schedule_factor
+from multicse.trainers.engine.output import store_of
+from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.engine.progress import render
+from multicse.trainers.engine.step import NonFiniteLoss
+from multicse.trainers.engine.window import Window
+from multicse.trainers.method import Schedule, StepOutput
+from multicse.trainers.recipe import OptimConfig, Recipe
 from tests.small import text_only
-from trainers.engine.checkpoint import build_method, load_method, module_encoder
-from trainers.engine.hosts import LocalHost
-from trainers.engine.loop import Engine
-from trainers.engine.optim import schedule_factor
-from trainers.engine.output import store_of
-from trainers.engine.prepare import sentences
-from trainers.engine.progress import render
-from trainers.engine.step import NonFiniteLoss
-from trainers.engine.window import Window
-from trainers.method import Schedule, StepOutput
-from trainers.recipe import OptimConfig, Recipe
 
 
 class Memory:
@@ -146,13 +146,13 @@ def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe
 
 def scripted(monkeypatch: pytest.MonkeyPatch, scores: list[float]) -> None:
     """The development task gives these scores, one at each evaluation."""
-    script, real = iter(scores), trainers.engine.loop.evaluate
+    script, real = iter(scores), multicse.trainers.engine.loop.evaluate
 
     def evaluate(tasks: Any, encoder: Any) -> dict[str, dict[str, float]]:
         dev = [task.name for task in tasks] == ["lee-dev"]
         return {"lee-dev": {"spearman": next(script)}} if dev else real(tasks, encoder)
 
-    monkeypatch.setattr(trainers.engine.loop, "evaluate", evaluate)
+    monkeypatch.setattr(multicse.trainers.engine.loop, "evaluate", evaluate)
 
 
 SCORES = [50.0, 60.0, 59.0, 61.0, 60.0, 62.0, 40.0]  # before training and after each of the six steps

@@ -16,19 +16,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from models.adapters import merged
-from models.config import EncoderConfig
+from multicse.models.adapters import merged
+from multicse.models.config import EncoderConfig
+from multicse.trainers.engine import launch
+from multicse.trainers.engine.checkpoint import build_method, load_method
+from multicse.trainers.engine.export import write_export
+from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.preflight import check, check_settings
+from multicse.trainers.engine.store import CheckpointError
+from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
+from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
 from tests.trainers.engine.test_engine import interrupted, run, same_weights
-from trainers.engine import launch
-from trainers.engine.checkpoint import build_method, load_method
-from trainers.engine.export import write_export
-from trainers.engine.optim import TurnOptimizer
-from trainers.engine.preflight import check, check_settings
-from trainers.engine.store import CheckpointError
-from trainers.recipe import OptimConfig, Recipe, RecipeError
-from trainers.simcse import SimCSEConfig
 
 FEATURES: dict[str, dict[str, Any]] = {
     "lora": {"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1},

@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from data.errors import DataError
+from multicse.data.errors import DataError
+from multicse.trainers.engine.launch import LostWorker, _worker_error, fit
+from multicse.trainers.recipe import Recipe
 from tests.conftest import ROOT
 from tests.small import add, journal, text_only, write_text
-from trainers.engine.launch import LostWorker, _worker_error, fit
-from trainers.recipe import Recipe
 
 
 def steps_of(run: Path, metric: str) -> list[int]:
@@ -37,7 +37,7 @@ def test_what_a_worker_raised_or_that_it_was_lost_is_told() -> None:
     assert isinstance(told, LostWorker) and "low on memory" in str(told) and "The same command goes on" in str(told)
 
 
-@pytest.mark.parametrize("first", ["pipelines.visualcse", "trainers.engine.launch"])
+@pytest.mark.parametrize("first", ["multicse.pipelines.visualcse", "multicse.trainers.engine.launch"])
 def test_torch_s_threads_do_not_spin_while_they_wait(first: str) -> None:
     """Said before torch's OpenMP is there, which tells what it found, by the driver and by a worker of Ray's."""
     environment = {"PATH": os.environ["PATH"], "OMP_DISPLAY_ENV": "verbose"}
@@ -120,8 +120,8 @@ def test_a_run_ends_with_what_its_export_asks_for(
     """A whitened model, measured; a hub that is away, or text that is too little, costs the run nothing."""
     from sentence_transformers import SentenceTransformer
 
-    from pipelines.cli import report
-    from trainers.engine import hub, preflight
+    from multicse.pipelines.cli import report
+    from multicse.trainers.engine import hub, preflight
 
     def refuse(*_: object) -> str:
         raise hub.HubError("the hub is away")

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from trainers.engine import lease
-from trainers.engine.lease import HOLDER, held, leased
-from trainers.engine.store import Store
-from trainers.recipe import RecipeError
+from multicse.trainers.engine import lease
+from multicse.trainers.engine.lease import HOLDER, held, leased
+from multicse.trainers.engine.store import Store
+from multicse.trainers.recipe import RecipeError
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from trainers.engine.lease import held
+from multicse.trainers.engine.lease import held
 with held(Path({str(tmp_path)!r})):
     print("held", flush=True)
     sys.stdin.read()

@@ -12,14 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from multicse.trainers.engine import launch
+from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.lease import held
+from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.stop import Interrupted, Stop
+from multicse.trainers.method import Method
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import history
-from trainers.engine import launch
-from trainers.engine.launch import fit
-from trainers.engine.lease import held
-from trainers.engine.loop import Engine
-from trainers.engine.stop import Interrupted, Stop
-from trainers.method import Method
-from trainers.recipe import Recipe, RecipeError
 
 
 @pytest.fixture(autouse=True)
@@ -43,7 +43,7 @@ def dies(monkeypatch: pytest.MonkeyPatch, recipe: Recipe, step: int) -> None:
 
     with monkeypatch.context() as patch:
         patch.setattr(Method, "after_step", after_step)
-        patch.setattr("trainers.engine.tracking.RunHandle.finish", lambda *_: None)
+        patch.setattr("multicse.trainers.engine.tracking.RunHandle.finish", lambda *_: None)
         with pytest.raises(Died):
             fit(recipe)
 
@@ -125,7 +125,7 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
     with pytest.raises(RecipeError, match=r"unfinished run .*run\.seed: 42 there, 7 here"):
         fit(recipe.replace("run.seed", 7))
     with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards holds other samples"):
-        patch.setattr("trainers.engine.output._digests", lambda _: {"text": "another"})
+        patch.setattr("multicse.trainers.engine.output._digests", lambda _: {"text": "another"})
         fit(recipe)
     file = Path(recipe.run.output) / "recipe.json"
     content = file.read_text()
@@ -187,7 +187,7 @@ def test_ray_s_own_answer_to_sigterm_is_ours() -> None:
 def test_a_second_signal_ends_at_once() -> None:
     program = """
 import os, signal, time
-from trainers.engine.stop import Stop
+from multicse.trainers.engine.stop import Stop
 with Stop() as stop, stop.patient():
     for number in (signal.SIGTERM, signal.SIGINT):
         os.kill(os.getpid(), number)

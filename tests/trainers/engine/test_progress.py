@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from trainers.engine.progress import Board
+from multicse.trainers.engine.progress import Board
 
 LINE = {"step": 3, "steps": 3, "train/text": 0.5, "time/samples_per_second": 10.0, "left": 0.0}
 

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from data import remote
-from trainers.engine import store as module
-from trainers.engine.checkpoint import read_state
-from trainers.engine.output import Output
-from trainers.engine.store import KEPT, CheckpointError, Store, name_of, whole
-from trainers.recipe import Recipe, RecipeError
+from multicse.data import remote
+from multicse.trainers.engine import store as module
+from multicse.trainers.engine.checkpoint import read_state
+from multicse.trainers.engine.output import Output
+from multicse.trainers.engine.store import KEPT, CheckpointError, Store, name_of, whole
+from multicse.trainers.recipe import Recipe, RecipeError
 
 
 def fill(text: str) -> module.Fill:
@@ -76,9 +76,9 @@ WRITES = """
 import resource, sys
 from pathlib import Path
 import torch
-from trainers.engine.checkpoint import BEST, METHOD, write
-from trainers.engine.store import Store
-from trainers.recipe import Recipe, RecipeError
+from multicse.trainers.engine.checkpoint import BEST, METHOD, write
+from multicse.trainers.engine.store import Store
+from multicse.trainers.recipe import Recipe, RecipeError
 folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
 weights = {"w": torch.arange(1000.0)}
 now = {METHOD: weights}

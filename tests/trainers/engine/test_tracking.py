@@ -19,13 +19,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.mirrors import check_mirrors
+from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.tracking import RunHandle, drain, open_run, send
+from multicse.trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
 from tests import small
 from tests.conftest import ROOT
-from trainers.engine.journal import Journal
-from trainers.engine.mirrors import check_mirrors
-from trainers.engine.tracker import Tracker
-from trainers.engine.tracking import RunHandle, drain, open_run, send
-from trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
 
 Points = list[tuple[int, float]]
 
@@ -162,7 +162,7 @@ def test_a_full_disk_costs_no_metric(
             Full.room -= taken
             return taken
 
-    monkeypatch.setattr("trainers.engine.tracker.FileIO", Full)
+    monkeypatch.setattr("multicse.trainers.engine.tracker.FileIO", Full)
     with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id, system_every=0) as tracker:
         for step in range(3):
             tracker.log(step, {"train/text": step})
@@ -296,7 +296,7 @@ def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_
 
 
 def test_other_code_than_ours_is_not_run_to_register_a_model(run: RunHandle, tmp_path: Path) -> None:
-    from models.carried_code import CARRIED, DUAL
+    from multicse.models.carried_code import CARRIED, DUAL
 
     for name, ours in CARRIED[DUAL].files.items():
         (tmp_path / name).write_text(Path(ours).read_text() + f"\nopen({str(tmp_path / 'ran')!r}, 'w').write('x')\n")
@@ -353,7 +353,7 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
     (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
     write(path, run, range(1, 8))
-    script = "import os; from trainers.engine import mirrors as m; from trainers.engine.journal import Journal; "
+    script = "import os; from multicse.trainers.engine import mirrors as m; from multicse.trainers.engine.journal import Journal; "
     script += f"m.Mirrors(Journal({str(path)!r}), {also}).play(); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
@@ -389,6 +389,6 @@ def test_a_mirror_that_fails_does_not_stop_the_run(
     with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",)) as tracker:
         tracker.log(1, {"m": 1.0})
     assert history(run, "m") == [(1, 1.0)] and "tensorboard gets no more metrics" in caplog.text
-    monkeypatch.setattr("trainers.engine.mirrors.find_spec", lambda name: None)
+    monkeypatch.setattr("multicse.trainers.engine.mirrors.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"run\.also: wandb"):
         check_mirrors(("wandb",))

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from ray import tune
 
-from pipelines.visualcse import demo
-from trainers.tuning.sweep import KEPT, Sweep, make_scheduler
-from trainers.tuning.trial import PERCENT, Budget
+from multicse.pipelines.visualcse import demo
+from multicse.trainers.tuning.sweep import KEPT, Sweep, make_scheduler
+from multicse.trainers.tuning.trial import PERCENT, Budget
 
 RUNG = 60.0
 

@@ -12,7 +12,7 @@ import pytest
 from ray import tune
 from ray.tune.experiment import Trial
 
-from trainers.tuning.searchers import Listed, Once, Proposals, Studied
+from multicse.trainers.tuning.searchers import Listed, Once, Proposals, Studied
 
 TRIALS = 12
 SPACE = {"lr": tune.loguniform(1e-5, 1e-1), "filters": tune.choice([(3, 4), (5, 6), None]), "layers": tune.randint(1, 9)}

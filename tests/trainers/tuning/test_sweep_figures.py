@@ -8,9 +8,9 @@ from typing import Any
 import matplotlib
 import numpy as np
 
-from trainers.tuning.best import reason
-from trainers.tuning.figures import study, sweep_figures
-from trainers.tuning.trials import Status, Trial, best_trial, ranked
+from multicse.trainers.tuning.best import reason
+from multicse.trainers.tuning.figures import study, sweep_figures
+from multicse.trainers.tuning.trials import Status, Trial, best_trial, ranked
 
 METRIC = "lee-dev/spearman"
 RATE, WEIGHT, LOSS = "optim.text.lr", "method.image.weight", "method.image.loss"

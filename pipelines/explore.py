@@ -265,7 +265,7 @@ def show_geometry(st: Any, arguments: Arguments, name: str) -> None:
 
 def script(argv: Sequence[str]) -> str:
     """The file that Streamlit takes."""
-    return f"from {__package__ or 'pipelines'}.explore import page\n\npage({list(argv)!r})\n"
+    return f"from multicse.pipelines.explore import page\n\npage({list(argv)!r})\n"
 
 
 def serve(argv: Sequence[str]) -> None:

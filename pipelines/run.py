@@ -31,7 +31,7 @@ def main() -> int:
     program, name = Path(sys.argv[0]), sys.argv[1]
     sys.argv[:2] = [f"{program if program.suffix else program.name} {name}"]  # what --help calls this
     if name in VERBS:
-        status: int = importlib.import_module(f"{__package__ or 'pipelines'}.{name}").main()
+        status: int = importlib.import_module(f"multicse.pipelines.{name}").main()
         return status
     from multicse.pipelines import cli, registry
     from multicse.trainers.recipe import RecipeError

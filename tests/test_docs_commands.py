@@ -2,7 +2,7 @@
 
 A command is checked with the program's own parser (our pipelines, Ray's and MLflow's click commands, pip) or with the schema
 it is made from (AWS's service model). An unknown option, recipe, file or target fails. tests/test_package.py runs this file
-with MULTICSE_PACKAGE=multicse, on the scripts of an installed wheel.
+on the scripts of an installed wheel.
 """
 
 from __future__ import annotations
@@ -22,6 +22,11 @@ from typing import Any
 from unittest import mock
 
 import pytest
+
+from multicse.evaluation import registry as tasks
+from multicse.pipelines import cli, mine, registry, visualcse
+from multicse.pipelines.run import VERBS
+from multicse.trainers.tuning import sweep
 
 ROOT = Path(__file__).resolve().parents[1]
 HISTORY = ("decisions.md", "log.md")
@@ -113,11 +118,6 @@ def check(command: str, variables: dict[str, str], tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------------------------------------- programs
 
 
-def ours(name: str) -> Any:
-    """A module of this clone, or of the wheel."""
-    return importlib.import_module(".".join([*filter(None, [os.environ.get("MULTICSE_PACKAGE")]), name]))
-
-
 def python(words: list[str], tmp_path: Path) -> None:
     script, *rest = words
     if script == "-c":
@@ -142,17 +142,17 @@ def multicse(words: list[str], tmp_path: Path) -> None:
     name, *rest = [word for word in words if word != "--help"]
     if name == "run":
         return multicse(rest, tmp_path)
-    if name not in ours("multicse.pipelines.run").VERBS:
+    if name not in VERBS:
         return recipe(name, _with_recipe_files(rest, tmp_path))
     with ends_if_unknown(shlex.join(words)):
-        verb = ours(f"multicse.pipelines.{name}")
+        verb = importlib.import_module(f"multicse.pipelines.{name}")
         given = parsed(verb, rest)
     given, more = given if isinstance(given, tuple) else (given, [])
     if name == "sweep":
         for pipeline in given.pipelines:
             recipe(pipeline, [given.recipe, *more])
         if not {*given.pipelines} & {*PLACEHOLDERS}:
-            shards = mock.patch.object(ours("multicse.trainers.tuning.sweep"), "prepared", lambda recipe, *_: recipe)
+            shards = mock.patch.object(sweep, "prepared", lambda recipe, *_: recipe)
             with shards, mock.patch.object(verb, "prepare"):
                 verb.make_sweep(given, more)
     elif name == "repeat":
@@ -164,7 +164,6 @@ def multicse(words: list[str], tmp_path: Path) -> None:
     elif name == "prepare" and given.name is not None and given.name not in verb.SOURCES:
         raise Unknown(f"there is no data set {given.name}")
     elif name == "evaluate":
-        tasks = ours("multicse.evaluation.registry")
         known = {*tasks.known(), *tasks.GROUPS, *(f"{kind}:" for kind in tasks.KINDS)}
         if unknown := [task for task in given.tasks if re.sub(r":.*", ":", task) not in known]:
             raise Unknown(f"there is no task {unknown[0]}")
@@ -173,11 +172,11 @@ def multicse(words: list[str], tmp_path: Path) -> None:
 def recipe(pipeline: str, words: list[str]) -> None:
     """Parse a recipe's command line."""
     file = ROOT / PLACEHOLDERS.get(pipeline, pipeline)
-    module = ours("multicse.pipelines.registry").load(str(file) if file.suffix else pipeline)
+    module = registry.load(str(file) if file.suffix else pipeline)
     with ends_if_unknown(shlex.join([pipeline, *words])):
         if words[:1] == ["mine"]:  # the files are the reader's
-            words = ["demo", *parsed(ours("multicse.pipelines.mine"), words[1:], module.RECIPES)[1]]
-        ours("multicse.pipelines.cli").parse(module.RECIPES, "", words)
+            words = ["demo", *parsed(mine, words[1:], module.RECIPES)[1]]
+        cli.parse(module.RECIPES, "", words)
 
 
 class Parsed(BaseException):
@@ -204,7 +203,7 @@ def parsed(verb: Any, words: list[str], recipes: Any = None) -> Any:
 def _with_recipe_files(words: list[str], tmp_path: Path) -> list[str]:
     """A recipe that an earlier command of the page would have written is there."""
     if "--recipe" in words and (place := words.index("--recipe") + 1) and words[place].endswith(".json"):
-        (tmp_path / "recipe.json").write_text(ours("multicse.pipelines.visualcse").demo().to_json())
+        (tmp_path / "recipe.json").write_text(visualcse.demo().to_json())
         return [*words[:place], str(tmp_path / "recipe.json"), *words[place + 1 :]]
     return words
 
@@ -355,10 +354,9 @@ def test_the_commands_are_understood(page: Path, tmp_path: Path, monkeypatch: py
 
 def test_the_settings_that_are_named_exist() -> None:
     """``--run.storage`` in a table, ``method.loss=opt3`` in a sentence: of some recipe."""
-    registry = ours("multicse.pipelines.registry")
     pipelines = [*map(registry.load, registry.NAMES), registry.load(str(ROOT / "docs" / "new_method.py"))]
     known = {path for pipeline in pipelines for make in pipeline.RECIPES.values() for path in make().flat()}
-    known |= {"method.safetensors", "multicse.evaluation.figures.words.word_importance"}  # a file and a function
+    known.add("method.safetensors")  # a file
     wrong = []
     for page in PAGES:
         for name in re.findall(

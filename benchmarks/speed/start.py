@@ -61,7 +61,7 @@ def run(*command: str) -> Ran:
 
 def loaded(*names: str) -> float:
     """How many of these packages importing a paper's module and its pipeline loads."""
-    code = f"import sys, multicse.trainers.nonling, multicse.pipelines.visualcse; print(sum(name in sys.modules for name in {names}))"
+    code = f"import sys; from multicse.pipelines import visualcse; print(sum(name in sys.modules for name in {names}))"
     return float(subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True).stdout)
 
 

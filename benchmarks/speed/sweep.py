@@ -39,18 +39,8 @@ class Ran(NamedTuple):
 
 def sweep(place: Path, pipeline: str, trials: int, *options: str) -> Ran:
     """Run a sweep of demos in an empty folder, with its own database."""
-    command = [
-        sys.executable,
-        "-m",
-        "multicse.pipelines.sweep",
-        pipeline,
-        "--trials",
-        str(trials),
-        "--output",
-        str(place),
-        *options,
-    ]
-    command += ["--run.tracking_uri", f"sqlite:///{place}/mlflow.db"]
+    command = [sys.executable, "-m", "multicse.pipelines.sweep", pipeline, "--trials", str(trials), *options]
+    command += ["--output", str(place), "--run.tracking_uri", f"sqlite:///{place}/mlflow.db"]
     began = time.time()
     with (place / "log.txt").open("w") as log:
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)

@@ -43,8 +43,8 @@ class Sample(NamedTuple):
 class Samples:
     """The samples of a set of shards, in their order, for the task `task` (whose name begins every message).
 
-    `shards` is what `multicse.data.shards.ShardSet.open` takes: a folder, a range, a list. Raises EvaluationError when shards are
-    missing, or when their samples hold no picture, sound or text, or both pictures and sounds.
+    `shards` is what `ShardSet.open` takes: a folder, a range, a list. Raises EvaluationError when shards are missing, or
+    when their samples hold no picture, sound or text, or both pictures and sounds.
     """
 
     def __init__(self, task: str, shards: str | Path | Sequence[str]) -> None:

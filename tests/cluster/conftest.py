@@ -36,7 +36,7 @@ def tracking(tmp_path_factory: pytest.TempPathFactory, s3: S3Server) -> Iterator
 @pytest.fixture(scope="session")
 def python() -> Iterator[str]:
     """A program that runs the scripts of this clone in forks of one process, for drivers that no test kills."""
-    warm = Warm(ROOT, "", plain_env())
+    warm = Warm(ROOT, plain_env())
     yield str(warm.bin / "python")
     warm.stop()
 

@@ -189,7 +189,7 @@ def env(place: Path, site: Path) -> Iterator[dict[str, str]]:
     own = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "MULTICSE_", "MLFLOW_"))}
     own |= {"PYTHONPATH": str(site), "HOME": str(place / "home")}
     own["BERT"] = str(site / "multicse" / "models" / "small-bert-en")
-    warm = Warm(site, "multicse.", own)
+    warm = Warm(site, own)
     yield own | {"PATH": f"{warm.bin}:{Path(sys.executable).parent}:{own['PATH']}"}
     warm.stop()
 

@@ -21,7 +21,6 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 LAZY = (
     "matplotlib.pyplot",
     "mlflow.store.tracking.sqlalchemy_store",
@@ -57,11 +56,10 @@ class Warm:
 
     Args:
         root: A clone, or the folder in which pip has installed the wheel.
-        package: Prefix of the modules' names: "multicse." for the wheel, empty for a clone.
         env: Environment of the imports.
     """
 
-    def __init__(self, root: Path, package: str, env: Mapping[str, str]) -> None:
+    def __init__(self, root: Path, env: Mapping[str, str]) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="warm-"))  # short: socket names end at 107 characters
         self.bin, log, address = self.folder / "bin", str(self.folder / "log"), str(self.folder / "socket")
         self.bin.mkdir()
@@ -73,7 +71,7 @@ class Warm:
             listening.bind(address)
             listening.listen()
             number = listening.fileno()
-            command = [sys.executable, __file__, str(number), str(root), package]
+            command = [sys.executable, __file__, str(number), str(root)]
             self.process = subprocess.Popen(
                 command, env=env, stdout=output, stderr=output, start_new_session=True, pass_fds=[number]
             )
@@ -86,14 +84,13 @@ class Warm:
         shutil.rmtree(self.folder)
 
 
-def load(root: Path, package: str) -> None:
+def load(root: Path) -> None:
     """Import all modules of the project, and those that they import later."""
     sys.path[0] = str(root)
-    top = root / package.replace(".", "/")
-    for file in (file for room in ROOMS for file in sorted((top / room).rglob("*.py"))):
-        name = str(file.relative_to(top).with_suffix("")).replace("/", ".").removesuffix(".__init__")
-        importlib.import_module(package + name)
-    importlib.import_module(f"{package}trainers.engine.tracking_server").import_mlflow()
+    for file in sorted((root / "multicse").glob("*/**/*.py")):
+        name = str(file.relative_to(root).with_suffix("")).replace("/", ".").removesuffix(".__init__")
+        importlib.import_module(name)
+    importlib.import_module("multicse.trainers.engine.tracking_server").import_mlflow()
     for name in LAZY:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork does not have the threads that an import has started"
@@ -127,5 +124,5 @@ def serve(listening: socket.socket) -> str:
 
 
 if __name__ == "__main__":
-    load(Path(sys.argv[2]), sys.argv[3])
+    load(Path(sys.argv[2]))
     runpy.run_path(serve(socket.socket(fileno=int(sys.argv[1]))), run_name="__main__")

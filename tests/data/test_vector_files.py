@@ -93,7 +93,7 @@ def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache.write_text("no folder")
-    with caplog.at_level(logging.WARNING, logger="data"):
+    with caplog.at_level(logging.WARNING, logger="multicse.data"):
         got = open_vectors(binary(tmp_path / "v.bin"))
     np.testing.assert_array_equal(got.vectors, TABLE)
     assert "held in memory" in caplog.text

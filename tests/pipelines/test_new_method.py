@@ -131,12 +131,11 @@ def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, 
 def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) -> None:
     """In a copy: the tests that run over all recipes, settings and spaces find it, and nothing else had to change."""
     for entry in ROOT.iterdir():
-        if entry.name in ("trainers", "pipelines", "tune_spaces", "tests"):
-            shutil.copytree(entry, tmp_path / entry.name, ignore=shutil.ignore_patterns("__pycache__"))
+        if entry.name in ("multicse", "trainers", "pipelines", "tune_spaces", "tests"):
+            shutil.copytree(entry, tmp_path / entry.name, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
         elif not entry.name.startswith(".") and entry.name != "runs":
             (tmp_path / entry.name).symlink_to(entry)
-    source = FILE.read_text().replace("from multicse.", "from ")
-    method, recipes = re.split(r"(?=^def bert_base)", source, flags=re.M)
+    method, recipes = re.split(r"(?=^def bert_base)", FILE.read_text(), flags=re.M)
     imports = [line for line in method.splitlines() if line.endswith(("import parts", "import OptimConfig, Recipe"))]
     method = method.replace(f"{imports[0]}\n", "").replace("OptimConfig, Recipe", "Recipe")
     imports += ["from multicse.pipelines.cli import main", "from multicse.trainers.esimcse import ESimCSEConfig"]

@@ -191,5 +191,6 @@ def test_sounds_become_spectrograms(sounds: AudioTextStream) -> None:
 
 
 def test_reading_tasks_import_no_torch() -> None:
-    code = "import multicse.data.streams.kinds, multicse.data.offline.demo, multicse.data.window, sys; sys.exit('torch' in sys.modules)"
+    modules = "multicse.data.streams.kinds, multicse.data.offline.demo, multicse.data.window"
+    code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).resolve().parents[3]).returncode == 0

@@ -178,7 +178,7 @@ def test_whitening_against_scikit_learn(dimensions: int | None) -> None:
 
 def test_whitening_leaves_out_axes_without_variance(caplog: pytest.LogCaptureFixture) -> None:
     few = texts(10)
-    with caplog.at_level(logging.INFO, logger="evaluation"):
+    with caplog.at_level(logging.INFO, logger="multicse.evaluation"):
         encoder = Whitened(Bag(), few)
     assert "keeps 9 of 16 dimensions" in caplog.text
     np.testing.assert_allclose(np.cov(encoder.encode(few), rowvar=False), np.eye(9), atol=1e-5)

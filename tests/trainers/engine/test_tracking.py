@@ -353,8 +353,8 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
     (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
     write(path, run, range(1, 8))
-    script = "import os; from multicse.trainers.engine import mirrors as m; from multicse.trainers.engine.journal import Journal; "
-    script += f"m.Mirrors(Journal({str(path)!r}), {also}).play(); os.kill(os.getpid(), 9)"
+    script = "import os; from multicse.trainers.engine import journal, mirrors; "
+    script += f"mirrors.Mirrors(journal.Journal({str(path)!r}), {also}).play(); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     assert len(events(tmp_path / "tensorboard")["m"]) == 7

@@ -30,9 +30,8 @@ class Reader:
 
 def test_who_waits_for_what(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that a look at it moves on, as a busy machine's does not wait for ours."""
-    monkeypatch.setattr(
-        "multicse.trainers.engine.watchdog.time", SimpleNamespace(perf_counter=itertools.count(0, 1 / 16).__next__)
-    )
+    clock = SimpleNamespace(perf_counter=itertools.count(0, 1 / 16).__next__)
+    monkeypatch.setattr("multicse.trainers.engine.watchdog.time", clock)
     readers: Any = {"text": Reader(), "image": Reader()}
     readers["image"].waiting_since, gave_up = 0.0, threading.Event()
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):

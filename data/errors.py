@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 from multicse.data.redact import redacted
 
@@ -37,6 +38,13 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     by_lower = {item.lower(): item for item in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
+
+
+def command(name: str) -> str:
+    """Return what starts a script: ``python pipelines/pack.py`` where it stands beside the package, as in a clone and in
+    the copy that a job runs in, and ``multicse pack`` where MultiCSE is installed."""
+    script = f"pipelines/{name}.py"
+    return f"python {script}" if (Path(__file__).parents[2] / script).is_file() else f"multicse {name}"
 
 
 @contextlib.contextmanager

@@ -13,7 +13,7 @@ import fsspec
 from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
 
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, command
 from multicse.data.remote import Denied, Remote, answered
 
 TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
@@ -241,4 +241,4 @@ def _missing(url: str, folder: str, names: list[str], below: Sequence[str] = ())
         there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"
     else:
         there = f"there is no folder {folder}, it is empty, or it may not be listed"
-    return DataError(f"shards {url!r}: no such shard or folder of shards; {there}. Shards are made by pipelines/pack.py")
+    return DataError(f"shards {url!r}: no such shard or folder of shards; {there}. Shards are made by: {command('pack')}")

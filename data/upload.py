@@ -11,7 +11,7 @@ from pathlib import Path
 import fsspec
 from tqdm import tqdm
 
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, command
 from multicse.data.remote import patiently
 from multicse.data.shards import MANIFEST, read_manifest
 
@@ -36,9 +36,7 @@ def upload(folder: Path, url: str) -> Uploaded:
     """
     manifest = read_manifest(str(folder)) if folder.is_dir() else None
     if manifest is None:
-        raise DataError(
-            f"{folder} is no folder of packed shards: it has no {MANIFEST}; pack first (python pipelines/pack.py)"
-        )
+        raise DataError(f"{folder} is no folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")
     if not re.match(r"[a-z0-9+]+://[^/]", url):
         raise DataError(f"{url!r} is no URL; give one such as s3://bucket/shards/{folder.resolve().name}")
     names = [*sorted(manifest.shards), MANIFEST]

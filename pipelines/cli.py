@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import tyro
 
-from multicse.data.errors import did_you_mean, quiet_end
+from multicse.data.errors import command, did_you_mean, quiet_end
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -35,7 +35,7 @@ UNIMPROVED = (
     "training did not improve the model: no score is above the one before, and the model is that of the last step. Name a "
     "development task, whose best step is kept (evaluation.select), or try other rates, or more text",
     "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
-    "that training began with. Try other rates and temperatures (pipelines/sweep.py), more text, or a task in the language "
+    f"that training began with. Try other rates and temperatures ({command('sweep')}), more text, or a task in the language "
     "of the text (evaluation.select)",
 )
 """Said at the end of a run that is no better than its start, without and with a task that chose the step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from pathlib import Path
 
+from multicse.data.errors import command
 from multicse.data.sources import pictures, sheets, sounds, texts
 from multicse.data.sources.source import Result, Source
 
@@ -13,7 +14,7 @@ NLI_TERMS = "SNLI: CC-BY-SA-4.0; MultiNLI: OANC and others, by genre"
 STSB_TERMS = "scores CC-BY-SA-4.0, texts by their sources (its LICENSE.txt)"
 KAGGLE = "https://www.kaggle.com/c/imagenet-object-localization-challenge"
 YOUTUBE = "the sounds, ten seconds each, are YouTube's and are fetched by their ids; those that are gone are left out"
-TRANSLATE = "python pipelines/translate.py --there DIR --back DIR --text shards/{0} --out downloads/{1}/translated.tsv"
+TRANSLATE = command("translate") + " --there DIR --back DIR --text shards/{0} --out downloads/{1}/translated.tsv"
 LEIPZIG = {  # Wikipedia in other languages: code -> what the million sentences are called
     "de": "deu_wikipedia_2021_1M",
     "zh": "zho_wikipedia_2018_1M",
@@ -49,7 +50,7 @@ def _translated(name: str, sentences: str, licence: str) -> Source:
     read = partial(texts.columns, names=PAIR)
     return Source(
         title=f"Back-translations of shards/{sentences}",
-        home="made here: pipelines/translate.py",
+        home=f"made here: {command('translate')}",
         licence=licence,
         results=(Result(f"shards/{name}", ("translated.tsv",), read),),
         hint=TRANSLATE.format(sentences, name),

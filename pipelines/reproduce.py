@@ -18,7 +18,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import did_you_mean, told
+from multicse.data.errors import command, did_you_mean, told
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
@@ -253,7 +253,7 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
     lines = [f"{kept['paper']} {kept['table']}: {table.title}"]
     if kept["mini"]:
         lines.append(
-            "Small scale: the encoder, the data and the number of steps are not the paper's (python pipelines/reproduce.py "
+            f"Small scale: the encoder, the data and the number of steps are not the paper's ({command('reproduce')} "
             "without --scale runs the paper's); the paper's numbers stand beside ours for orientation only."
         )
         if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:

@@ -18,7 +18,7 @@ from rich.console import Console
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import did_you_mean, told
+from multicse.data.errors import command, did_you_mean, told
 from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
 from multicse.pipelines.cli import is_shown, parse, prepare
@@ -155,7 +155,7 @@ def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
 
     names = tuple(dict.fromkeys(arguments.pipelines))
     if not names:
-        raise RecipeError("name at least one pipeline: python pipelines/sweep.py visualcse --recipe demo --trials 16")
+        raise RecipeError(f"name at least one pipeline: {command('sweep')} visualcse --recipe demo --trials 16")
     searcher = arguments.searcher or ("random" if arguments.scheduler == "pbt" else "optuna")
     space = arguments.space or ("paper" if searcher == "grid" else "wide")
     recipes: dict[str, Recipe] = {}
@@ -364,7 +364,7 @@ def _last_words(summary: Mapping[str, Any]) -> str:
             f"trials  {counts['finished']} finished, {counts['stopped']} stopped early, {counts['failed']} failed",
             f"best    trial {best['trial']}, {summary['metric']} {best['score']:.2f}; the recipe as it stands "
             + ("failed" if summary["as_it_stands"]["score"] is None else f"{summary['as_it_stands']['score']:.2f}"),
-            f"recipe  {summary['recipe']}   (python pipelines/{best['pipeline']}.py --recipe {summary['recipe']})",
+            f"recipe  {summary['recipe']}   ({command(best['pipeline'])} --recipe {summary['recipe']})",
             f"model   {summary['export']}   ({summary['model']})",
             f"run     {summary['mlflow_run_id']}   (mlflow ui --backend-store-uri {summary['tracking_uri']})",
         ]

@@ -9,6 +9,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 from types import ModuleType
 
+from multicse.data.errors import command
 from multicse.trainers.method import MethodConfig
 
 METHODS = {
@@ -41,7 +42,7 @@ def method_config(name: str) -> type[MethodConfig]:
         if place is None:
             raise ValueError(
                 f"there is no method {name!r}; there are {', '.join([*METHODS, *installed, *_own])}. A method in a file of "
-                "your own is run by: python pipelines/run.py FILE"
+                f"your own is run by: {command('run')} FILE"
             )
     module, _, attribute = place.partition(":")
     found: type[MethodConfig] = getattr(importlib.import_module(module, __package__), attribute)

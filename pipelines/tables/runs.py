@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, command
 from multicse.data.shards import ShardSet
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
@@ -128,7 +128,7 @@ def missing(
             check()
         except (DataError, ValueError) as error:
             makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
-            lacks["".join([str(error), *(f"\n    python pipelines/prepare.py {made}" for made in makers)])] = None
+            lacks["".join([str(error), *(f"\n    {command('prepare')} {made}" for made in makers)])] = None
 
     if not scale.mini and table.measure is None and not is_list(rows):
         for task, _ in map(_parted, columns_of(table, scale)):

@@ -14,6 +14,8 @@ from typing import Any
 
 from filelock import FileLock
 
+from multicse.data.errors import command
+
 log = logging.getLogger(__name__)
 
 
@@ -127,7 +129,7 @@ def line_of(content: Mapping[str, Any]) -> bytes:
 
 def sync_command(journal: Path) -> str:
     """What a user types to send a journal later."""
-    return f"python pipelines/track.py sync {journal}"
+    return f"{command('track')} sync {journal}"
 
 
 def _replace(path: Path, content: Mapping[str, Any]) -> None:

@@ -5,7 +5,7 @@ FROM rayproject/ray:2.60.0-py311-cu128
 USER ray
 RUN mkdir -p /home/ray/multicse
 WORKDIR /home/ray/multicse
-COPY --chown=ray:users pyproject.toml setup.py constraints.txt README.md LICENSE ./
+COPY --chown=ray:users pyproject.toml constraints.txt README.md LICENSE ./
 COPY --chown=ray:users multicse multicse
 COPY --chown=ray:users data data
 COPY --chown=ray:users trainers trainers

@@ -28,6 +28,12 @@ ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
 
 
+def copy_code(folder: Path) -> None:
+    """The rooms of a clone, and the package of links to them."""
+    for room in ("multicse", *ROOMS):
+        shutil.copytree(ROOT / room, folder / room, symlinks=True, ignore=shutil.ignore_patterns("__pycache__"))
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-golden", action="store_true", help="write the files of tests/golden anew")
 
@@ -156,9 +162,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder in which pip has installed the wheel, and nothing else."""
     folder = tmp_path_factory.mktemp("wheel")
     source = folder / "source"
-    for room in ("multicse", *ROOMS):
-        shutil.copytree(ROOT / room, source / room, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+    copy_code(source)
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     pip = [sys.executable, "-m", "pip", "-q", "--disable-pip-version-check"]
     subprocess.run([*pip, "wheel", source, "--no-deps", "--no-build-isolation", "-w", folder], check=True)

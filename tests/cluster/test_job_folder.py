@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,7 +10,7 @@ import pytest
 
 from multicse.trainers.recipe import Recipe
 from tests.cluster.servers import RAY, RayHead
-from tests.conftest import ROOMS, ROOT
+from tests.conftest import copy_code
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
@@ -22,8 +21,7 @@ def test_results_stay_when_ray_has_stopped(tmp_path: Path, monkeypatch: pytest.M
 
     pytest.importorskip("ray.dashboard.modules.job", reason="ray[default] is not installed (pip install -e '.[cluster]')")
     clone, kept = tmp_path / "clone", tmp_path / "home" / "multicse"
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, clone / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_code(clone)
     for name in ("MLFLOW_TRACKING_URI", "MULTICSE_STORAGE", "PYTHONPATH"):
         monkeypatch.delenv(name, raising=False)
     head = RayHead(env={"HOME": str(kept.parent)})

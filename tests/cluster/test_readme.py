@@ -13,7 +13,7 @@ from PIL import Image
 
 from tests.cluster.servers import RAY, RayHead
 from tests.cluster.warm import Warm
-from tests.conftest import ROOMS, ROOT
+from tests.conftest import ROOT, copy_code
 from tests.test_docs_commands import commands
 
 SHORT = "--run.max_steps 2"
@@ -38,8 +38,7 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     """A run starts Ray by itself; a token that it left in the home would close the cluster that follows."""
     home, clone = tmp_path / "home", tmp_path / "clone"
     home.mkdir()
-    for room in ROOMS:
-        shutil.copytree(ROOT / room, clone / room, ignore=shutil.ignore_patterns("__pycache__"))
+    copy_code(clone)
     shutil.copy(ROOT / ".gitignore", clone)  # a job's copy of the folder is without what it names
     lines = "".join(f"Sentence {number} of a reader's own {number % 7} pages.\n" for number in range(400))
     (clone / "sentences.txt").write_text(lines)
@@ -53,7 +52,7 @@ def test_every_command_of_the_readme(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("HOME", str(home))
     head = RayHead()
     del head.env["RAY_AUTH_MODE"]
-    warm = Warm(clone, "", head.env)
+    warm = Warm(clone, head.env)
     env = head.env_for_jobs | {"PATH": f"{warm.bin}:{head.env['PATH']}"}
 
     def run(command: str) -> subprocess.CompletedProcess[str]:

@@ -75,9 +75,8 @@ def start_ray(recipe: Recipe) -> None:
         return
     clone, code = Path(__file__).resolve().parents[2], None
     if (clone / "multicse" / "__init__.py").is_file() and Path.cwd() != clone:
-        # Workers look into this folder first. It is not the clone's, and may hold a `data` or another copy of this project.
         path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
-        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.claim"}
+        code = {"env_vars": {"PYTHONPATH": path}}  # workers look into the current folder, and do not know the clone
     ray.init(
         address="local" if here else None,
         runtime_env=code,

@@ -209,7 +209,7 @@ def read_model(folder: Path) -> Found:
 
 @cache
 def _recipe() -> Any:
-    from multicse.models.config import EncoderConfig
+    from multicse.models.text_encoder import EncoderConfig
     from multicse.trainers.recipe import OptimConfig, Recipe
     from multicse.trainers.simcse import SimCSEConfig
 

@@ -3,14 +3,33 @@
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, TypeVar
+from importlib.util import find_spec
+from typing import Any, TypeVar
 
+from pydantic import Field
 from torch import nn
 
-if TYPE_CHECKING:
-    from multicse.models.config import LoRASettings
+from multicse.models.sentence_encoder import Settings
 
 M = TypeVar("M", bound=nn.Module)
+
+
+class LoRASettings(Settings):
+    """Low-rank adapters (Hu et al., ICLR 2022), in place of which the weights of the transformer stay as they are."""
+
+    rank: int | None = Field(None, gt=0)
+    """Width of the adapters, 8 for example; none: no adapters, all weights are trained."""
+    alpha: float | None = Field(None, gt=0)
+    """An adapter's output is multiplied by alpha / rank; none: twice the rank."""
+    dropout: float = Field(0.0, ge=0, lt=1)
+    """Dropout of what goes into an adapter."""
+    targets: tuple[str, ...] = ()
+    """Names of the linear layers that get an adapter, such as `query value`; none: all."""
+
+    def check(self) -> None:
+        """Raise ValueError where adapters are asked for and peft is not installed."""
+        if self.rank and find_spec("peft") is None:
+            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or leave it out")
 
 
 def add_adapters(model: nn.Module, settings: LoRASettings) -> None:

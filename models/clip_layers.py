@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from multicse.models.dropout import drop
+from multicse.models.packing import drop
 
 
 @torch.no_grad()

@@ -5,20 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+import torch
+from pydantic import Discriminator, Field, Tag
 
 from multicse.data.errors import DataError
 from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors
+from multicse.models.sentence_encoder import AnyEncoderConfig, Settings
+from multicse.models.text_encoder import EncoderConfig
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
-
-    from multicse.models.text_encoder import TextEncoder
     from multicse.models.word_encoder import WordEncoder
 
 log = logging.getLogger(__name__)
@@ -26,109 +25,6 @@ log = logging.getLogger(__name__)
 LOOKED_AT = 1000  # sentences whose words are counted before a run
 VECTORS = "vectors"
 """The folder, in a run's output, of word vectors that the run has trained itself."""
-
-
-class Settings(BaseModel):
-    """A frozen part of a recipe; unknown fields are refused."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class AnyEncoderConfig(Settings):
-    """What every kind of encoder is asked before a run."""
-
-    kind: ClassVar[str]
-    """What methods call it that train such an encoder (`MethodConfig.encoder_kind`)."""
-    layered: ClassVar[bool] = False
-    """Whether it has a transformer's layers, which a run can treat one by one and whose vectors an export can whiten."""
-
-    def read(self) -> PretrainedConfig | WordEncoderConfig:
-        """What decides whether a method can train the encoder, such as its ``hidden_size``, from its files.
-
-        Raises ValueError, which begins with the setting, when there is no such encoder.
-        """
-        raise NotImplementedError  # the interface: every encoder defines it
-
-    def load(self, places: Sequence[Path]) -> TextEncoder | WordEncoder:
-        """The encoder itself; `places` are the folders in which a run leaves what it prepared."""
-        raise NotImplementedError  # the interface: every encoder defines it
-
-    def preparation(self) -> dict[str, Any] | None:
-        """What decides, beside sentences and seed, what `prepare` makes; None: it makes nothing."""
-        return None
-
-    def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:
-        """Look at the sentences of a run, and make in `folder` what the encoder needs of them. Raises ValueError."""
-
-
-class LoRASettings(Settings):
-    """Low-rank adapters (Hu et al., ICLR 2022), in place of which the weights of the transformer stay as they are."""
-
-    rank: int | None = Field(None, gt=0)
-    """Width of the adapters, 8 for example; none: no adapters, all weights are trained."""
-    alpha: float | None = Field(None, gt=0)
-    """An adapter's output is multiplied by alpha / rank; none: twice the rank."""
-    dropout: float = Field(0.0, ge=0, lt=1)
-    """Dropout of what goes into an adapter."""
-    targets: tuple[str, ...] = ()
-    """Names of the linear layers that get an adapter, such as `query value`; none: all."""
-
-    def check(self) -> None:
-        """Raise ValueError where adapters are asked for and peft is not installed."""
-        if self.rank and find_spec("peft") is None:
-            raise ValueError(f"encoder.lora.rank={self.rank} needs peft: pip install 'multicse[lora]', or leave it out")
-
-
-class EncoderConfig(AnyEncoderConfig):
-    """The sentence encoder a run starts from."""
-
-    kind: ClassVar[str] = "transformer"
-    layered: ClassVar[bool] = True
-
-    path: str
-    """A Hugging Face or sentence-transformers folder, or a hub name."""
-    pooling: Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"] | None = None
-    """How token vectors become a sentence vector; none: as the folder says, else mean (CLIP: eot)."""
-    scratch: bool = False
-    """Take configuration and tokenizer of the path and make the weights anew, from the run's seed."""
-    hidden_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
-    attention_dropout: float | None = Field(None, ge=0, lt=1)
-    """Dropout of the attention weights; none: the model's own."""
-    lora: LoRASettings = LoRASettings()
-    """Small matrices that are trained in place of the transformer's weights; an export has them merged in."""
-
-    def read(self) -> PretrainedConfig:
-        from multicse.models.hub_folders import ENCODER
-        from multicse.models.text_folders import text_config
-
-        try:
-            config = text_config(self.path)
-            int(config.hidden_size)
-        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
-            raise ValueError(
-                f"encoder.path={self.path!r} is neither a folder with a config.json nor a model that the hub has: {error}"
-            ) from None
-        if not self.scratch:
-            ENCODER.refuse_pickles(self.path, Path(self.path))
-        self.lora.check()
-        return config
-
-    def load(self, places: Sequence[Path]) -> TextEncoder:
-        from multicse.models.text_encoder import TextEncoder
-
-        encoder = TextEncoder.from_pretrained(
-            self.path,
-            pooling=self.pooling,
-            hidden_dropout=self.hidden_dropout,
-            attention_dropout=self.attention_dropout,
-            scratch=self.scratch,
-        )
-        if self.lora.rank:
-            from multicse.models.adapters import add_adapters
-
-            add_adapters(encoder.model, self.lora)
-        return encoder
 
 
 class WordEncoderConfig(AnyEncoderConfig):
@@ -177,9 +73,15 @@ class WordEncoderConfig(AnyEncoderConfig):
         return self
 
     def load(self, places: Sequence[Path]) -> WordEncoder:
-        from multicse.models.word_encoder import WordEncoder
+        from multicse.models.word_encoder import (
+            WordEncoder,
+        )  # here: its imports take seconds, which --help has not
 
-        return WordEncoder.from_config(self, self._vectors(places))
+        found = open_vectors(self._vectors(places))
+        settings = self.model_dump(include={"max_words", "regions", "filters", "letters", "unknown"})
+        encoder = WordEncoder(found.words, torch.from_numpy(found.vectors), **settings)
+        encoder.source = self.vectors
+        return encoder
 
     def _vectors(self, places: Sequence[Path]) -> Path | str:
         """Those that are named, else those that the run has trained. Raises ValueError when there are none."""
@@ -194,7 +96,7 @@ class WordEncoderConfig(AnyEncoderConfig):
             )
         return found
 
-    def preparation(self) -> dict[str, Any] | None:
+    def prepare_cache_key(self) -> dict[str, Any] | None:
         return None if self.vectors is not None else self.model_dump(include={"dim", "epochs", "letters"})
 
     def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:

@@ -176,7 +176,7 @@ class DualEncoder(SentenceEncoder):
         return CardText(
             what=f"An encoder of texts and {things}: vectors of one space, whose cosine says how well a text describes one "
             f"of the {things}, or how close two texts are.",
-            began=self._began(things),
+            initialised_from=self._initialised_from(things),
             usage=(
                 imported,
                 "from sentence_transformers import SentenceTransformer",
@@ -193,7 +193,7 @@ class DualEncoder(SentenceEncoder):
             languages=languages_of(self.text.path),
         )
 
-    def _began(self, things: str) -> str:
+    def _initialised_from(self, things: str) -> str:
         text, tower = shown(self.text.origin or "unknown"), self.tower_path and shown(self.tower_path)
         if self.text.path is None:
             other = f" and, for {things}, the weights of `{tower}`" if tower else ""

@@ -11,7 +11,7 @@ import copy
 import shutil
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from sentence_transformers import SentenceTransformer
 from sentence_transformers.base.modules import Dense, Normalize
@@ -29,23 +29,36 @@ from transformers import (
 )
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-from multicse.data.streams.inputs import AudioInput
+from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models import dual_module as exported
 from multicse.models.adapters import merged
 from multicse.models.audio_towers import AST, HTSAT
 from multicse.models.carried_code import DUAL, save_with_code
-from multicse.models.image_towers import CLIPVision, ResNet
 from multicse.models.text_encoder import TextEncoder, is_bert_pooler
 from multicse.models.text_folders import PROJECTION, append_modules
-
-if TYPE_CHECKING:
-    from multicse.models.dual_encoder import DualEncoder
+from multicse.models.tower import Projection, Tower
+from multicse.models.towers import CLIPVision, ResNet
 
 ROBERTAS = ("roberta", "xlm-roberta", "camembert", "clap_text_model")
 """Model types whose layers and positions are those of CLAP's text half, weight for weight."""
 
 
-def save_dual(dual: DualEncoder, folder: str) -> None:
+class DualParts(Protocol):
+    """The parts of a `DualEncoder` that are saved."""
+
+    text: TextEncoder
+    tower: Tower
+    text_projection: nn.Module
+    tower_projection: nn.Module
+    logit_scale: nn.Parameter
+    projection: Projection
+    embed_dim: int
+    input: ImageInput | AudioInput
+    keeps_end: bool
+    modalities: tuple[str, ...]
+
+
+def save_dual(dual: DualParts, folder: str) -> None:
     """Write `dual` to `folder`: as CLIP or CLAP of transformers where it is one, else with its code. Vectors of
     ``SentenceTransformer(folder).encode`` have unit length in both forms; see `form_of`."""
     place = Path(folder)
@@ -53,7 +66,7 @@ def save_dual(dual: DualEncoder, folder: str) -> None:
     {"clip": _save_clip, "clap": _save_clap, "code": _save_code}[form_of(dual)](dual, place)
 
 
-def form_of(dual: DualEncoder) -> str:
+def form_of(dual: DualParts) -> str:
     """What a folder of `dual` is: ``clip``, ``clap``, or ``code``, which needs `trust_remote_code`."""
     return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "code"
 
@@ -61,7 +74,7 @@ def form_of(dual: DualEncoder) -> str:
 # ---- CLIP ------------------------------------------------------------------------------------------------------------
 
 
-def _is_clip(dual: DualEncoder) -> bool:
+def _is_clip(dual: DualParts) -> bool:
     """CLIP's text transformer and image transformer, and a matrix behind each.
 
     A long text keeps its end here, whatever `dual.keeps_end` says: transformers looks for that token.
@@ -83,7 +96,7 @@ def _end(text: TextEncoder) -> int | None:
     return ends.pop() if len(ends) == 1 and ends <= set(text.tokenizer.all_special_ids) else None
 
 
-def _save_clip(dual: DualEncoder, folder: Path) -> None:
+def _save_clip(dual: DualParts, folder: Path) -> None:
     tower: Any = dual.tower
     config = CLIPConfig(
         text_config={**dual.text.config.to_dict(), "eos_token_id": _end(dual.text), "projection_dim": dual.embed_dim},
@@ -97,7 +110,7 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
     model.text_projection.load_state_dict(dual.text_projection.state_dict())
     model.visual_projection.load_state_dict(dual.tower_projection.state_dict())
     model.logit_scale.data.copy_(dual.logit_scale.detach())
-    _forget_places(model.config)
+    _clear_name_or_path(model.config)
     model.save_pretrained(folder)
     made: Any = dual.input
     pictures = CLIPImageProcessorPil(
@@ -106,14 +119,14 @@ def _save_clip(dual: DualEncoder, folder: Path) -> None:
         image_mean=list(made.mean),
         image_std=list(made.std),
     )
-    CLIPProcessor(pictures, _unused(dual.tokenizer)).save_pretrained(folder)
+    CLIPProcessor(pictures, _unused(dual.text.tokenizer)).save_pretrained(folder)
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
     pictures.save_pretrained(folder)  # what programs of before transformers 5 look for
 
 
-def _forget_places(config: Any) -> None:
+def _clear_name_or_path(config: Any) -> None:
     """Where the halves came from says something about a machine."""
     for part in (config, *(getattr(config, name, None) for name in ("text_config", "vision_config", "audio_config"))):
         if part is not None:
@@ -138,7 +151,7 @@ def _unused(tokenizer: Any) -> Any:
 # ---- CLAP ------------------------------------------------------------------------------------------------------------
 
 
-def _is_clap(dual: DualEncoder) -> bool:
+def _is_clap(dual: DualParts) -> bool:
     """HTSAT and a RoBERTa with a pooler, CLAP's projections, and spectrograms that its feature extractor makes."""
     text, tower, settings = dual.text, dual.tower, dual.input
     return (
@@ -157,7 +170,7 @@ def _is_clap(dual: DualEncoder) -> bool:
     )
 
 
-def _save_clap(dual: DualEncoder, folder: Path) -> None:
+def _save_clap(dual: DualParts, folder: Path) -> None:
     tower: Any = dual.tower
     head: Any = dual.text.head
     known = ClapTextConfig().to_dict()
@@ -179,7 +192,7 @@ def _save_clap(dual: DualEncoder, folder: Path) -> None:
         theirs.load_state_dict({parts[key[0]] + key[1:]: value for key, value in ours.state_dict().items()})
     model.logit_scale_a.data.copy_(dual.logit_scale.detach())
     model.logit_scale_t.data.copy_(dual.logit_scale.detach())
-    _forget_places(model.config)
+    _clear_name_or_path(model.config)
     model.save_pretrained(folder)
     made: Any = dual.input
     sounds = ClapFeatureExtractor(
@@ -193,7 +206,7 @@ def _save_clap(dual: DualEncoder, folder: Path) -> None:
         truncation="rand_trunc",
         padding="repeatpad",
     )
-    ClapProcessor(sounds, _unused(dual.tokenizer)).save_pretrained(folder)
+    ClapProcessor(sounds, _unused(dual.text.tokenizer)).save_pretrained(folder)
     SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
     sounds.save_pretrained(folder)
 
@@ -201,7 +214,7 @@ def _save_clap(dual: DualEncoder, folder: Path) -> None:
 # ---- everything else -------------------------------------------------------------------------------------------------
 
 
-def _save_code(dual: DualEncoder, folder: Path) -> None:
+def _save_code(dual: DualParts, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
         text = Path(place) / "text"
         _save_text(dual, text)
@@ -222,7 +235,7 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
                 copy.deepcopy(tower.model).cpu(), kind, statistics
             ),  # sentence-transformers moves what it is given
             copy.deepcopy(dual.tower_projection).cpu(),
-            exported.named(dual.text_projection, "text"),
+            exported.hf_state_dict(dual.text_projection, "text"),
             dual.logit_scale.item(),
             settings,
         )
@@ -231,7 +244,7 @@ def _save_code(dual: DualEncoder, folder: Path) -> None:
         shutil.copytree(text, folder / "text", dirs_exist_ok=True)
 
 
-def _save_text(dual: DualEncoder, folder: Path) -> None:
+def _save_text(dual: DualParts, folder: Path) -> None:
     """The text half as a sentence-transformers model, its projection included as modules named ``projection...``."""
     dual.text.save(str(folder))
     linears = [part for part in dual.text_projection.modules() if isinstance(part, nn.Linear)]

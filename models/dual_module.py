@@ -39,8 +39,12 @@ from transformers import (
     ViTModel,
 )
 
-from .preprocess import prepare_images, prepare_sounds
 from .resnet import ModifiedResNet
+
+try:
+    from .preprocess import prepare_images, prepare_sounds
+except ImportError:  # not in an export, but where this project keeps it
+    from multicse.data.streams.preprocess import prepare_images, prepare_sounds
 
 CONFIG, PROJECTION = "dual_config.json", "projection.safetensors"
 HUB_OPTIONS = ("token", "cache_folder", "revision", "local_files_only")
@@ -63,7 +67,7 @@ class DualEncoder(InputModule):
     """The module of a sentence-transformers model: text -> vector, picture or sound -> vector, (B, d) of unit length.
 
     text: gives unit vectors of texts. tower: (B, 3, S, S) or (B, frames, bins) -> (B, width). projection: (B, width) ->
-    (B, d). text_projection: its weights, by `named`. settings: the content of dual_config.json.
+    (B, d). text_projection: its weights, by `hf_state_dict`. settings: the content of dual_config.json.
     """
 
     config_file_name = CONFIG
@@ -144,7 +148,7 @@ class DualEncoder(InputModule):
         folder = Path(output_path)
         self.text.save(str(folder / "text"), create_model_card=False)
         self.tower.save(folder / "tower")
-        save_file(named(self.projection, self.modality), folder / "tower" / PROJECTION)
+        save_file(hf_state_dict(self.projection, self.modality), folder / "tower" / PROJECTION)
         scale = {"logit_scale": self.logit_scale.detach().cpu().clone()}
         save_file({**self._text_projection, **scale}, folder / "text" / PROJECTION)
         (folder / CONFIG).write_text(json.dumps(self.settings, indent=2) + "\n", encoding="utf-8")
@@ -232,7 +236,7 @@ def resnet_config(model: ModifiedResNet) -> dict[str, Any]:
     }
 
 
-def named(projection: nn.Module, modality: str) -> dict[str, Tensor]:
+def hf_state_dict(projection: nn.Module, modality: str) -> dict[str, Tensor]:
     """The weights of a projection by the names that transformers gives them; nothing for none."""
     name, parts = PROJECTIONS[modality], {"0": "linear1", "2": "linear2"}
     found = {}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Source:
+class PretrainedRef:
     """A setting that names a saved model; errors begin with `setting`."""
 
     setting: str
@@ -100,9 +100,9 @@ class Source:
             )
 
 
-EVALUATED = Source("model", tokenizer=True)
-ENCODER = Source("encoder.path", tokenizer=True)
-TOWER = Source("method.tower.path", tokenizer=False)
+EVALUATED = PretrainedRef("model", tokenizer=True)
+ENCODER = PretrainedRef("encoder.path", tokenizer=True)
+TOWER = PretrainedRef("method.tower.path", tokenizer=False)
 
 
 def languages_of(folder: str | None) -> tuple[str, ...]:

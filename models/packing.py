@@ -14,8 +14,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from multicse.models.dropout import drop, exchange
-
 PACKED = {"bert", "camembert", "distilbert", "electra", "roberta", "xlm-roberta"}
 """Types of model whose attention can be exchanged and whose positions can be given."""
 LAYERS_PACKED = {"clip_text_model"}
@@ -23,6 +21,8 @@ LAYERS_PACKED = {"clip_text_model"}
 NAME = "packed"
 """What transformers knows `attention` by."""
 GROUPS = 4  # of similar length in a batch, for other models on a CPU
+STEPS = 2**16
+"""A CPU's probability of dropping is a multiple of 1 / STEPS."""
 
 
 class Packing:
@@ -61,16 +61,16 @@ class Packing:
         table = getattr(model.embeddings, "position_embeddings", None)
         padding = getattr(table, "padding_idx", None)  # RoBERTa counts positions from behind it
         positions = self.positions if padding is None else self.positions + padding + 1
-        return {**named(self.pack(inputs)), "position_ids": positions, "packing": self}
+        return {**model_kwargs(self.pack(inputs)), "position_ids": positions, "packing": self}
 
 
-def named(inputs: Tensor) -> dict[str, Tensor]:
+def model_kwargs(inputs: Tensor) -> dict[str, Tensor]:
     """Token ids or word embeddings under the name that a model takes them by."""
     return {"inputs_embeds" if inputs.is_floating_point() else "input_ids": inputs}
 
 
 def can_pack(model: Any) -> bool:
-    """Whether a model takes packed texts, once `prepare` has seen it."""
+    """Whether a model takes packed texts, once `enable_packing` has seen it."""
     return model.config.model_type in PACKED and layers_can_pack(model)
 
 
@@ -79,7 +79,7 @@ def layers_can_pack(model: Any) -> bool:
     return model.config._attn_implementation == NAME
 
 
-def prepare(model: Any) -> None:
+def enable_packing(model: Any) -> None:
     """Let a model take packed texts, where its type can; whatever else it is called with it takes as before. Its dropout
     becomes a cheap one."""
     from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS, sdpa_mask
@@ -87,7 +87,7 @@ def prepare(model: Any) -> None:
 
     ALL_ATTENTION_FUNCTIONS.register(NAME, attention)
     ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, sdpa_mask)
-    exchange(model)
+    replace_dropout(model)
     if model.config.model_type in PACKED | LAYERS_PACKED and model.config._attn_implementation == "sdpa":
         model.config._attn_implementation = NAME
 
@@ -159,7 +159,7 @@ def token_states(model: Any, inputs: Tensor, mask: Tensor, layers: bool = False)
         return packing.unpack(out.last_hidden_state), tuple(packing.unpack(states) for states in out.hidden_states or ())
 
     def states(inputs: Tensor, attention_mask: Tensor) -> Tensor:
-        out = model(**named(inputs), attention_mask=attention_mask, output_hidden_states=layers)
+        out = model(**model_kwargs(inputs), attention_mask=attention_mask, output_hidden_states=layers)
         found = torch.stack([out.last_hidden_state, *(out.hidden_states or ())], 1)
         return F.pad(found, (0, 0, 0, mask.shape[1] - found.shape[2]))
 
@@ -197,3 +197,34 @@ def by_length(forward: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, atten
     groups = [(rows, max(1, int(lengths[rows].max()))) for rows in order.tensor_split(GROUPS)]
     parts = [forward(inputs[rows, :length], attention_mask[rows, :length]) for rows, length in groups]
     return torch.cat(parts)[order.argsort()]
+
+
+# ---- dropout ---------------------------------------------------------------------------------------------------------
+
+
+def drop(x: Tensor, p: float) -> Tensor:
+    """x with every element set to zero with probability p, and the others scaled so that the mean stays.
+
+    On a CPU every element gets 16 bits of torch's generator, four of them to a draw. Elsewhere it is torch's own dropout.
+    """
+    dropped = round(p * STEPS)
+    if x.device.type != "cpu" or not 0 < dropped < STEPS:
+        return F.dropout(x, p)
+    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = draws.view(torch.int16)[: x.numel()].view(x.shape)  # -STEPS / 2 to STEPS / 2 - 1
+    return x * (bits >= dropped - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - dropped))
+
+
+class Dropout(nn.Dropout):
+    """`drop` in training."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return drop(input, self.p) if self.training else input
+
+
+def replace_dropout(model: nn.Module) -> None:
+    """Give a model this dropout in place of torch's."""
+    for parent in list(model.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Dropout:
+                setattr(parent, name, Dropout(child.p).train(child.training))

@@ -1,4 +1,4 @@
-"""From token states to one vector a text: poolings, and every layer pooled."""
+"""From token states to one vector a text: poolings, every layer pooled, and the head behind them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from multicse.models.packing import Packing, by_length, can_pack, named
+from multicse.models.packing import Packing, by_length, can_pack, model_kwargs
 
 Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
 
@@ -77,7 +77,7 @@ def _pooled_layers(model: Any, packing: Packing | None, pooling: Pooling, ids: T
     def keep(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
         add(args[0] if args else kwargs["hidden_states"])
 
-    given = {**named(ids), "attention_mask": mask} if packing is None else packing.arguments(model, ids)
+    given = {**model_kwargs(ids), "attention_mask": mask} if packing is None else packing.arguments(model, ids)
     # What enters a layer is the state before it. The last state is the model's output, behind its final norm if any.
     hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layer_stack(model)]
     try:
@@ -100,3 +100,20 @@ def layer_stack(model: Any) -> nn.ModuleList:
         f"encoder.path: the {depth} layers of a {model.config.model_type!r} model are not one list of modules, so they "
         "cannot be read one by one; choose a model such as BERT, RoBERTa, XLM-R, DistilBERT, DeBERTa, MPNet or ELECTRA"
     )
+
+
+class Head(nn.Module):
+    """Linear, then an activation (tanh unless told): (B, d_in) -> (B, d_out). The `mlp` and `image_mlp` of the papers.
+
+    Freshly initialised as the Hugging Face pooler is: weights normal with std .02, bias zero.
+    """
+
+    def __init__(self, d_in: int, d_out: int | None = None, activation: nn.Module | None = None) -> None:
+        super().__init__()
+        self.linear = nn.Linear(d_in, d_out or d_in)
+        self.activation = activation or nn.Tanh()
+        nn.init.normal_(self.linear.weight, std=0.02)
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.activation(self.linear(x))

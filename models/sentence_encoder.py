@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
 SENTENCES = "A sentence encoder: texts to vectors whose cosine says how close their meanings are."
@@ -18,7 +19,7 @@ class CardText(NamedTuple):
 
     what: str
     """One sentence: what the model does."""
-    began: str
+    initialised_from: str
     """What training began with, up to the verb: "Trained from `x`"."""
     usage: tuple[str, ...]
     """Lines of Python."""
@@ -87,6 +88,39 @@ class SentenceEncoder(nn.Module):
     def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
         """The words of a text and what each weighs (L,), where the encoder weighs words."""
         return None
+
+
+class Settings(BaseModel):
+    """A frozen part of a recipe; unknown fields are refused."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class AnyEncoderConfig(Settings):
+    """What every kind of encoder is asked before a run."""
+
+    kind: ClassVar[str]
+    """What methods call it that train such an encoder (`MethodConfig.encoder_kind`)."""
+    layered: ClassVar[bool] = False
+    """Whether it has a transformer's layers, which a run can treat one by one and whose vectors an export can whiten."""
+
+    def read(self) -> Any:
+        """What decides whether a method can train the encoder, such as its ``hidden_size``, from its files.
+
+        Raises ValueError, which begins with the setting, when there is no such encoder.
+        """
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def load(self, places: Sequence[Path]) -> SentenceEncoder:
+        """The encoder itself; `places` are the folders in which a run leaves what it prepared."""
+        raise NotImplementedError  # the interface: every encoder defines it
+
+    def prepare_cache_key(self) -> dict[str, Any] | None:
+        """Return the settings that decide, with sentences and seed, what `prepare` makes; None if it makes nothing."""
+        return None
+
+    def prepare(self, sentences: Callable[[], Iterator[str]], folder: Path, seed: int) -> None:
+        """Look at the sentences of a run, and make in `folder` what the encoder needs of them. Raises ValueError."""
 
 
 def usage(options: str = "") -> tuple[str, ...]:

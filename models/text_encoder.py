@@ -5,19 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.models.adapters import merged
+from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.heads import Head
 from multicse.models.hub_folders import ENCODER, languages_of
-from multicse.models.packing import Packing, layers_can_pack, named, prepare, token_states
-from multicse.models.pooling import AVERAGED, Pooling, layer_stack, pool
-from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, shown, usage
+from multicse.models.packing import Packing, enable_packing, layers_can_pack, model_kwargs, token_states
+from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool
+from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
 from multicse.models.text_folders import (
     has_pooler,
     load_model,
@@ -87,7 +87,7 @@ class TextEncoder(SentenceEncoder):
         if pooling not in get_args(Pooling):
             raise ValueError(f"encoder.pooling: {pooling!r} is not known; allowed: {', '.join(get_args(Pooling))}")
         self.model: Any = model
-        prepare(model)
+        enable_packing(model)
         self.tokenizer, self.normalise = tokenizer, normalise
         self.pooling: Pooling = pooling
         self.config: PretrainedConfig = model.config
@@ -273,7 +273,7 @@ class TextEncoder(SentenceEncoder):
             assert given is not None  # one of the three
             mask = given.new_ones(given.shape[:2], dtype=torch.long) if attention_mask is None else attention_mask
             if padding:
-                out = self.model(**named(given), attention_mask=mask, output_hidden_states=layers)
+                out = self.model(**model_kwargs(given), attention_mask=mask, output_hidden_states=layers)
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers)
@@ -311,13 +311,13 @@ class TextEncoder(SentenceEncoder):
 
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
-        began = f"Trained from `{shown(self.origin or 'unknown')}`"
+        initialised_from = f"Trained from `{shown(self.origin or 'unknown')}`"
         if self.path is None:
             of = "" if self.origin is None else f", with the tokenizer of `{shown(self.origin)}`"
-            began = f"From random weights{of}, trained"
+            initialised_from = f"From random weights{of}, trained"
         return CardText(
             what=SENTENCES,
-            began=began,
+            initialised_from=initialised_from,
             usage=usage(),
             notes="`AutoModel.from_pretrained` loads the same folder and gives token states; the pooling is in "
             "`modules.json`. A further run starts from it with `--encoder.path`.",
@@ -339,3 +339,48 @@ def _word_mask(offsets: Tensor, spans: Sequence[tuple[int, int] | None]) -> Tens
 def is_bert_pooler(head: Head) -> bool:
     """Whether a head has the form of BERT's pooler."""
     return isinstance(head.activation, nn.Tanh) and head.linear.in_features == head.linear.out_features
+
+
+class EncoderConfig(AnyEncoderConfig):
+    """The sentence encoder a run starts from."""
+
+    kind: ClassVar[str] = "transformer"
+    layered: ClassVar[bool] = True
+
+    path: str
+    """A Hugging Face or sentence-transformers folder, or a hub name."""
+    pooling: Pooling | None = None
+    """How token vectors become a sentence vector; none: as the folder says, else mean (CLIP: eot)."""
+    scratch: bool = False
+    """Take configuration and tokenizer of the path and make the weights anew, from the run's seed."""
+    hidden_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout in the layers, which makes the two views of a sentence; none: the model's own (BERT: 0.1)."""
+    attention_dropout: float | None = Field(None, ge=0, lt=1)
+    """Dropout of the attention weights; none: the model's own."""
+    lora: LoRASettings = LoRASettings()
+    """Small matrices that are trained in place of the transformer's weights; an export has them merged in."""
+
+    def read(self) -> PretrainedConfig:
+        try:
+            config = text_config(self.path)
+            int(config.hidden_size)
+        except Exception as error:  # the libraries raise a dozen kinds for a broken folder
+            raise ValueError(
+                f"encoder.path={self.path!r} is neither a folder with a config.json nor a model that the hub has: {error}"
+            ) from None
+        if not self.scratch:
+            ENCODER.refuse_pickles(self.path, Path(self.path))
+        self.lora.check()
+        return config
+
+    def load(self, places: Sequence[Path]) -> TextEncoder:
+        encoder = TextEncoder.from_pretrained(
+            self.path,
+            pooling=self.pooling,
+            hidden_dropout=self.hidden_dropout,
+            attention_dropout=self.attention_dropout,
+            scratch=self.scratch,
+        )
+        if self.lora.rank:
+            add_adapters(encoder.model, self.lora)
+        return encoder

@@ -13,9 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.heads import Head
 from multicse.models.hub_folders import ENCODER
-from multicse.models.pooling import AVERAGED, MODES, Pooling
+from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig

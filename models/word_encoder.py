@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from multicse.data.word_vectors import open_vectors
 from multicse.models.carried_code import CARRIED, WORDS, save_with_code
 from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
 from multicse.models.word_module import WordModel, WordModule, importance, split, word_hash
-
-if TYPE_CHECKING:
-    from multicse.models.config import WordEncoderConfig
 
 
 class WordEncoder(WordModel, SentenceEncoder):
@@ -34,18 +30,6 @@ class WordEncoder(WordModel, SentenceEncoder):
         known = "\n".join([str(len(words)), *words[:1000], *words[-1000:], *(f"{value:.9e}" for value in some.tolist())])
         self.register_buffer("vectors_hash", torch.tensor(word_hash(known)))
         self.register_load_state_dict_pre_hook(_same_vectors)
-
-    @classmethod
-    def from_config(cls, config: WordEncoderConfig, vectors: Path | str) -> WordEncoder:
-        """Fresh filters, from torch's random numbers, over the vectors of a file or folder (`multicse.data.word_vectors`).
-
-        Raises DataError for a file that holds no word vectors.
-        """
-        found = open_vectors(vectors)
-        settings = config.model_dump(include={"max_words", "regions", "filters", "letters", "unknown"})
-        encoder = cls(found.words, torch.from_numpy(found.vectors), **settings)
-        encoder.source = config.vectors
-        return encoder
 
     def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
         """GCLSR's attention, whether the encoder uses it or not: how much each word agrees with all others."""
@@ -67,7 +51,7 @@ class WordEncoder(WordModel, SentenceEncoder):
         code = next(iter(CARRIED[WORDS].files))
         return CardText(
             what=SENTENCES,
-            began=f"On {vectors}, which stay as they are, filters were trained from random weights",
+            initialised_from=f"On {vectors}, which stay as they are, filters were trained from random weights",
             usage=usage(", trust_remote_code=True"),
             notes="The folder brings its vectors and its Python: `trust_remote_code=True` runs "
             f"`{code}`, so read it first if the folder has come from somewhere else.",

@@ -25,7 +25,7 @@ from multicse.data.pack import files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_writer import Draft, Drafts, Output, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
-from multicse.models.config import EncoderConfig
+from multicse.models.text_encoder import EncoderConfig
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import announce, kept
 from multicse.trainers.recipe import Recipe, RecipeError

@@ -130,10 +130,10 @@ class Model:
         import torch
         from transformers import AutoConfig, AutoModelForSeq2SeqLM, AutoTokenizer
 
-        from multicse.models.hub_folders import Source
+        from multicse.models.hub_folders import PretrainedRef
 
         self.settings, self.prefix = settings, prefix
-        saved, (own, other) = Source(option, tokenizer=True, kind="AutoModelForSeq2SeqLM"), languages
+        saved, (own, other) = PretrainedRef(option, tokenizer=True, kind="AutoModelForSeq2SeqLM"), languages
         folder = saved.folder(name)
         saved.refuse_pickles(name, folder)
         try:

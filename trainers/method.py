@@ -36,7 +36,7 @@ class MethodConfig(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     encoder_kind: ClassVar[str] = "transformer"
-    """The kind of encoder that the method trains (`multicse.models.config`)."""
+    """The kind of encoder that the method trains (`multicse.models.sentence_encoder.AnyEncoderConfig`)."""
     smallest_batch: ClassVar[int] = 2
     """Samples without which there is nothing to compare a sample with."""
     citation: ClassVar[str] = ""

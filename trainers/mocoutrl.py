@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.batch import Batch
-from multicse.models.heads import Head
+from multicse.models.pooling import Head
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import positions
 from multicse.trainers import losses

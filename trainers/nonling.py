@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from multicse.data.batch import Batch
-from multicse.models.heads import Head
 from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
+from multicse.models.pooling import Head
 from multicse.models.text_encoder import STACKS, TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size

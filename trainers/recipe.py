@@ -14,9 +14,10 @@ from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag,
 from multicse.data.errors import did_you_mean
 from multicse.data.redact import redacted
 from multicse.data.streams.kinds import AnyStream
-from multicse.models.config import AnyEncoder, Settings
-from multicse.models.config import EncoderConfig as EncoderConfig
+from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
+from multicse.models.sentence_encoder import Settings
+from multicse.models.text_encoder import EncoderConfig as EncoderConfig
 from multicse.trainers.jobs import without_copies
 from multicse.trainers.method import MethodConfig, turn_name
 from multicse.trainers.registry import method_config

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from multicse.data.batch import Batch
 from multicse.models.frozen import frozen
-from multicse.models.heads import Head
-from multicse.models.pooling import layer_stack, pooled_layers
+from multicse.models.pooling import Head, layer_stack, pooled_layers
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset

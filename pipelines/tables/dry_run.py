@@ -22,7 +22,8 @@ from transformers import (
 from multicse.data.errors import DataError
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.text import TextStream
-from multicse.models.config import EncoderConfig, WordEncoderConfig
+from multicse.models.config import WordEncoderConfig
+from multicse.models.text_encoder import EncoderConfig
 from multicse.models.tower import TowerConfig
 from multicse.trainers.engine.preflight import check_settings
 from multicse.trainers.recipe import Recipe, RecipeError

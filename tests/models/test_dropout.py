@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from multicse.models.dropout import Dropout, drop, exchange
+from multicse.models.packing import Dropout, drop, replace_dropout
 
 COUNT = 1_000_003  # not a multiple of the four elements that share a draw
 
@@ -47,7 +47,7 @@ def test_torchs_generator_alone_says_what_is_dropped() -> None:
 def test_a_model_gets_it_everywhere_and_only_in_training() -> None:
     model = nn.Sequential(nn.Dropout(0.2), nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.3))).eval()
     keys = list(model.state_dict())
-    exchange(model)
+    replace_dropout(model)
     assert [type(part) for part in model.modules() if isinstance(part, nn.Dropout)] == [Dropout, Dropout]
     assert [part.p for part in model.modules() if isinstance(part, Dropout)] == [0.2, 0.3] and list(
         model.state_dict()

@@ -335,4 +335,4 @@ def test_the_card_says_whose_weights_it_began_with(made: Made, scratch: bool, to
     dual.text.origin, dual.text.path, dual.tower_path = HUB, None if scratch else "/cache/folder", tower
     text = dual.card(folder)
     compile("\n".join(text.usage), "snippet", "exec")
-    assert "/home" not in text.began and hub_names(text.bases) == bases
+    assert "/home" not in text.initialised_from and hub_names(text.bases) == bases

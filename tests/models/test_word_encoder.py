@@ -167,9 +167,9 @@ def test_softmax_is_bert_s_attention_without_parameters() -> None:
 def encoder(tmp_path: Path, **settings: object) -> WordEncoder:
     torch.manual_seed(0)
     vectors = np.random.default_rng(0).normal(size=(5, 6)).astype(np.float32)
-    folder = write_vectors(tmp_path / "vectors", WORDS, vectors)
+    write_vectors(tmp_path / "vectors", WORDS, vectors)
     config = WordEncoderConfig(regions=(1, 1, 3), filters=4, max_words=12, **settings)
-    return WordEncoder.from_config(config, folder).eval()
+    return config.load([tmp_path]).eval()
 
 
 @pytest.mark.parametrize(("settings", "attention"), [({}, False), ({"unknown": "redrawn", "letters": "any"}, True)])
@@ -204,8 +204,8 @@ def test_attention_weighs_words_by_what_they_say_together(tmp_path: Path) -> Non
 
 
 def test_a_word_may_hold_an_odd_line_end(tmp_path: Path) -> None:
-    folder = write_vectors(tmp_path / "vectors", ["a", "b\rc", "d\x85e"], np.eye(3, dtype=np.float32))
-    made = WordEncoder.from_config(WordEncoderConfig(regions=(1,), filters=4), folder).eval()
+    write_vectors(tmp_path / "vectors", ["a", "b\rc", "d\x85e"], np.eye(3, dtype=np.float32))
+    made = WordEncoderConfig(regions=(1,), filters=4).load([tmp_path]).eval()
     made.save(str(tmp_path / "export"))
     assert load_words(tmp_path / "export").words == ["a", "b\rc", "d\x85e"]
 

@@ -13,8 +13,7 @@ from transformers import PretrainedConfig
 
 from multicse.data.batch import Batch
 from multicse.models import packing
-from multicse.models.dropout import drop
-from multicse.models.packing import Packing, by_length, within_jagged, within_lengths
+from multicse.models.packing import Packing, by_length, drop, within_jagged, within_lengths
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.method import Method

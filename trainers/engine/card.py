@@ -89,7 +89,7 @@ def model_card(
     parts = [
         _front_matter(name, method, text, data, (numbers.get("after") if text.whitened is None else text.whitened) or {}),
         f"# {name}",
-        f"{text.what} {text.began} with {method} by [MultiCSE](#recipe). It is a "
+        f"{text.what} {text.initialised_from} with {method} by [MultiCSE](#recipe). It is a "
         "[sentence-transformers](https://sbert.net) model.",
         "## Use",
         "\n".join(("```python", *(line.replace(json.dumps(FOLDER), place) for line in text.usage), "```")),

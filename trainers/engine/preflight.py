@@ -227,7 +227,7 @@ def _check_reachable(recipe: Recipe) -> None:
                 f"streams.{name}.shards={stream.shards!r} is kept in the cache of one node; name its files "
                 "(hf://datasets/OWNER/NAME/data/train-*.parquet), or pack it and upload the shards"
             )
-    if recipe.encoder.preparation() is not None:
+    if recipe.encoder.prepare_cache_key() is not None:
         raise RecipeError(
             "encoder: what the run would prepare for it goes into run.output, which other nodes do not see; name a file "
             "that every node has (encoder.vectors; a run on one machine leaves its vectors in OUTPUT/vectors)"

@@ -221,7 +221,7 @@ def percent_of(step: int, steps: int, judged: bool) -> float:
 
 def share_vectors(recipe: Recipe, folder: Path) -> None:
     """Word vectors that a recipe trains by itself are trained once for all trials that would get the same ones."""
-    made_of = recipe.encoder.preparation()
+    made_of = recipe.encoder.prepare_cache_key()
     if made_of is None:
         return
     texts = {name: [stream.shards, getattr(stream, "columns", None)] for name, stream in recipe.streams.items()}

@@ -32,7 +32,7 @@ NUMBERS = {
 
 TEXT = CardText(
     what="An encoder.",
-    began="Trained from `x`",
+    initialised_from="Trained from `x`",
     usage=("print(1)",),
     notes="Read it.",
     bases=("google-bert/bert-base-uncased", None, "/home/someone/tower"),

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from multicse.models.adapters import merged
-from multicse.models.config import EncoderConfig
+from multicse.models.text_encoder import EncoderConfig
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import build_method, load_method
 from multicse.trainers.engine.export import write_export

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from multicse.models.packing import Packing, by_length, can_pack, model_kwargs
+from multicse.models.packing import token_states
 
 Pooling = Literal["cls", "cls_before_pooler", "mean", "max", "eot", "avg_top2", "avg_first_last"]
 
@@ -57,37 +56,21 @@ def pool(tokens: Tensor, layers: Sequence[Tensor], mask: Tensor, pooling: Poolin
     return tokens.gather(1, place[:, None, None].expand(-1, 1, tokens.shape[-1])).squeeze(1)
 
 
+@torch.no_grad()
 def pooled_layers(model: Any, input_ids: Tensor, attention_mask: Tensor, pooling: Pooling) -> Tensor:
-    """Every layer of a Hugging Face model pooled, (B, l + 1, d), without gradient; layer 0 is the embedding output.
+    """Pool every layer of a Hugging Face model, without gradient; layer 0 is the embedding output.
 
-    The same as pooling its `hidden_states`, but each layer is pooled as soon as it is there: the token states of one
-    layer are held at a time, not of all. input_ids and attention_mask (B, L).
+    Args:
+        model: The model, with l layers.
+        input_ids: Token ids, (B, L).
+        attention_mask: 1 where a token counts, (B, L).
+        pooling: Name of the pooling.
+
+    Returns:
+        (B, l + 1, d).
     """
-    if not can_pack(model):
-        return by_length(partial(_pooled_layers, model, None, pooling), input_ids, attention_mask)
-    return _pooled_layers(model, Packing(attention_mask), pooling, input_ids, attention_mask)
-
-
-def _pooled_layers(model: Any, packing: Packing | None, pooling: Pooling, ids: Tensor, mask: Tensor) -> Tensor:
-    found: list[Tensor] = []
-
-    def add(states: Tensor) -> None:
-        found.append(pool(states if packing is None else packing.unpack(states), (), mask, pooling))
-
-    def keep(layer: nn.Module, args: tuple[Tensor, ...], kwargs: dict[str, Tensor]) -> None:
-        add(args[0] if args else kwargs["hidden_states"])
-
-    given = {**model_kwargs(ids), "attention_mask": mask} if packing is None else packing.arguments(model, ids)
-    # What enters a layer is the state before it. The last state is the model's output, behind its final norm if any.
-    hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in layer_stack(model)]
-    try:
-        # Autograd refuses tensors of inference mode, but not the copy that `stack` makes outside of it.
-        with torch.inference_mode():
-            add(model(**given).last_hidden_state)
-    finally:
-        for hook in hooks:
-            hook.remove()
-    return torch.stack(found, dim=1)
+    _, layers = token_states(model, input_ids, attention_mask, layers=True)
+    return torch.stack([pool(states, (), attention_mask, pooling) for states in layers], 1)
 
 
 def layer_stack(model: Any) -> nn.ModuleList:

@@ -47,8 +47,6 @@ class SentenceEncoder(nn.Module):
     """What it encodes: ``text``, and ``image`` or ``audio``."""
     layered: bool = False
     """Its folder is a Hugging Face text model, whose layers can be scored one by one."""
-    groups_by_length: bool = False
-    """Whether a batch is computed in groups of rows of one length, so that larger batches cost nothing."""
     logit_factor: Callable[[], float] | None = None
     """The factor on cosines that the encoder has learned, where it has one."""
 

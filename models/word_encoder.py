@@ -18,7 +18,6 @@ from multicse.models.word_module import WordModel, WordModule, importance, split
 class WordEncoder(WordModel, SentenceEncoder):
     """Sentences to vectors (B, d): the `SentenceEncoder` of a recipe whose encoder is word vectors."""
 
-    groups_by_length = True
     source: str | None = None
     """File or folder of the word vectors; none: they are of the training sentences."""
     vectors_hash: Tensor

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from sentence_transformers.base.modules import InputModule
 from torch import Tensor, nn
@@ -98,8 +99,7 @@ class TextCNN(nn.Module):
     """Kim's convolution: filters over r words, ReLU, the largest value over all windows of a sentence padded to `length`.
 
     regions: sizes r, one bank of `filters` each; (1, 1, 1, 6) is three banks over single words and one over six. Output
-    (B, len(regions) * filters), banks in ascending order of their size. Padding is never multiplied with: what a window gets
-    of it, and the windows of padding alone, are the same for every sentence.
+    (B, len(regions) * filters), banks in ascending order of their size.
     """
 
     def __init__(self, dim: int, regions: Sequence[int], filters: int, length: int) -> None:
@@ -107,74 +107,31 @@ class TextCNN(nn.Module):
         self.length, self.size = length, len(regions) * filters
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for size in sorted(set(regions)):
-            bound = 1 / math.sqrt(size * dim)  # as nn.Conv2d begins
+            bound = 1 / math.sqrt(size * dim)  # as nn.Conv1d begins
             width = filters * list(regions).count(size)
             self.weights.append(torch.empty(size, dim, width).uniform_(-bound, bound))
             self.biases.append(torch.empty(width).uniform_(-bound, bound))
 
     def forward(self, words: Tensor, lengths: Tensor, padding: Tensor) -> Tensor:
-        """words (B, L, d), of which the first `lengths` (B,) of each row count; padding (d,). Returns (B, size)."""
-        if words.is_cuda:  # would rather have few calls: padded to the longest
-            beyond = torch.arange(words.shape[1], device=words.device) >= lengths[:, None]
-            return self._rows(torch.where(beyond[..., None], padding, words), padding)
-        order = lengths.argsort(stable=True)
-        present, counts = lengths[order].unique_consecutive(return_counts=True)
-        groups = zip(order.split(counts.tolist()), present.tolist(), strict=True)
-        parts = [self._rows(words[rows, :length], padding) for rows, length in groups]
-        return torch.cat(parts)[order.argsort()]
+        """Return the largest values of all filters.
 
-    def _rows(self, words: Tensor, padding: Tensor) -> Tensor:
-        """Sentences of one length n, words (B, n, d)."""
-        x = words.transpose(0, 1).contiguous()  # what an offset of a window meets is one block of memory
-        banks = zip(self.weights, self.biases, strict=True)
-        return torch.cat([self._bank(x, padding, weight, bias) for weight, bias in banks], dim=1)
+        Args:
+            words: Word vectors, (B, L, d).
+            lengths: Words of each row that count, (B,).
+            padding: Vector that stands for what is beyond them, (d,).
 
-    def _bank(self, x: Tensor, padding: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
-        n, size = len(x), len(weight)
-        ends = padding @ weight  # (r, F): what the padding at an offset adds to a window
-        tails = torch.cat([ends.flip(0).cumsum(0).flip(0), torch.zeros_like(ends[:1])]) + bias
-        empty = tails[0].expand(x.shape[1], -1)  # a window of padding alone
-        windows = min(n, self.length - size + 1)
-        if windows == 0:
-            return empty.relu()
-        base = tails[(n - torch.arange(windows, device=x.device)).clamp(max=size)]
-        largest: Tensor = _LargestWindow.apply(x, weight, base)
-        return (torch.maximum(largest, empty) if n + size <= self.length else largest).relu()
-
-
-class _LargestWindow(torch.autograd.Function):
-    """max over t of base[t] + sum over k of x[t + k] @ weight[k]; (B, F) of x (n, B, d), weight (r, d, F), base (T, F).
-
-    Words behind the end are left out. By hand, because only the place of the maximum is kept for the backward pass, and
-    every offset is added where it belongs by the matrix product itself.
-    """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, base: Tensor) -> Tensor:
-        rows, flat = x.shape[1], x.flatten(0, 1)
-        y = base.repeat_interleave(rows, 0)
-        for k in range(min(len(x), len(weight))):
-            until = min(len(base), len(x) - k) * rows
-            y[:until].addmm_(flat[k * rows : k * rows + until], weight[k])
-        largest, places = y.view(len(base), rows, -1).max(0)
-        ctx.save_for_backward(x, weight, places)
-        ctx.windows = len(base)
-        return largest
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor, Tensor]:
-        x, weight, places = ctx.saved_tensors
-        rows, flat = x.shape[1], x.flatten(0, 1)
-        y = grad.new_zeros(ctx.windows, *grad.shape).scatter_(0, places[None], grad[None])
-        to_base, y = y.sum(1), y.flatten(0, 1)
-        to_weight = torch.zeros_like(weight)
-        to_x = torch.zeros_like(flat) if ctx.needs_input_grad[0] else None
-        for k in range(min(len(x), len(weight))):
-            until = min(ctx.windows, len(x) - k) * rows
-            torch.mm(flat[k * rows : k * rows + until].T, y[:until], out=to_weight[k])
-            if to_x is not None:
-                to_x[k * rows : k * rows + until].addmm_(y[:until], weight[k].T)
-        return None if to_x is None else to_x.view_as(x), to_weight, to_base
+        Returns:
+            (B, size).
+        """
+        beyond = torch.arange(words.shape[1], device=words.device) >= lengths[:, None]
+        words = torch.where(beyond[..., None], padding, words)
+        banks = []
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            # Padding for one window of it alone, if `length` has room for one: all others are equal to it.
+            more = min(self.length - words.shape[1], len(weight))
+            padded = torch.cat([words, padding.expand(len(words), more, -1)], 1)
+            banks.append(F.conv1d(padded.mT, weight.permute(2, 1, 0), bias).amax(2).relu())
+        return torch.cat(banks, 1)
 
 
 # ---- the model -------------------------------------------------------------------------------------------------------

@@ -30,7 +30,6 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from benchmarks.timer import Target, clock, ratios, show, watched
-from multicse.data.generators import generators
 from multicse.data.order import seed_of, windows
 from multicse.data.shards import RawSample, ShardSet, index_of, read
 from multicse.data.stream import Reader
@@ -38,7 +37,7 @@ from multicse.data.streams import decode
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
-from multicse.data.window import Chunk, WindowReader, columns_of
+from multicse.data.window import Chunk, WindowReader, columns_of, generators
 from multicse.trainers.engine.cluster import own_ray
 
 Kind = Literal["small", "photographs", "sounds"]
@@ -186,7 +185,9 @@ def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
 
     found = [sample for place in plan.ranges for sample in timed("read", samples, *place)]
     seeds = [seed_of(0, "bench", 0, sample.shard, sample.key) for sample in found]
-    for sample, rng in zip(found, timed("seed", lambda: list(generators(seeds))), strict=True):
+    keyed = generators(seeds)
+    for sample in found:
+        rng = timed("seed", next, keyed)
         if "flac" in sample.fields:
             timed("decode", decode.audio, sample.fields["flac"], "flac", 16_000, sample.key)
         else:

@@ -29,7 +29,6 @@ logger = logging.getLogger(__name__)
 
 TOKENS_PER_TEXT = 32  # a batch holds batch_size * 32 tokens, padding included
 CPU_TOKENS = 1024  # and on a CPU no more than these: a larger batch outgrows the caches and is 15 to 20 % slower
-CPU_WORDS = 2**15  # the same of a model that takes rows of equal length together, by itself
 CHUNK = 4096  # texts tokenised in one call
 NO_LIMIT = 10**6  # tokens; libraries write larger numbers for none
 
@@ -64,7 +63,6 @@ class ModuleEncoder:
         full_length: Callable[[list[str]], list[int]] | None = None,
         others: Mapping[str, Callable[[list[Any]], Tensor]] | None = None,
         logit_scale: Callable[[], float] | None = None,
-        cpu_tokens: int | None = None,
     ) -> None:
         if batch_size < 1:
             raise EvaluationError(f"batch_size is {batch_size}; it must be at least 1")
@@ -73,7 +71,7 @@ class ModuleEncoder:
         self.device = torch.device(device)
         self.budget = batch_size * TOKENS_PER_TEXT
         if self.device.type == "cpu":
-            self.budget = cpu_tokens or min(self.budget, CPU_TOKENS)
+            self.budget = min(self.budget, CPU_TOKENS)
         self.module = module if module is not None else forward if isinstance(forward, nn.Module) else None
         self.full_length = full_length
         self.others = dict(others or {})
@@ -245,7 +243,6 @@ class FolderEncoder(ModuleEncoder):
             batch_size=batch_size,
             module=model,
             full_length=(lambda texts: count([(prompt or "") + text for text in texts])) if count else None,
-            cpu_tokens=CPU_WORDS if words else None,
         )
         self.model = model
         self.path = path

@@ -17,7 +17,7 @@ from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
-from multicse.data.window import Chunk, Skipped, WindowReader, batches
+from multicse.data.window import Chunk, Skipped, WindowReader, batches, generators
 from tests.small import add, write_images, write_text
 
 
@@ -217,3 +217,15 @@ def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
     wrong = config.model_copy(update={"columns": ("sent0", "sent2")})
     with pytest.raises(DataError, match="sent2"):
         next(reader(wrong, inline=True))
+
+
+def test_a_seed_alone_decides_what_its_generator_draws() -> None:
+    seeds = [0, 1, 2**32 - 1, 2**32, 2**64 - 1, 1]
+    drawn = []
+    for rng in generators(seeds):
+        drawn.append((rng.random(), *rng.integers(2**63, size=3)))
+        rng.integers(2**30, dtype=np.uint32)  # half a word is left over, which is not the next seed's
+    for seed, values in zip(seeds, drawn, strict=True):
+        rng = np.random.Generator(np.random.Philox(key=seed))
+        assert values == (rng.random(), *rng.integers(2**63, size=3))
+    assert len(set(drawn)) == 5 and not list(generators([]))

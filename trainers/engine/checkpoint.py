@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from multicse.data.order import seed_of
-from multicse.evaluation.encoders.encoder import CPU_WORDS, ModuleEncoder
+from multicse.evaluation.encoders.encoder import ModuleEncoder
 from multicse.trainers.engine.sharding import part_of, whole
 from multicse.trainers.engine.store import whole as whole_folder
 from multicse.trainers.method import Method
@@ -73,7 +73,6 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
         device,
         module=method,
         full_length=encoder.lengths,
-        cpu_tokens=CPU_WORDS if encoder.groups_by_length else None,
         others={modality: encoder.encode_items for modality in encoder.modalities if modality != "text"},
         logit_scale=encoder.logit_factor,
     )

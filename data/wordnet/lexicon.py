@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
 from multicse.data.errors import DataError
-from multicse.data.wordnet.morphology import FUNCTION_WORDS, POS, Morphology, Pos
-from multicse.data.wordnet.small_words import ROWS
-from multicse.data.wordnet.sources import INSTALL, SmallTable, Source, WordNetFiles, part_of_speech
+from multicse.data.wordnet.sources import INSTALL, POS, Pos, SmallTable, Source, WordNetFiles, part_of_speech
 
 SMALL = "small"
-"""Path of the table of our own."""
+"""Path of a small table of everyday words: our own work (small_words.txt), for the demo and for tests.
+
+Each of its rows is one meaning and its opposite, where it has one: part of speech | words | opposite words. Every word of a
+row's half is a synonym of the others there and an antonym of those in the other half."""
+
+TABLE = Path(__file__).with_name("small_words.txt")
 
 FOLDERS = (
     "/usr/share/wordnet",
@@ -32,9 +35,38 @@ FOLDERS = (
 RARE = 0.1
 """Share of the uses of a word's commonest reading below which `Lexicon.replacements` leaves a reading out."""
 
+RULES: Mapping[Pos, tuple[tuple[str, str], ...]] = {
+    "n": (
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "v": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+    "a": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    "r": (),
+}
+"""WordNet's rules of detachment (manual page morphy(7)): ending of a form -> ending of its word."""
+
+_FUNCTION = """
+a an the this that these those some any no not none each every either neither both all half such other another i me my
+mine we us our ours you your yours he him his she her hers it its they them their theirs one ones who whom whose which
+what where when why how there here am is are was were be been being have has had having do does did doing done can
+could will would shall should may might must ought in on at by to of for from with without within into onto out off
+over under up down as than about above after before behind below beneath beside between beyond during except inside
+like outside per round since through till toward towards until upon via and or but nor so yet if then else because
+although though while unless whether very too also just only even still again ever now s t d m re ve ll
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION.split())
+"""Words that hold a sentence together; WordNet knows many of them only as nouns ("in": indium, "he": helium)."""
+
 
 class Lexicon:
-    """Synonyms and antonyms of words in any form; from `open_lexicon`.
+    """Synonyms of words in any form, and synonyms and antonyms of words in their base form; from `open_lexicon`.
 
     Answers depend on nothing but the arguments and the files. A pickled lexicon is its path: it is opened again where it
     arrives. Parts of speech are n, v, a (also written s) and r; None stands for all of them, commonest first, as far as
@@ -43,16 +75,11 @@ class Lexicon:
 
     def __init__(self, source: Source, path: str) -> None:
         self.path = path
-        self.morphology = Morphology(source.exceptions, source.has)
         self._source = source
         self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
 
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return open_lexicon, (self.path,)
-
-    def lemmas(self, word: str, pos: str) -> list[str]:
-        """The words of the lexicon that `word` may be a form of, itself first: ("better", "a") -> better, good, well."""
-        return self.morphology.lemmas(word.lower(), part_of_speech(pos))
 
     def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
         """Other words of the meanings of the word's lemmas, as lemmas, in sense order; `phrases`: also those of several
@@ -62,21 +89,12 @@ class Lexicon:
         found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
         return _without(found, [word, *(lemma for lemma, _ in lemmas)])
 
-    def antonyms(self, word: str, pos: str | None = None) -> list[str]:
-        """Antonyms of the word's lemmas, as lemmas, in sense order; after them those of similar adjectives."""
-        lemmas = self._readings(word.lower(), pos)
-        senses = [sense for reading in lemmas for sense in self._source.senses(*reading)]
-        found = [other for sense in senses for other in sense.direct] + [
-            other for sense in senses for other in sense.indirect
-        ]
-        return _without(found, [word, *(lemma for lemma, _ in lemmas)])
-
     def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
-        """Synonyms and antonyms in the form and with the capitals of `word`, ready to stand in its place.
+        """Return synonyms and antonyms of a word in its base form, with its capitals, ready to stand in its place.
 
-        Left out is what could not be put into that form for certain. Both lists are empty for function words ("in"),
-        and for words whose capitals follow no rule ("iPhone"). Rare readings are left out (`RARE`), as are meanings of a
-        name where the word is written small ("china"), and antonyms that are synonyms in another meaning.
+        Both lists are empty for other forms ("walked"), for function words ("in"), and for words whose capitals follow no
+        rule ("iPhone"). Rare readings are left out (`RARE`), as are meanings of a name where the word is written small
+        ("china"), and antonyms that are synonyms in another meaning.
         """
         if match_case("x", word) is None:
             return [], []
@@ -89,20 +107,28 @@ class Lexicon:
         direct: dict[str, None] = {}
         indirect: dict[str, None] = {}
         for lemma, part in readings:
-            for sense in self._source.senses(lemma, part):
+            for sense in self._source.senses(lemma, part) if lemma == word else ():
                 if small and sense.spelling != sense.spelling.lower():
                     continue
                 for found, words in ((synonyms, sense.synonyms), (direct, sense.direct), (indirect, sense.indirect)):
-                    single = (other for other in words if "_" not in other)
-                    forms = (self.morphology.inflect(other, word, part, base=lemma) for other in single)
-                    found.update(dict.fromkeys(form for form in forms if form is not None))
-        own = [word, *(lemma for lemma, _ in readings)]
-        return tuple(_without(synonyms, own)), tuple(_without({**direct, **indirect}, [*own, *synonyms]))
+                    found.update(dict.fromkeys(other for other in words if "_" not in other))
+        return tuple(_without(synonyms, [word])), tuple(_without({**direct, **indirect}, [word, *synonyms]))
+
+    def _lemmas(self, word: str, pos: Pos) -> list[str]:
+        """Return the words that a form may come from: itself, then by exceptions, else by `RULES`."""
+        found, exceptions = [word], self._source.exceptions.get(pos, {})
+        if word in exceptions:
+            bases = exceptions[word]
+            found += bases[:1] if bases[0] == word else bases  # as `wn` does: "feed" is listed as feed and as a form of fee
+        elif len(word) > 2 and not (pos == "n" and word.endswith("ss")):  # "be" is not a form of "b", "boss" none of "bos"
+            detached = (word.removesuffix(end) + new for end, new in RULES[pos] if word.endswith(end))
+            found += [base for base in detached if len(base) > 1]
+        return [base for base in dict.fromkeys(found) if self._source.has(base, pos)]
 
     def _readings(self, word: str, pos: str | None, common: bool = False) -> list[tuple[str, Pos]]:
         """Lemmas of a lower-case word and their parts of speech, commonest first; `common`: without the rare ones."""
         parts = POS if pos is None else (part_of_speech(pos),)
-        readings: list[tuple[str, Pos]] = [(lemma, part) for part in parts for lemma in self.morphology.lemmas(word, part)]
+        readings: list[tuple[str, Pos]] = [(lemma, part) for part in parts for lemma in self._lemmas(word, part)]
         if len(readings) < 2:
             return readings
         uses = {(lemma, part): self._source.uses(lemma).get(part, 0) for lemma, part in readings}
@@ -139,7 +165,7 @@ def open_lexicon(path: str | None = None) -> Lexicon:
 
 @lru_cache(maxsize=4)
 def _opened(path: str) -> Lexicon:
-    return Lexicon(SmallTable(ROWS) if path == SMALL else WordNetFiles(Path(path)), path)
+    return Lexicon(SmallTable(TABLE.read_text(encoding="utf-8")) if path == SMALL else WordNetFiles(Path(path)), path)
 
 
 def _folder(path: str | None) -> Path:

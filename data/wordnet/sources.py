@@ -10,10 +10,16 @@ import mmap
 import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Literal, NamedTuple, Protocol, get_args
 
 from multicse.data.errors import DataError
-from multicse.data.wordnet.morphology import POS, Exceptions, Pos, respellings
+
+Pos = Literal["n", "v", "a", "r"]
+"""Noun, verb, adjective, adverb."""
+POS: tuple[Pos, ...] = get_args(Pos)
+
+Exceptions = Mapping[Pos, Mapping[str, tuple[str, ...]]]
+"""Part of speech -> irregular form -> the words it comes from."""
 
 INSTALL = (
     "apt-get install wordnet-base, or unpack WordNet's database files (https://wordnet.princeton.edu/download) "
@@ -183,7 +189,9 @@ class _Synset:
 
 
 class SmallTable:
-    """Rows of part of speech, words and opposite words."""
+    """Rows of part of speech, words and opposite words; see `lexicon.SMALL`."""
+
+    exceptions: Exceptions = {}
 
     def __init__(self, text: str) -> None:
         self._senses: dict[tuple[str, str], list[Sense]] = {}
@@ -194,7 +202,6 @@ class SmallTable:
                 for word in words:
                     synonyms = tuple(other for other in words if other != word)
                     self._senses.setdefault((word, pos), []).append(Sense(word, synonyms, tuple(others), ()))
-        self.exceptions = respellings((word, part_of_speech(pos)) for word, pos in self._senses)
 
     def has(self, word: str, pos: Pos) -> bool:
         return (word, pos) in self._senses

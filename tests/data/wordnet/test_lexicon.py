@@ -1,4 +1,4 @@
-"""Lexicon: golden examples, WordNet's own `wn` program, files that a test writes, inflection both ways."""
+"""Lexicon: golden examples, WordNet's own `wn` program, files that a test writes."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from pathlib import Path
 import pytest
 
 from multicse.data.errors import DataError
-from multicse.data.wordnet import lexicon, morphology
+from multicse.data.wordnet import lexicon
 from multicse.data.wordnet.lexicon import Lexicon, match_case, open_lexicon
-from multicse.data.wordnet.morphology import POS, Morphology, Pos
-from multicse.data.wordnet.sources import SmallTable, WordNetFiles
+from multicse.data.wordnet.sources import POS, Pos, SmallTable, WordNetFiles
 from tests.small_wordnet import write_wordnet
 
 
@@ -41,12 +40,15 @@ def written(tmp_path: Path) -> Lexicon:
 def test_files_in_wordnets_format(written: Lexicon) -> None:
     assert written.synonyms("quick", "a") == ["speedy", "alive"]  # sense order; no word of several parts, no "(p)"
     assert written.synonyms("quick", "a", phrases=True) == ["speedy", "in_no_time", "alive"]
-    assert written.antonyms("quick", "a") == ["dead", "slow"]  # the second sense's own before the first one's indirect
-    assert written.antonyms("swift") == []  # the antonym of its synonym fast
-    assert written.antonyms("walks") == ["run", "race"]  # a pointer between whole synsets
+    # The second sense's own antonym comes before the first one's indirect one.
+    assert written.replacements("quick", "a") == (["speedy", "alive"], ["dead", "slow"])
+    assert written.replacements("swift", None) == (["fast"], [])  # the antonym of its synonym fast
+    assert written.replacements("walk", None) == (["stroll"], ["run", "race"])  # a pointer between whole synsets
+    assert written.replacements("walks", None) == ([], [])
+    assert written.synonyms("walks") == ["stroll"]
     assert written.synonyms("slow") == ["sluggard"]
     parts = {
-        word: {pos for pos in POS if written.lemmas(word, pos)} for word in ("quick", "fast", "ran", "quick a", "\ud800")
+        word: {pos for pos in POS if written._lemmas(word, pos)} for word in ("quick", "fast", "ran", "quick a", "\ud800")
     }
     assert parts == {"quick": {"a", "n"}, "fast": {"a", "r"}, "ran": {"v"}, "quick a": set(), "\ud800": set()}
     assert written.synonyms("") == []
@@ -114,11 +116,10 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     ("word", "pos", "synonyms", "antonyms"),
     [
         ("Quick", "a", ["Fast", "Rapid"], ["Slow"]),
-        ("happiest", "a", ["gladdest"], ["saddest", "unhappiest"]),
-        ("started", "v", [], ["stopped", "ended", "finished"]),  # began or begun: not certain
-        ("began", "v", ["started"], ["stopped", "ended", "finished"]),
-        ("buying", "v", ["purchasing"], ["selling"]),
-        ("wives", "n", [], ["husbands"]),
+        ("START", "v", ["BEGIN"], ["STOP", "END", "FINISH"]),
+        ("started", "v", [], []),  # base forms only
+        ("wife", "n", [], ["husband"]),
+        ("wives", "n", [], []),
         ("hot", None, [], ["cold", "chilly", "icy"]),
         ("in", None, [], []),
         ("iPhone", None, [], []),
@@ -130,7 +131,7 @@ def test_small_table(small: Lexicon, word: str, pos: str | None, synonyms: list[
 
 def test_no_word_is_both() -> None:
     found = Lexicon(SmallTable("a | hot spicy | mild\na | hot mild |"), "own")
-    assert found.synonyms("hot") == ["spicy", "mild"] and found.antonyms("hot") == ["mild"]
+    assert found.synonyms("hot") == ["spicy", "mild"]
     assert found.replacements("hot", "a") == (["spicy", "mild"], [])
 
 
@@ -156,56 +157,6 @@ def test_capitals(word: str, like: str, expected: str | None) -> None:
     assert match_case(word, like) == expected
 
 
-# Inflection.
-
-
-@pytest.fixture(scope="module")
-def anything() -> Morphology:
-    """Knows every word, so that only spelling and tables speak."""
-    listed = {"dying": ("die",), "stopping": ("stop",), "stopped": ("stop",)}
-    return Morphology({"v": listed}, lambda word, pos: True)
-
-
-@pytest.mark.parametrize(
-    ("lemma", "pos", "like", "base", "expected"),
-    [
-        ("walk", "v", "ran", "run", "walked"),
-        ("go", "v", "ran", "run", "went"),
-        ("go", "v", "walked", "walk", None),  # went or gone
-        ("take", "v", "gone", "go", "taken"),
-        ("watch", "v", "goes", "go", "watches"),
-        ("die", "v", "going", "go", "dying"),
-        ("stop", "v", "going", "go", "stopping"),
-        ("panic", "v", "going", "go", None),  # not "panicing"
-        ("stop", "v", "walked", "walk", "stopped"),
-        ("stroll", "v", "was", "be", "strolled"),
-        ("wife", "n", "dogs", "dog", "wives"),
-        ("church", "n", "dogs", "dog", "churches"),
-        ("policeman", "n", "dogs", "dog", "policemen"),
-        ("sheep", "n", "dogs", "dog", "sheep"),
-        ("dog", "n", "sheep", "sheep", None),  # one or several
-        ("news", "n", "dog", "dog", None),
-        ("T-shirt", "n", "dog", "dog", "T-shirt"),
-        ("fine", "a", "better", "good", "finer"),
-        ("bad", "a", "best", "good", "worst"),
-        ("quickly", "r", "better", "well", None),
-    ],
-)
-def test_forms(anything: Morphology, lemma: str, pos: Pos, like: str, base: str, expected: str | None) -> None:
-    assert anything.inflect(lemma, like, pos, base=base) == expected
-
-
-def test_tables_are_consistent() -> None:
-    assert all(len(forms) == 2 for table in (morphology.VERBS, morphology.DEGREES) for forms in table.values())
-    assert all(len(forms) == 1 for forms in morphology.PLURALS.values())
-    anything = Morphology({}, lambda word, pos: True)
-    for verb, (past, participle) in morphology.VERBS.items():
-        for form in (past, participle):
-            assert verb in anything.lemmas(form, "v"), (verb, form)
-    for noun, (plural,) in morphology.PLURALS.items():
-        assert noun in anything.lemmas(plural, "n")
-
-
 # WordNet.
 
 
@@ -222,19 +173,20 @@ def test_tables_are_consistent() -> None:
     ],
 )
 def test_lemmas(wordnet: Lexicon, word: str, pos: str, lemmas: list[str]) -> None:
-    assert wordnet.lemmas(word, pos) == lemmas
+    assert wordnet._lemmas(word, pos) == lemmas
 
 
 def test_golden_words(wordnet: Lexicon) -> None:
     assert wordnet.synonyms("buy", "v")[:1] == ["purchase"]
-    assert wordnet.antonyms("buy", "v") == ["sell"]
-    assert wordnet.antonyms("ran", "v") == ["idle"]
-    assert wordnet.antonyms("hot", "a")[:3] == ["cold", "nonviolent", "cool"]
-    assert wordnet.antonyms("fast", "a")[0] == "slow"
-    assert wordnet.antonyms("quick", "a") == ["slow", "unhurried", "inactive", "unintelligent", "unexcitable"]
-    assert wordnet.replacements("WIVES", "n") == ([], ["HUSBANDS"])
-    assert wordnet.replacements("bought", None) == (["purchased", "bribed", "corrupted"], ["sold"])
-    assert wordnet.replacements("went", "v")[1] == ["came"]
+    assert wordnet.synonyms("bought", "v")[:1] == ["purchase"]
+    assert wordnet.replacements("run", "v")[1] == ["idle"]
+    assert wordnet.replacements("hot", "a")[1][:3] == ["cold", "nonviolent", "cool"]
+    assert wordnet.replacements("fast", "a")[1][0] == "slow"
+    assert wordnet.replacements("quick", "a")[1] == ["slow", "unhurried", "inactive", "unintelligent", "unexcitable"]
+    assert wordnet.replacements("WIFE", "n")[1] == ["HUSBAND"]
+    assert wordnet.replacements("buy", None) == (["purchase", "bribe", "corrupt"], ["sell"])
+    assert wordnet.replacements("bought", None) == wordnet.replacements("saw", None) == ([], [])  # the noun saw is rare
+    assert wordnet.replacements("go", "v")[1] == ["come"]
     assert wordnet.replacements("he", None) == ([], [])
     assert wordnet.replacements("China", "n")[0][:1] == ["PRC"] and "PRC" not in wordnet.replacements("china", "n")[0]
 
@@ -244,35 +196,6 @@ def lemmas_of(found: Lexicon, pos: Pos) -> list[str]:
     assert isinstance(found._source, WordNetFiles)
     text = found._source._index[pos].bytes[:].decode()
     return [word for word in re.findall(r"^(\S+) ", text, re.M) if "_" not in word]
-
-
-def test_every_form_leads_back(wordnet: Lexicon) -> None:
-    forms: dict[Pos, tuple[morphology.Form, ...]] = {
-        "n": ("plural",),
-        "v": ("third", "ing", "past", "participle"),
-        "a": ("comparative", "superlative"),
-    }
-    inflection, made = wordnet.morphology, 0
-    for pos, names in forms.items():
-        for word in random.Random(0).sample(lemmas_of(wordnet, pos), 2000):
-            for name in names:
-                if (form := inflection.form(word, pos, name)) is not None:
-                    made += 1
-                    assert word in inflection.lemmas(form, pos), (word, form)
-    assert made > 9000  # of 14,000: most adjectives have no such form
-
-
-def test_known_exceptions_are_made_again(wordnet: Lexicon) -> None:
-    """WordNet's lists of irregular verbs, read backwards: the listed form, another that is right too, or none."""
-    exceptions = wordnet._source.exceptions["v"]
-    counts = {"same": 0, "none": 0, "other": 0}
-    for form, bases in exceptions.items():
-        for base in bases:
-            if wordnet.lemmas(base, "v"):
-                made = {wordnet.morphology.form(base, "v", name) for name in wordnet.morphology.forms(form, base, "v")}
-                counts["same" if form in made else "none" if made == {None} else "other"] += 1
-    assert counts["other"] <= 25  # "learnt": learned, "gotten": got; all of them looked through
-    assert counts["same"] > 5 * (counts["none"] + counts["other"])
 
 
 WN = pytest.mark.skipif(shutil.which("wn") is None, reason="no program wn: apt-get install wordnet")
@@ -312,20 +235,30 @@ def wn_antonyms(senses: list[list[str]], word: str) -> tuple[list[str], list[lis
     return [other for other in direct if " " not in other], indirect
 
 
+def antonyms_of(found: Lexicon, word: str, pos: Pos) -> list[str]:
+    """Antonyms of all meanings, the direct ones first."""
+    senses = found._source.senses(word, pos)
+    words = [
+        *(other for sense in senses for other in sense.direct),
+        *(other for sense in senses for other in sense.indirect),
+    ]
+    return unique(words, word)
+
+
 @WN
 def test_200_words_as_wn_says(wordnet: Lexicon) -> None:
     draw, antonyms = random.Random(7), 0
     plenty = [(word, pos) for pos in POS for word in draw.sample(lemmas_of(wordnet, pos), 1500)]
     # Of a form that is a word too, wn prints both in an order of its own: the next test.
-    plenty = [(word, pos) for word, pos in plenty if wordnet.lemmas(word, pos) == [word]]
-    with_antonyms = [(word, pos) for word, pos in plenty if pos != "a" and wordnet.antonyms(word, pos)]
+    plenty = [(word, pos) for word, pos in plenty if wordnet._lemmas(word, pos) == [word]]
+    with_antonyms = [(word, pos) for word, pos in plenty if pos != "a" and antonyms_of(wordnet, word, pos)]
     adjectives = [(word, pos) for word, pos in plenty if pos == "a"]
     for word, pos in draw.sample(plenty, 100) + draw.sample(with_antonyms, 50) + draw.sample(adjectives, 50):
         senses = ask_wn(wordnet, word, f"-syns{pos}")
         expected = unique([other for synset, *_ in senses for other in words_of(synset)], word)
         assert [other.lower() for other in wordnet.synonyms(word, pos)] == [other.lower() for other in expected], (word, pos)
         direct, indirect = wn_antonyms(ask_wn(wordnet, word, f"-ants{pos}"), word)
-        found = wordnet.antonyms(word, pos)
+        found = antonyms_of(wordnet, word, pos)
         antonyms += bool(found)
         direct = unique(direct, word)
         assert [other.lower() for other in found[: len(direct)]] == [other.lower() for other in direct], (word, pos)

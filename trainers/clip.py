@@ -67,6 +67,10 @@ class CLIPConfig(MethodConfig):
         names = ("contrastive", "i_cyclic", "c_cyclic", "captions", "nli", "nli_sentences")
         return {name: weight for name in names if (weight := float(getattr(self, name)))}
 
+    @property
+    def batch_norm(self) -> bool:
+        return self.tower.batch_norm
+
     def streams(self) -> tuple[tuple[str, ...], ...]:
         return (("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)),)
 
@@ -79,7 +83,7 @@ class CLIPConfig(MethodConfig):
 
     def check(self, recipe: Recipe, encoder: Any) -> None:
         self._check_streams(recipe)
-        if recipe.run.chunk is not None and self.tower.batch_norm:
+        if recipe.run.chunk is not None and self.batch_norm:
             raise ValueError(
                 f"run.chunk={recipe.run.chunk}: method.tower.kind={self.tower.kind!r} has BatchNorm, which would see "
                 "a chunk for the batch; leave run.chunk out, or choose the tower 'vit' or 'ast'"

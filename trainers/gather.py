@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 
 def world_size() -> int:
@@ -47,6 +47,22 @@ def average(tensors: list[Tensor]) -> None:
     for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
         work.wait()
     torch._foreach_div_(tensors, world_size())
+
+
+def synchronised(module: nn.Module) -> nn.Module:
+    """Give every BatchNorm of a module statistics over all workers, by torch's SyncBatchNorm, which works on CUDA alone.
+
+    Returns:
+        The module itself, changed, unless it is a BatchNorm. Names, parameters, buffers, flags and hooks stay;
+        `convert_sync_batchnorm` would lose the hooks, HTSAT's SpecAugment among them.
+    """
+    for name, child in module.named_children():
+        setattr(module, name, synchronised(child))
+    if not isinstance(module, nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d):
+        return module
+    made = nn.SyncBatchNorm(module.num_features)
+    made.__dict__ = {**made.__dict__, **module.__dict__}
+    return made
 
 
 def _all_gather(x: Tensor) -> Tensor:

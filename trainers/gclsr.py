@@ -99,6 +99,10 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
                 f"{self.variant!r} scales its noise to the word and zeroes runs of components"
             )
 
+    @property
+    def batch_norm(self) -> bool:
+        return True
+
     def check(self, recipe: Recipe, encoder: Any) -> None:
         hint = "one column, txt, or two views of it, original and translation"
         check_texts(recipe, "text", (1, 2), f"method.name={self.name!r}", hint)

@@ -50,6 +50,11 @@ class MethodConfig(BaseModel):
         """The turns of a step: each names the streams that share one backward; known without building a model."""
         raise NotImplementedError  # the interface: every config defines it
 
+    @property
+    def batch_norm(self) -> bool:
+        """Whether BatchNorm mixes the samples of a batch; several workers share its statistics on GPUs only."""
+        return False
+
     def vectors(self) -> dict[str, tuple[str, ...]]:
         """Of each stream the features that are sentence vectors as the model will give them: what `run.matryoshka` can cut.
 

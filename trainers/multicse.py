@@ -63,6 +63,10 @@ class MultiCSEConfig(NonLingSettings):
     cyclic: float = Field(0.0, ge=0)
     """Weight of cyclic consistency: two views of a sentence are equally near to two views of an image or a sound."""
 
+    @property
+    def batch_norm(self) -> bool:
+        return self.grouped > 0
+
     def check_settings(self) -> None:
         self.guide.check_settings()
         self.groups.check_settings()

@@ -39,7 +39,6 @@ from multicse.data.offline.demo import write_demo_shards
 from multicse.pipelines import parts, registry
 from multicse.pipelines.cli import prepare as make_shards
 from multicse.trainers import gather
-from multicse.trainers.engine import batchnorm
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.prepare import prepare
@@ -65,8 +64,8 @@ QUIET: dict[str, Any] = {**NOT_TRAINED, "evaluation.data": None, "run.precision"
 class Collectives:
     """torch.distributed, whose bytes are counted: the real one, or with `world` that of so many equal workers."""
 
-    def __init__(self, found: Counter[str], reduced: str, world: int | None) -> None:
-        self.found, self.reduced, self.world = found, reduced, world
+    def __init__(self, found: Counter[str], world: int | None) -> None:
+        self.found, self.world = found, world
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)
@@ -88,23 +87,22 @@ class Collectives:
             torch._foreach_copy_(parts, [x] * self.world)
 
     def all_reduce(self, x: torch.Tensor, async_op: bool = False) -> Any:
-        self.found.update({self.reduced: x.nbytes, "calls": 1})
+        self.found.update({"returned": x.nbytes, "calls": 1})
         return dist.all_reduce(x, async_op=async_op) if self.world is None else x.mul_(self.world)
 
 
 @contextmanager
 def counting(world: int | None) -> Iterator[Counter[str]]:
-    """Bytes that losses and BatchNorm exchange: ``gathered`` rows, gradients that are ``returned`` to the rows of all
-    workers, sums of ``norms``; and ``calls``."""
+    """Bytes that losses exchange: ``gathered`` rows, gradients that are ``returned`` to the rows of all workers; and
+    ``calls``. BatchNorm's sums, two numbers a channel, are left out."""
     found: Counter[str] = Counter()
-    losses, norms = Collectives(found, "returned", world), Collectives(found, "norms", world)
-    with patch.object(gather, "dist", losses), patch.object(batchnorm, "dist", norms):
+    with patch.object(gather, "dist", Collectives(found, world)):
         yield found
 
 
 def imagined(made: Engine, world: int) -> tuple[Counter[str], float]:
     """What one of `world` workers exchanges in a step with the recipe's batches, and its floating-point operations."""
-    method = batchnorm.synchronised(made.method).train()
+    method = made.method.train()
     with counting(world) as found, FlopCounterMode(display=False) as operations:
         for streams in made.recipe.turns.values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
@@ -135,7 +133,7 @@ class Cost:
         waits = {
             "work": work,
             "gradients": max(0.0, 2 * ring * sent["gradients"] - 2 / 3 * work),
-            "gathered rows": ring * world * (sent["gathered"] + 2 * sent["returned"]) + 2 * ring * sent["norms"],
+            "gathered rows": ring * world * (sent["gathered"] + 2 * sent["returned"]),
             "delays of small collectives": (world - 1).bit_length() * DELAY * sent["calls"],
         }
         return {**waits, "streams": max(0.0, self.stream / CORES - sum(waits.values()))}

@@ -37,7 +37,7 @@ from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.models.clip_layers import last_clip_layer
 from multicse.models.tower import Tower
 from multicse.models.towers import ASTTower, HTSATTower, ResNetTower, ViTTower
-from multicse.trainers.engine.batchnorm import synchronised
+from multicse.trainers.gather import synchronised
 from tests.models import tiny_encoder
 
 IMAGE = ImageInput(size=16)

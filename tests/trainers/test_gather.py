@@ -22,7 +22,6 @@ from multicse.data.batch import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
 from multicse.trainers.clip import CLIPConfig
-from multicse.trainers.engine.batchnorm import synchronised
 from multicse.trainers.engine.cached import cached_backward
 from multicse.trainers.engine.sharding import apart, clipped, shard, whole
 from multicse.trainers.gather import average, offset, rank, world_size
@@ -50,7 +49,6 @@ METHODS = {
     "visualcse-simclr": VisualCSEConfig(image=IMAGE.model_copy(update={"loss": "simclr"})),
     "cyclip": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, nli=0.3, nli_sentences=0.2),
     "cyclip-paper": CLIPConfig(tower=TOWER, embed_dim=6, i_cyclic=0.25, c_cyclic=0.5, captions=0.1, variant="paper"),
-    "gclsr": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
     "mocoutrl": MoCoUTRLConfig(perturbation=False, momentum=0.9),
     "mocoutrl-paper": MoCoUTRLConfig(perturbation=False, momentum=0.9, variant="paper"),
     "sg-opt": SGBERTConfig(head_width=24, temperature=0.1),
@@ -125,8 +123,6 @@ def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
     """Two steps of all turns, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per turn."""
     method, batches = _made(name, METHODS[name])
     model: nn.Module = method
-    if world_size() > 1:
-        method = synchronised(method)  # type: ignore[assignment]
     if shared:
         shard(method, torch.device("cpu"))
     elif world_size() > 1 and chunk is None:
@@ -195,6 +191,7 @@ def test_workers_equal_one_process(world: int, alone: dict[str, Tensor], tmp_pat
 
 
 RANDOM = {
+    "gclsr-plain": GCLSRConfig(augmentation="none", width=8, bottleneck=4, group_size=2),
     "gclsr": GCLSRConfig(width=8, bottleneck=4, group_size=2),
     "mocoutrl": MoCoUTRLConfig(),
     "mocoutrl-released": MoCoUTRLConfig(variant="released", mean_with_padding=False),

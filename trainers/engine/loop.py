@@ -22,7 +22,6 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import callbacks, checkpoint
 from multicse.trainers.engine.baseline import whitened
-from multicse.trainers.engine.batchnorm import synchronised
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.malloc import keep_freed_memory
 from multicse.trainers.engine.sharding import gathered, shard, whole
@@ -30,6 +29,7 @@ from multicse.trainers.engine.step import Stepper
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.watchdog import Watchdog
 from multicse.trainers.engine.window import Window
+from multicse.trainers.gather import synchronised
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -53,7 +53,9 @@ class Engine:
         if run.sharded:  # which moves layer by layer
             shard(method, host.device)
         method = method.to(host.device)
-        self.method: Method = synchronised(method) if host.world_size > 1 else method  # type: ignore[assignment]  # the same class
+        if host.world_size > 1 and host.device.type == "cuda":
+            synchronised(method)
+        self.method: Method = method
         self.shards = {name: stream.open() for name, stream in recipe.streams.items()}
         self.steps = recipe.steps(self.shards[recipe.lead].samples)
         self.average: AveragedModel | None = None

@@ -115,6 +115,11 @@ def _check_gpus(recipe: Recipe) -> None:
             "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
             "use fp32 or bf16, or set run.gpus_per_worker"
         )
+    if run.workers > 1 and not run.gpus_per_worker and recipe.method.batch_norm:
+        raise RecipeError(
+            f"run.workers={run.workers} on CPUs, and the method has BatchNorm, whose statistics workers share on GPUs only; "
+            "set run.workers to 1, or run.gpus_per_worker to 1"
+        )
     if not run.workers and run.gpus_per_worker > here:
         raise RecipeError(
             f"run.gpus_per_worker={run.gpus_per_worker:g} with run.workers=0: everything runs in this process, which has "

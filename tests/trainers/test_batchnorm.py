@@ -1,15 +1,21 @@
-"""BatchNorm over two gloo processes, with unequal shares, equals BatchNorm of the whole batch in one."""
+"""BatchNorm of several workers: refused on CPUs; on a GPU, with unequal shares, that of the whole batch in one process."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from multicse.trainers.engine.batchnorm import synchronised
+from multicse.models.towers import HTSATTower, ResNetTower, ViTTower
+from multicse.pipelines import gclsr
+from multicse.trainers.clip import CLIPConfig
+from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.gather import synchronised
+from multicse.trainers.recipe import RecipeError
 from tests.small import in_processes
 
 ROWS, CUT = 9, 3  # the first process has 3 rows, the second 6
@@ -28,7 +34,7 @@ class Net(nn.Module):
         self.last = nn.BatchNorm1d(5, momentum=0.3)
         nn.init.normal_(self.first.weight)
         nn.init.normal_(self.last.bias)
-        self.double()
+        self.double().cuda()
 
     def forward(self, x: Tensor) -> Tensor:
         states = torch.relu(self.first(self.conv(x))).flatten(1)
@@ -38,7 +44,8 @@ class Net(nn.Module):
 def _data() -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(2, ROWS, 2, 6, 6, generator=generator, dtype=torch.float64)
-    return x + 1000, torch.randn(2, ROWS, 5, generator=generator, dtype=torch.float64)  # far from 0: digits must last
+    wanted = torch.randn(2, ROWS, 5, generator=generator, dtype=torch.float64)
+    return x.cuda() + 1000, wanted.cuda()  # far from 0: digits must last
 
 
 def _train(number: int | None = None) -> dict[str, Tensor]:
@@ -71,11 +78,12 @@ def _train(number: int | None = None) -> dict[str, Tensor]:
 
 
 def _worker(number: int, folder: str) -> None:
-    save_file(_train(number), f"{folder}/{number}.safetensors")
+    save_file({name: value.cpu() for name, value in _train(number).items()}, f"{folder}/{number}.safetensors")
 
 
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="torch synchronises BatchNorm on CUDA only")
 def test_two_processes_equal_one(tmp_path: Path) -> None:
-    alone = _train()
+    alone = {name: value.cpu() for name, value in _train().items()}
     in_processes(_worker, tmp_path)
     first, second = (load_file(tmp_path / f"{number}.safetensors") for number in range(2))
     assert first.keys() == alone.keys()
@@ -92,3 +100,13 @@ def test_two_processes_equal_one(tmp_path: Path) -> None:
     share(x[:CUT]), whole(x)
     variances = [net.state_dict()["first.running_var"] for net in (share, whole)]
     assert not torch.allclose(*variances)
+
+
+def test_several_cpu_workers_are_refused() -> None:
+    recipe = gclsr.smoke()
+    check_settings(recipe.changed({"run.workers": 1}))
+    check_settings(recipe.changed({"run.workers": 2, "run.gpus_per_worker": 1}))
+    with pytest.raises(RecipeError, match=r"run\.workers=2"):
+        check_settings(recipe.changed({"run.workers": 2}))
+    assert CLIPConfig(tower=ResNetTower()).batch_norm and CLIPConfig(tower=HTSATTower()).batch_norm
+    assert not CLIPConfig(tower=ViTTower()).batch_norm

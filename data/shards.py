@@ -11,14 +11,15 @@ import hashlib
 import json
 import logging
 import posixpath
+import tarfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate, pairwise
-from typing import IO, Any
+from typing import IO, Any, Self
 
-from multicse.data import limits, tables, tar_headers
+from multicse.data import limits, tables
 from multicse.data.errors import DataError
 from multicse.data.remote import Denied
 from multicse.data.shard_hashes import MANIFEST, Shard, difference
@@ -27,6 +28,10 @@ from multicse.data.shard_urls import expand, filesystem, parent, table_kind
 log = logging.getLogger(__name__)
 
 WIDS_KIND = "wids-shard-index-v1"
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
+)  # fmt: skip
+_PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
 
 
 @dataclass(frozen=True)
@@ -279,7 +284,7 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
     tail: str | None = None
     end = count = 0
     try:
-        for count, member in enumerate(tar_headers.members(file, size), 1):
+        for count, member in enumerate(_members(file, size), 1):
             if count > limits.MEMBERS:
                 raise DataError(f"shard {url} holds {limits.over('MEMBERS', count, limits.MEMBERS)} files")
             if (parts := _key_and_field(member.name)) is None:
@@ -294,30 +299,90 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
             if len(members[-1]) >= limits.FIELDS:
                 faults[position] = f"it has {limits.over('FIELDS', len(members[-1]) + 1, limits.FIELDS)} files"
                 continue
-            if not _is_utf8(member.name):
-                faults[position] = "its name is not UTF-8"
-            if name in (other for other, _, _ in members[-1]):
-                faults[position] = f"the field {name!r} occurs twice in one sample"
-            if member.sparse:
-                faults[position] = f"the field {name!r} is stored as a sparse file"
-            if member.size > limits.MEMBER:
-                faults[position] = f"the field {name!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
-            if member.offset + member.size > size:
-                faults[position] = f"the shard is truncated within the field {name!r}"
-            else:
-                end = member.offset + member.size
-            members[-1] = (*members[-1], (name, member.offset, member.size))
-    except tar_headers.Damage as error:
+            if (fault := _fault(member, name, [other for other, _, _ in members[-1]], size)) is not None:
+                faults[position] = fault
+            if member.offset_data + member.size <= size:
+                end = member.offset_data + member.size
+            members[-1] = (*members[-1], (name, member.offset_data, member.size))
+    except _Damage as error:
         if not count:
             raise DataError(f"shard {url} is no tar file ({error}); copy it again, or pack it again") from None
         tail = str(error)
     names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
     if tail and keys and (len(keys) == 1 or names[0] != names[1]):
-        faults.setdefault(len(keys) - 1, tail)  # what follows of this sample is lost
-    # What lies behind the damage is so many samples as have been in so many bytes.
+        faults.setdefault(len(keys) - 1, tail)  # the rest of this sample is lost
+    # After the damage there are about as many samples per byte as before it.
     behind = round(len(keys) * max(0, size - end) / end) if tail and end else 0
-    told = tail is None or len(keys) - 1 in faults
-    return Index(keys, members, faults, tail, behind if told else max(1, behind), size)
+    reported = tail is None or len(keys) - 1 in faults
+    return Index(keys, members, faults, tail, behind if reported else max(1, behind), size)
+
+
+def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int) -> str | None:
+    """Return why a member of a tar of `size` bytes cannot be used as this field of its sample, or None if it can."""
+    if member.offset_data + member.size > size:
+        return f"the shard is truncated within the field {field!r}"
+    if member.size > limits.MEMBER:
+        return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
+    if member.issparse():
+        return f"the field {field!r} is stored as a sparse file"
+    if field in others:
+        return f"the field {field!r} occurs twice in one sample"
+    return None if _is_utf8(member.name) else "its name is not UTF-8"
+
+
+class _Damage(Exception):
+    """From here on a tar file cannot be read; the text says why and at which byte."""
+
+
+class _Header(tarfile.TarInfo):
+    """Header of a tar member that asks for no more than is safe: tarfile itself believes any size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0:  # tarfile would read the same members forever
+            raise ValueError(f"a member of {header.size} bytes")
+        if header.type in _EXTENDED and header.size > limits.HEADER:
+            raise ValueError(f"an extended header of {limits.over('HEADER', header.size, limits.HEADER)} bytes")
+        return header
+
+
+def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
+
+    Raises:
+        _Damage: If a header is damaged or asks for too much, if data ends before the end mark or continues after it.
+    """
+    place = file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Header, encoding="utf-8") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
+                if member.size < 0:
+                    raise ValueError(f"a member of {member.size} bytes")
+                if member.isreg():
+                    yield member
+                if tar.offset > size:
+                    raise ValueError(f"a member continues to byte {tar.offset}")
+                place = tar.offset
+            _check_end(file, tar.offset, size)
+    except (tarfile.TarError, ValueError, OverflowError, LookupError, RecursionError) as error:  # all that tarfile raises
+        raise _Damage(f"the shard is damaged or truncated at byte {place} ({error})") from None
+
+
+def _check_end(file: IO[bytes], place: int, size: int) -> None:
+    """Require the end mark of a tar: a block of zeros, and after it only zeros that fill a record. tarfile requires none."""
+    file.seek(place)
+    first = file.read(tarfile.BLOCKSIZE)
+    if len(first) < tarfile.BLOCKSIZE:
+        raise ValueError("no end mark")
+    if first.strip(b"\0"):
+        raise ValueError("no header")
+    while rest := file.read(2**20):
+        if rest.strip(b"\0"):
+            raise ValueError("zeros, followed by data")
+    if size - place > _PADDING:
+        raise ValueError(f"{size - place:,} zeros, more than the {_PADDING:,} of an end mark")
 
 
 def _is_utf8(name: str) -> bool:

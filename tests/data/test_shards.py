@@ -206,7 +206,7 @@ def header(name: bytes, size: bytes, kind: bytes) -> bytes:
     ids=["negative", "backwards", "absurd", "digits", "negative-pax", "chain", "zeroed", "sum"],
 )
 def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
-    """What stood before it is read; it is one bad sample that names the byte, or nothing where it does no harm."""
+    """What stood before it is read; what follows is bad samples that name the byte, about as many as lie there."""
     path = tmp_path / "x.tar"
     data = Path(write_tar(path, numbered(10))).read_bytes()
     path.write_bytes(data[: 5 * 3072] + lie + data[5 * 3072 :])
@@ -214,31 +214,7 @@ def test_a_header_that_lies(tmp_path: Path, lie: bytes) -> None:
     found = list(read(shard, range(shard.samples)))
     assert [sample.key for sample in found[:5]] == [f"{i:04d}" for i in range(5)]
     bad = [sample for sample in found if isinstance(sample, BadSample)]
-    if lie[156:157] != b"g":
-        assert len(bad) >= 4 and any("byte" in sample.reason for sample in bad)  # about as many as lie behind it
-    else:
-        assert len(found) == 10 and not bad
-
-
-def test_members_as_tarfile_reads_them(tmp_path: Path) -> None:
-    """Offsets and sizes of every form of tar, against the standard library's."""
-    from multicse.data import tar_headers
-
-    long = "d/" * 80 + "ö" * 60 + ".txt"
-    for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        path = tmp_path / f"{form}.tar"
-        with tarfile.open(path, "w", format=form) as tar:
-            for name, kind in (("a.txt", tarfile.REGTYPE), ("dir", tarfile.DIRTYPE), ("l", tarfile.SYMTYPE)):
-                info = tarfile.TarInfo(name)
-                info.type, info.linkname = kind, "a.txt" if kind == tarfile.SYMTYPE else ""
-                tar.addfile(info)
-            for i, name in enumerate(["b.txt", long] if form != tarfile.USTAR_FORMAT else ["b.txt"]):
-                info = tarfile.TarInfo(name)
-                info.size = 700 + i
-                tar.addfile(info, io.BytesIO(bytes(info.size)))
-        with tarfile.open(path) as tar, path.open("rb") as file:
-            want = [(member.name, member.offset_data, member.size) for member in tar if member.isreg()]
-            assert [member[:3] for member in tar_headers.members(file, path.stat().st_size)] == want
+    assert len(bad) >= 4 and any("byte" in sample.reason for sample in bad)
 
 
 def test_a_byte_that_is_not_the_packed_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

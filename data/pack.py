@@ -7,19 +7,96 @@ import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from multicse.data import limits, tables
-from multicse.data.errors import DataError, DecodeError
-from multicse.data.named_rows import kind, named_rows
+from multicse.data.errors import DataError, DecodeError, did_you_mean
+from multicse.data.shard_urls import expand, options_of, table_kind
 from multicse.data.shard_writer import Draft, Files
 from multicse.data.streams import decode
-from multicse.data.text_files import read_lines
+from multicse.data.text_files import read_json, read_lines, read_table
 
 Missing = Literal["raise", "skip"]
+PART = 2**17
+"""Rows of a table that a process reads at a time."""
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
 """Files and folders that Windows, macOS and network drives leave among pictures, in small letters."""
+
+
+# ---------------------------------------------------------------------------------------------------------- rows of tables
+
+
+def named_rows(
+    path: Path | str,
+    columns: Sequence[str],
+    where: Mapping[str, str] | None = None,
+    quoted: bool | None = None,
+    *,
+    separator: str | None = None,
+    part: tuple[int, int | None] = (0, None),
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
+
+    Only rows with the values of `where`; `quoted` and `separator` as in `table_rows`, which also says what is raised.
+    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, Arrow, URLs.
+    """
+    where = where or {}
+    wanted = list(dict.fromkeys([*columns, *where]))
+    rows: Iterable[tuple[int, dict[str, Any]]]
+    if _has_random_access(path):
+        rows = _checked(tables.rows(str(path), *part), str(path), "row", wanted)
+    elif (ending := table_kind(str(path))) == "jsonl":
+        flat = ((number, tables.flat(row)) for number, row in read_json(Path(path)))
+        rows = _checked(flat, str(path), "line", wanted)
+    elif ending in ("csv", "tsv"):
+        rows = read_table(Path(path), ending, wanted, separator=separator, quoted=quoted)
+    else:
+        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
+    for number, row in rows:
+        if all(str(row[column]) == value for column, value in where.items()):
+            yield number, row
+
+
+def _has_random_access(path: Path | str) -> bool:
+    """Return whether `data/tables.py` reads a table, which finds rows by number; else it is read from its beginning."""
+    return table_kind(str(path)) in ("parquet", "arrow") or "://" in str(path) or bool(options_of(str(path)))
+
+
+def held_in_table(source: str) -> bool:
+    """Whether pictures or sounds are bytes of a table: Parquet, Arrow, a folder of these, a data set of Hugging Face."""
+    if not Path(source).is_dir():
+        return _has_random_access(source)
+    return any(table_kind(path.name) in ("parquet", "arrow") for path in Path(source).iterdir())
+
+
+def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
+    """The files of a table that `--streams.NAME.shards` would name, and parts of large ones (`PART`): first row, stop.
+
+    Raises DataError where there is none.
+    """
+    plain = Path(source).is_file() or source.endswith(".gz")
+    files = [source] if plain and not _has_random_access(source) else expand(source)[0]
+    parts: list[tuple[str, tuple[int, int | None]]] = []
+    for file in files:
+        ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
+        parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is none
+    return parts
+
+
+def _checked(
+    rows: Iterable[tuple[int, dict[str, Any]]], path: str, unit: str, wanted: Sequence[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in rows:
+        for name in wanted:
+            if name not in row:
+                near = did_you_mean(name, row)
+                raise DataError(f"{path}, {unit} {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
+        yield number, row
+
+
+# --------------------------------------------------------------------------------------------------------- sources to drafts
 
 
 class FolderFiles:
@@ -277,7 +354,7 @@ def manifest_files(
     entries: Iterable[Entry] = _entries(path, file, captions, label, where, quoted)
     if group:
         entries = _grouped(entries, path)
-    one = len(captions) == 1 and kind(path) != ".jsonl" and not group
+    one = len(captions) == 1 and table_kind(str(path)) != "jsonl" and not group
     to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
     yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
 

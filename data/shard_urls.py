@@ -16,7 +16,8 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data.errors import DataError, command
 from multicse.data.remote import Denied, Remote, answered
 
-TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
+TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
+TABLES = ("parquet", "arrow", *TEXT_TABLES)
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
 SPLITS = ("train", "validation", "valid", "dev", "test")
 """Words in the names of tables that are not read together."""
@@ -115,10 +116,11 @@ def options_of(url: str) -> dict[str, str]:
 
 
 def table_kind(url: str) -> str | None:
-    """Ending of a file whose rows are samples; none: it is no such file."""
+    """Return the ending of a file whose rows are samples, texts without their `.gz`; None for other files."""
     name = posixpath.basename(parted(url)[0].partition("?")[0])
-    ending = name.rpartition(".")[2].lower()
-    return ending if ending in TABLES and not name.startswith(".") else None
+    ending = name.removesuffix(".gz").rpartition(".")[2].lower()
+    known = TEXT_TABLES if name.endswith(".gz") else TABLES
+    return ending if ending in known and not name.startswith(".") else None
 
 
 def is_hub_name(url: str) -> bool:
@@ -198,7 +200,8 @@ def _is_data(name: str) -> bool:
 
 
 def _data_in(names: list[str]) -> list[str]:
-    """The tars of a folder, else its tables of one kind."""
+    """The tars of a folder, else its tables of one kind; of a text beside its gzipped form the text."""
+    names = [name for name in names if not name.endswith(".gz") or name.removesuffix(".gz") not in names]
     kinds = [[name for name in names if table_kind(name) == kind] for kind in TABLES if kind != "txt"]
     return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
 

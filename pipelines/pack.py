@@ -15,13 +15,14 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import DataError, told
-from multicse.data.named_rows import held_in_table, table_parts
 from multicse.data.pack import (
     Missing,
     files_of,
     folder_files,
+    held_in_table,
     manifest_files,
     media_rows,
+    table_parts,
     table_rows,
     text_lines,
 )

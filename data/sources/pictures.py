@@ -13,8 +13,7 @@ import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.named_rows import named_rows
-from multicse.data.pack import Entry, FolderFiles, folder_files, named_files
+from multicse.data.pack import Entry, FolderFiles, folder_files, named_files, named_rows
 from multicse.data.shard_writer import Draft
 from multicse.data.sources.source import Content
 from multicse.data.streams.decode import IMAGES

@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from multicse.data.errors import DataError
-from multicse.data.named_rows import named_rows
 from multicse.data.order import permutation, seed_of
-from multicse.data.pack import table_rows, text_lines
+from multicse.data.pack import named_rows, table_rows, text_lines
 from multicse.data.shard_writer import Draft
 from multicse.data.sources.source import Content
 from multicse.data.text_files import read_cells, read_lines, read_rows

@@ -6,12 +6,12 @@ import contextlib
 import hashlib
 import posixpath
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data.cache import cache_folder
-from multicse.data.errors import DataError
+from multicse.data.remote import call_storage
 from multicse.data.shard_urls import filesystem, parted
 
 MANIFEST = "dataset.json"
@@ -36,7 +36,11 @@ class Shard:
 
 
 def size_and_sha256(url: str) -> tuple[int, str]:
-    """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError."""
+    """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError and StoreError."""
+    return call_storage(url, partial(_hashed, url))
+
+
+def _hashed(url: str) -> tuple[int, str]:
     size, digest = 0, hashlib.sha256()
     fs, path = filesystem(url)
     with fs.open(path, "rb") as file:
@@ -46,24 +50,18 @@ def size_and_sha256(url: str) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def difference(shard: Shard) -> str | None:
-    """How a file differs from what its `dataset.json` says; None: it does not, or neither size nor sha256 is said there.
+def verify_shard(shard: Shard) -> str | None:
+    """Return how a file differs from its entry in `dataset.json`; None: it does not, or that has neither size nor sha256.
 
     Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
     was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
-
-    Raises:
-        DataError: it cannot be read.
     """
     fs, path = filesystem(shard.url)
-    try:
-        return _difference(shard, str(fs.checksum(path)))
-    except OSError as error:
-        raise DataError(f"{shard.url} cannot be read: {error}") from None  # whose text may be the URL with its password
+    return _verified(shard, str(fs.checksum(path)))
 
 
 @lru_cache(maxsize=4096)
-def _difference(shard: Shard, checksum: str) -> str | None:
+def _verified(shard: Shard, checksum: str) -> str | None:
     fs, path = filesystem(shard.url)
     size, repair = fs.size(path), "copy it again, or pack it again"
     if shard.bytes >= 0 and size is not None and size != shard.bytes:

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,7 +15,7 @@ from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data.errors import DataError, command
-from multicse.data.remote import Denied, Remote, answered
+from multicse.data.remote import Denied, call_storage
 
 TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
 TABLES = ("parquet", "arrow", *TEXT_TABLES)
@@ -58,7 +59,6 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
         for part in parts:
             url = _absolute(part)
-            fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             unsigned = name.partition("?")[0]
             if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
@@ -66,11 +66,11 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 if not matching:
                     raise _missing(part, folder, inside(folder))
                 found += [f"{folder}/{other}" for other in matching]
-            elif _is_data(name) and not fs.isdir(path):
-                if name not in inside(folder) and not fs.exists(path):
+            elif _is_data(name) and not _is_folder(url):
+                if name not in inside(folder) and not _exists(url):
                     raise _missing(part, folder, inside(folder))
                 found.append(url)
-            elif fs.isdir(path):
+            elif _is_folder(url):
                 if not (files := _data_in(inside(url))):
                     below = [name for name in inside(url) if _data_in(inside(f"{url}/{name}"))]
                     raise _missing(part, url, inside(url), below)
@@ -159,13 +159,12 @@ def _pieces(urls: Sequence[str]) -> Iterator[str]:
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL, a `Remote` unless it is this machine's, and the path in it, without its options.
+    """The file system of a URL and the path in it, without its options. Calls of its methods belong into `call_storage`.
 
     Raises DataError for a protocol that is unknown or whose package is missing, and for a store that does not answer.
     """
     url = parted(url)[0]
-    fs, path = answered(url, lambda: _connected(url))
-    return fs if isinstance(fs, LocalFileSystem) else Remote(fs, url), path
+    return call_storage(url, lambda: _connected(url))
 
 
 def _connected(url: str) -> tuple[Any, str]:
@@ -206,11 +205,26 @@ def _data_in(names: list[str]) -> list[str]:
     return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
 
 
+def _is_folder(url: str) -> bool:
+    fs, path = filesystem(url)
+    return bool(call_storage(url, partial(fs.isdir, path)))
+
+
+def _exists(url: str) -> bool:
+    """Return whether there is such a file. fsspec's own method says no if a store does not answer."""
+    fs, path = filesystem(url)
+    try:
+        call_storage(url, partial(fs.info, path))
+    except FileNotFoundError:
+        return False
+    return True
+
+
 def _names(folder: str) -> list[str]:
     """What is in a folder; nothing where it does not exist or may not be listed, as over HTTP."""
     fs, path = filesystem(folder)
     try:
-        entries = fs.ls(path, detail=False)
+        entries = call_storage(folder, partial(fs.ls, path, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except Denied:

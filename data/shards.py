@@ -15,14 +15,14 @@ import tarfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import IO, Any, Self
 
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
-from multicse.data.remote import Denied
-from multicse.data.shard_hashes import MANIFEST, Shard, difference
+from multicse.data.remote import Denied, call_storage, is_remote
+from multicse.data.shard_hashes import MANIFEST, Shard, verify_shard
 from multicse.data.shard_urls import expand, filesystem, parent, table_kind
 
 log = logging.getLogger(__name__)
@@ -169,9 +169,9 @@ def read_manifest(folder: str) -> Manifest | None:
     where = f"{folder}/{MANIFEST}"
     fs, path = filesystem(where)
     try:
-        if (size := fs.size(path)) and size > limits.MANIFEST:
+        if (size := call_storage(where, partial(fs.size, path))) and size > limits.MANIFEST:
             raise DataError(f"{where} has {limits.over('MANIFEST', size, limits.MANIFEST)} bytes")
-        text = fs.cat_file(path)
+        text = call_storage(where, partial(fs.cat_file, path))
     except (FileNotFoundError, PermissionError, Denied):  # a bucket that may not be listed denies what does not exist
         return None
     try:
@@ -241,7 +241,7 @@ def scan(url: str) -> Shard:
         DataError: it cannot be opened, is compressed or no tar file.
     """
     if table_kind(url):
-        rows, size, names = tables.scan(url)
+        rows, size, names = tables.readable(url, partial(tables.scan, url))
         return Shard(url, rows, size, None, names)
     index = index_of(url)
     fields = {name for members in index.members for name, _, _ in members}
@@ -255,10 +255,7 @@ def index_of(url: str) -> Index:
         DataError: it cannot be opened, is compressed or no tar file.
     """
     fs, path = filesystem(url)
-    try:
-        return _index(url, str(fs.checksum(path)))
-    except OSError as error:
-        raise DataError(f"shard {url} cannot be read: {error}") from None  # whose text may be the URL with its password
+    return tables.readable(url, lambda: _index(url, str(fs.checksum(path))))
 
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
@@ -407,16 +404,34 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
     """The samples at these positions (in tar order, from 0), one for one; ascending positions read fastest.
 
     What cannot be read gives a BadSample: a truncated or damaged tar, a field that occurs twice, and every sample of a file
-    whose size or sha256 is not that in its `dataset.json`.
+    whose size or sha256 is not that in its `dataset.json`. From other machines up to `tables.READ_AT_ONCE` samples are read
+    together, and again together if the store fails.
 
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
+        StoreError: the store of another machine does not answer.
     """
-    if table_kind(shard.url):
-        yield from _read_rows(shard, indexes)
+    if not is_remote(shard.url):
+        with tables.data_errors(shard.url):
+            yield from _read(shard, indexes)
         return
-    index = index_of(shard.url)
-    if (wrong := difference(shard)) is not None:
+    for start in range(0, len(indexes), tables.READ_AT_ONCE):
+        part = indexes[start : start + tables.READ_AT_ONCE]
+        yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023
+
+
+def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
+    wrong = verify_shard(shard)
+    if table_kind(shard.url):
+        if wrong is not None:
+            yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
+            return
+        for key, found in tables.read(shard.url, indexes):
+            yield BadSample(key, shard.name, found) if isinstance(found, str) else RawSample(key, shard.name, found)
+        return
+    fs, path = filesystem(shard.url)
+    index = _index(shard.url, str(fs.checksum(path)))
+    if wrong is not None:
         keys = [*index.keys, *(f"#{position}" for position in range(len(index.keys), shard.samples))]
         yield from (BadSample(keys[position], shard.name, wrong) for position in indexes)
         return
@@ -426,29 +441,17 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
             "it was changed after it was packed: pack it again, or delete the dataset.json"
         )
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
-    fs, path = filesystem(shard.url)
-    try:
-        with fs.open(path, "rb") as file:
-            for position in indexes:
-                if not 0 <= position < shard.samples:
-                    raise IndexError(f"position {position} of shard {shard.url}, which has {shard.samples} samples")
-                if position >= len(index.keys):
-                    yield BadSample(f"#{position}", shard.name, lost)
-                elif position in index.faults:
-                    yield BadSample(index.keys[position], shard.name, index.faults[position])
-                else:
-                    fields = {}
-                    for name, offset, size in index.members[position]:
-                        file.seek(offset)
-                        fields[name] = file.read(size)
-                    yield RawSample(index.keys[position], shard.name, fields)
-    except OSError as error:
-        raise DataError(f"shard {shard.url} cannot be read: {error}") from None  # see above
-
-
-def _read_rows(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
-    if (wrong := difference(shard)) is not None:
-        yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
-        return
-    for key, found in tables.read(shard.url, indexes):
-        yield BadSample(key, shard.name, found) if isinstance(found, str) else RawSample(key, shard.name, found)
+    with fs.open(path, "rb") as file:
+        for position in indexes:
+            if not 0 <= position < shard.samples:
+                raise IndexError(f"position {position} of shard {shard.url}, which has {shard.samples} samples")
+            if position >= len(index.keys):
+                yield BadSample(f"#{position}", shard.name, lost)
+            elif position in index.faults:
+                yield BadSample(index.keys[position], shard.name, index.faults[position])
+            else:
+                fields = {}
+                for name, offset, size in index.members[position]:
+                    file.seek(offset)
+                    fields[name] = file.read(size)
+                yield RawSample(index.keys[position], shard.name, fields)

@@ -8,13 +8,14 @@ a Parquet file in the cache folder when they are first read, and again when the 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -27,6 +28,7 @@ from fsspec.implementations.local import LocalFileSystem
 from multicse.data import limits
 from multicse.data.cache import cache_folder
 from multicse.data.errors import DataError, DecodeError
+from multicse.data.remote import call_storage
 from multicse.data.shard_urls import filesystem, options_of, parent, parted, table_kind
 from multicse.data.text_files import read_table
 
@@ -47,6 +49,8 @@ MAGIC = {
     "mp3": rb"ID3|\xff[\xe2-\xff]",
 }
 """How the files of a kind begin."""
+READ_AT_ONCE = 1024
+"""Samples or rows that are read together, and again together if a store fails."""
 GROUP_LETTERS = 2**20
 """Letters of the rows that a packed text table has in a row group: some thousand sentences."""
 
@@ -64,13 +68,15 @@ class Table(NamedTuple):
 
 
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
-    """Rows and bytes of a table, and the names of its columns and of the fields that its first row has.
+    """Return rows and bytes of a table, and the names of its columns and of the fields that its first row has.
 
     Raises:
-        DataError: it cannot be opened, or not be understood.
+        DataError: If it cannot be understood, and other errors as `readable` handles them.
     """
-    table, size = _open(url), _guarded(url, lambda: int(filesystem(url)[0].size(filesystem(url)[1]) or 0))
-    first = _guarded(url, lambda: next(table.read([0]))) if table.rows else {}
+    table = _open(url)
+    fs, path = filesystem(url)
+    size = int(fs.size(path) or 0)
+    first = next(table.read([0])) if table.rows else {}
     row = flat(first, options_of(url))
     names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
     if not isinstance(found := _sample(url, "0", first), str):
@@ -79,19 +85,18 @@ def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
 
 
 def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, bytes] | str]]:
-    """Key and fields of the rows of these numbers (ascending ones are read fastest); instead of fields what is wrong.
+    """Yield key and fields of the rows of these numbers (ascending ones are read fastest); instead of fields what is wrong.
 
-    Raises:
-        DataError: the file cannot be read.
+    Raises as `scan`.
     """
     table = _open(url)
-    rows = _guarded(url, lambda: table.read([index for index in indexes if index < table.rows]))
+    rows = table.read([index for index in indexes if index < table.rows])
     for index in indexes:
         key = f"{index:08d}"
         if index >= table.rows:
             yield key, f"the file has {table.rows} rows only"
             continue
-        row = _guarded(url, lambda: next(rows))
+        row = next(rows)
         if row.get(KEY, key) in (None, ""):
             yield key, f"its {KEY} is empty"
             continue
@@ -101,17 +106,17 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
-    """Number and columns of the rows from `first` up to `stop`, with dotted names."""
-    table = _open(url)
-    numbers = range(first, table.rows if stop is None else stop)
-    found = table.read(numbers)
-    for number in numbers:
-        yield number, flat(_guarded(url, lambda: next(found)), options_of(url))
+    """Yield number and columns of the rows from `first` up to `stop`, with dotted names. Raises DataError."""
+    end = count(url) if stop is None else stop
+    for start in range(first, end, READ_AT_ONCE):
+        numbers = range(start, min(end, start + READ_AT_ONCE))
+        for number, row in zip(numbers, readable(url, lambda: list(_open(url).read(numbers))), strict=True):  # noqa: B023
+            yield number, flat(row, options_of(url))
 
 
 def count(url: str) -> int:
-    """Rows of a table."""
-    return _open(url).rows
+    """Return the number of rows of a table. Raises DataError."""
+    return readable(url, lambda: _open(url).rows)
 
 
 def _sample(url: str, key: str, row: Row) -> dict[str, bytes] | str:
@@ -178,25 +183,34 @@ def _file(url: str, name: str) -> bytes:
     """A file below the table's folder: a table of somebody else's names no other file of this machine."""
     if os.path.isabs(name) or "://" in name or ".." in name.split("/"):
         raise DecodeError(f"{name!r} is no path below the table's folder")
-    fs, path = filesystem(f"{parent(url)}/{name}")
-    if (size := fs.size(path)) and size > limits.MEMBER:
+    place = f"{parent(url)}/{name}"
+    fs, path = filesystem(place)
+    if (size := call_storage(place, partial(fs.size, path))) and size > limits.MEMBER:
         raise DecodeError(f"{name!r} has {limits.over('MEMBER', size, limits.MEMBER)} bytes")
-    return bytes(fs.cat_file(path))
+    return bytes(call_storage(place, partial(fs.cat_file, path)))
 
 
 # ------------------------------------------------------------------------------------------------------------ kinds of files
 
 
-def _guarded(url: str, action: Callable[[], _T]) -> _T:
+def readable(url: str, act: Callable[[], _T]) -> _T:
+    """Return the result of `act`, a whole read from `url` as in `call_storage`; every error of it is a DataError."""
+    with data_errors(url):
+        return call_storage(url, act)
+
+
+@contextlib.contextmanager
+def data_errors(url: str) -> Iterator[None]:
+    """Make a DataError of every error that reading from `url` has in the body."""
     try:
-        return action()
+        yield
     except (OSError, UnicodeError, pa.ArrowException) as error:
         raise DataError(f"{url} cannot be read: {error}") from None  # whose text may be the URL with its password
 
 
 def _open(url: str) -> Table:
     fs, path = filesystem(url)
-    return _guarded(url, lambda: _opened(url, str(fs.checksum(path))))
+    return _opened(url, str(fs.checksum(path)))
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ import fsspec
 from tqdm import tqdm
 
 from multicse.data.errors import DataError, command
-from multicse.data.remote import patiently
+from multicse.data.remote import retry
 from multicse.data.shards import MANIFEST, read_manifest
 
 
@@ -46,7 +46,7 @@ def upload(folder: Path, url: str) -> Uploaded:
     try:
         fs, place = fsspec.core.url_to_fs(url.rstrip("/"))
         for name in tqdm(names, desc=url, unit="file", leave=False, disable=None):
-            patiently(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
+            retry(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
             size += (folder / name).stat().st_size
     except Exception as error:  # of any package that knows a store
         raise DataError(f"{url} cannot be written: {error}") from None  # whose text may be the URL

@@ -38,7 +38,7 @@ class Steps(Engine):
 
 def safe(recipe: Recipe) -> None:
     """As a first run goes, which hashes its shards."""
-    shard_hashes._difference.cache_clear()
+    shard_hashes._verified.cache_clear()
     with contextlib.ExitStack() as around:
         place = Path(around.enter_context(tempfile.TemporaryDirectory()))
         around.enter_context(patch.dict("os.environ", MULTICSE_CACHE=f"{place}/cache"))
@@ -54,7 +54,7 @@ def bare(recipe: Recipe) -> None:
     with contextlib.ExitStack() as without:
         without.enter_context(patch.object(Engine, "_save"))
         without.enter_context(patch("multicse.trainers.engine.loop.Watchdog", MagicMock()))
-        without.enter_context(patch("multicse.data.shards.difference", return_value=None))
+        without.enter_context(patch("multicse.data.shards.verify_shard", return_value=None))
         Steps(recipe, LocalHost(Store("nowhere")), None).run()
 
 

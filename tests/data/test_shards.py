@@ -20,7 +20,7 @@ import webdataset
 
 from multicse.data import limits
 from multicse.data.errors import DataError
-from multicse.data.remote import answered
+from multicse.data.remote import call_storage
 from multicse.data.shard_urls import expand
 from multicse.data.shards import BadSample, RawSample, ShardSet, read, scan
 
@@ -286,7 +286,7 @@ def test_secrets_of_urls_are_in_no_message() -> None:
         raise ValueError('Invalid bucket name "me:hidden@bucket"')  # as botocore does
 
     with pytest.raises(DataError, match="bucket") as refused:
-        answered("s3://me:hidden@bucket/x.tar", refuse)
+        call_storage("s3://me:hidden@bucket/x.tar", refuse)
     assert "hidden" not in str(refused.value)
 
     class Absent(BaseHTTPRequestHandler):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -115,45 +114,18 @@ class FolderFiles:
         return str(self.folder)
 
 
-class TarFiles:
-    """Files within a tar archive, which is not unpacked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._tar = tarfile.open(path)  # noqa: SIM115  # read from until the packing ends
-            self._members = {member.name.removeprefix("./"): member for member in self._tar if member.isfile()}
-        except tarfile.TarError as error:
-            raise DataError(f"--root {path} is neither a folder nor a tar archive ({error})") from error
-
-    def __reduce__(self) -> tuple[type[TarFiles], tuple[Path]]:
-        return TarFiles, (self.path,)  # another process opens it itself
-
-    def has(self, name: str) -> bool:
-        return name in self._members
-
-    def read(self, name: str) -> bytes:
-        content = self._tar.extractfile(self._members[name])
-        assert content is not None  # only files are listed
-        return content.read()
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-def files_of(source: Path, root: Path | None = None) -> FolderFiles | TarFiles:
-    """Where the files of a source lie: below it when it is a folder; else, as it is a manifest, in `root` (a folder or a
-    tar archive), or beside it.
+def files_of(source: Path, root: Path | None = None) -> FolderFiles:
+    """Return the files of a source: those below it if it is a folder; of a manifest those below `root`, or its own folder.
 
     Raises:
-        DataError: the source or `root` is not there, or `root` is a file of another kind.
+        DataError: If the source does not exist, or `root` is not a folder.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
     place = source if source.is_dir() else root or source.parent
-    if not place.exists():
-        raise DataError(f"--root {root} does not exist")
-    return FolderFiles(place) if place.is_dir() else TarFiles(place)
+    if not place.is_dir():
+        raise DataError(f"--root {root} is not a folder; unpack an archive first")
+    return FolderFiles(place)
 
 
 def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:

@@ -23,7 +23,6 @@ TABLES = ("parquet", "arrow", *TEXT_TABLES)
 SPLITS = ("train", "validation", "valid", "dev", "test")
 """Words in the names of tables that are not read together."""
 _OPTIONS = re.compile(r"#(?=\w+=)")
-_CACHES = ("simplecache", "filecache", "blockcache")  # fsspec chains these with `::`, which otherwise joins URLs
 
 
 def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
@@ -31,9 +30,9 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
     Args:
         urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
-            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. A cache of
-            fsspec goes before what it caches: `simplecache::s3://bucket/x-{00..09}.tar`. Tables may stand for tars, with
-            options: `talks.csv#txt=body,separator=;`, `hf://imdb#split=test` is a data set of Hugging Face.
+            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. Tables may
+            replace tars, with options: `talks.csv#txt=body,separator=;`, `hf://imdb#split=test` is a data set of
+            Hugging Face.
 
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
@@ -72,8 +71,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 found.append(url)
             elif _is_folder(url):
                 if not (files := _data_in(inside(url))):
-                    below = [name for name in inside(url) if _data_in(inside(f"{url}/{name}"))]
-                    raise _missing(part, url, inside(url), below)
+                    raise _missing(part, url, inside(url))
                 _refuse_several_splits(part, files)
                 folders.append(url)
                 found += [f"{url}/{other}" for other in files]
@@ -147,15 +145,8 @@ def _hub_files(url: str, options: dict[str, str]) -> list[str]:
 
 
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
-    """Splits at `::`, but leaves fsspec's caches with what they cache."""
-    for url in urls:
-        caches = ""
-        for piece in url.split("::"):
-            if piece.split("://")[0] in _CACHES:
-                caches += piece + "::"
-            elif piece.strip():
-                yield caches + piece.strip()
-                caches = ""
+    """Yield the URLs that `::` joins."""
+    return (piece.strip() for url in urls for piece in url.split("::") if piece.strip())
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -182,7 +173,7 @@ def _absolute(url: str) -> str:
     if is_hub_name(url):
         return url
     fs, path = filesystem(url)
-    return path if isinstance(fs, LocalFileSystem) and "::" not in url else url.rstrip("/")
+    return path if isinstance(fs, LocalFileSystem) else url.rstrip("/")
 
 
 def parent(url: str) -> str:
@@ -248,9 +239,7 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
         )
 
 
-def _missing(url: str, folder: str, names: list[str], below: Sequence[str] = ()) -> DataError:
-    if below:
-        return DataError(f"shards {url!r}: the data is in folders there, {', '.join(below)}; name one: {folder}/{below[0]}")
+def _missing(url: str, folder: str, names: list[str]) -> DataError:
     tars = [name for name in names if _is_tar(name)]
     if tars:
         there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")

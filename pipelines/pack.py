@@ -140,7 +140,7 @@ class _Files(Columns):
     path: tyro.conf.Positional[str]
     """Folder of class folders, or a manifest that names files."""
     root: Path | None = None
-    """Folder or tar archive with the manifest's files. Default: the manifest's folder."""
+    """Folder with the manifest's files. Default: the manifest's folder."""
     file_column: str = "file"
     """Column with the path of the file, or a pattern of columns: '{ytid}.wav', 'fold{fold}/{slice_file_name}'."""
     captions: tuple[str, ...] = ()

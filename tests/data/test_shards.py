@@ -82,13 +82,12 @@ def test_expand(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str | list[
         ("set/a-{000..00.tar", "braces"),
         ("set/a-000.tar::set", "twice"),
         ("gopher://host/x.tar", "gopher"),
-        ("hub/", "folders there, tables, train"),  # a DatasetDict
         ("hub/tables", r"\*test\*.csv"),
     ],
 )
 def test_expand_says_what_is_wrong(folder: Path, monkeypatch: pytest.MonkeyPatch, urls: str, named: str) -> None:
     monkeypatch.chdir(folder)
-    for file in ("hub/train/data-0.arrow", "hub/tables/test.csv", "hub/tables/train-0.csv"):
+    for file in ("hub/tables/test.csv", "hub/tables/train-0.csv"):
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).touch()
     with pytest.raises(DataError, match=named):
@@ -106,13 +105,6 @@ def test_any_fsspec_url(folder: Path, memory: fsspec.AbstractFileSystem) -> None
             assert list(read(other, [2, 0])) == list(read(mine, [2, 0]))  # names do not depend on where a shard lies
     with pytest.raises(DataError, match="a-002"):
         expand("memory://bucket/a-{000..002}.tar")
-
-
-def test_a_cache_before_a_url_is_not_a_join(folder: Path) -> None:
-    url = f"simplecache::file://{folder}/set/a-000.tar"
-    assert expand(f"{url}::{folder}/set/b-000.tar")[0] == [url, f"{folder}/set/b-000.tar"]
-    cached, plain = ShardSet.open(url).shards[0], ShardSet.open(f"{folder}/set/a-000.tar").shards[0]
-    assert list(read(cached, range(3))) == list(read(plain, range(3)))
 
 
 # -------------------------------------------------------------------------------------------------------------- read

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from multicse.data import limits, tables
 from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shard_urls import expand, options_of, table_kind
-from multicse.data.shard_writer import Draft, Files
+from multicse.data.shard_writer import Files, UnpackedSample
 from multicse.data.streams import decode
 from multicse.data.text_files import read_json, read_lines, read_table
 
@@ -128,7 +128,7 @@ def files_of(source: Path, root: Path | None = None) -> FolderFiles:
     return FolderFiles(place)
 
 
-def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
+def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
@@ -144,7 +144,7 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
                 _refuse_table(path, text)
                 first = False
             _refuse_long(text, f"{path}, line {number}")
-            yield Draft({"txt": text.encode()}) if text else None
+            yield UnpackedSample({"txt": text.encode()}) if text else None
             empty = empty and not text
     if empty:
         raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
@@ -180,7 +180,7 @@ def table_rows(
     keep_empty: bool = False,
     separator: str | None = None,
     part: tuple[int, int | None] = (0, None),
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
     `json`, an object of texts.
 
@@ -212,9 +212,9 @@ def table_rows(
         if not usable or name == "":
             yield None
         elif len(columns) == 1:
-            yield Draft({"txt": texts[columns[0]].encode()}, label=name)
+            yield UnpackedSample({"txt": texts[columns[0]].encode()}, label=name)
         else:
-            yield Draft({"json": _json(texts)}, label=name)
+            yield UnpackedSample({"json": _json(texts)}, label=name)
 
 
 def media_rows(
@@ -226,7 +226,7 @@ def media_rows(
     where: Mapping[str, str] | None = None,
     missing: Missing = "raise",
     part: tuple[int, int | None] = (0, None),
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """Pictures or sounds that a table holds itself (Parquet, Arrow), or whose paths below its folder it names.
 
     Arguments, fields and errors are those of `manifest_files`; a row without any such thing is an error.
@@ -249,10 +249,10 @@ def media_rows(
         about = (
             {} if not captions else {"txt": texts[0].encode()} if len(texts) == 1 else {"json": _json({"captions": texts})}
         )
-        yield Draft({extension: data, **about}, label=name, key=f"{number:08d}")
+        yield UnpackedSample({extension: data, **about}, label=name, key=f"{number:08d}")
 
 
-def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[Draft | None]:
+def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[UnpackedSample | None]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
     Hidden files, and those that systems put beside pictures (`LITTER`), are passed over. Sorted by path, so that every
@@ -273,10 +273,10 @@ def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "ra
     for number, path in enumerate(found):
         _check_extension(path.name, extensions, str(folder / path))
         label = None if outside else path.parts[0]
-        if not _whole(files, path.as_posix(), str(folder / path), missing):
+        if not _is_decodable(files, path.as_posix(), str(folder / path), missing):
             yield None
             continue
-        yield Draft(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
+        yield UnpackedSample(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
 
 
 @dataclass(frozen=True)
@@ -301,7 +301,7 @@ def manifest_files(
     quoted: bool | None = None,
     group: bool = False,
     missing: Missing = "raise",
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
     One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
@@ -339,7 +339,7 @@ def named_files(
     *,
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """The samples of the files that `entries` of the manifest `source` name, in their order.
 
     Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any gives None then, as one
@@ -354,13 +354,13 @@ def named_files(
                 "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
         usable = there and (entry.captions or not captions) and entry.label != ""
-        if not usable or not _whole(files, entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
+        if not usable or not _is_decodable(files, entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
             yield None
             continue
         fields: dict[str, bytes] = {}
         if captions:
             fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
-        yield Draft(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
+        yield UnpackedSample(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
 
 
 def _entries(
@@ -421,8 +421,8 @@ def _check_extension(name: str, extensions: Sequence[str], where: str) -> None:
         raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
 
 
-def _whole(files: Files, name: str, where: str, missing: Missing) -> bool:
-    """Whether a file can be decoded; DataError for one that cannot, unless such files are to be left out."""
+def _is_decodable(files: Files, name: str, where: str, missing: Missing) -> bool:
+    """Return whether a file can be decoded; DataError if it cannot, unless such files are to be left out."""
     try:
         decode.check(files.read(name), name.rpartition(".")[2].lower(), name)
     except (DecodeError, OSError) as error:

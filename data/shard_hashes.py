@@ -12,7 +12,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data.cache import cache_folder
 from multicse.data.remote import call_storage
-from multicse.data.shard_urls import filesystem, parted
+from multicse.data.shard_urls import filesystem, split_options
 
 MANIFEST = "dataset.json"
 
@@ -31,7 +31,7 @@ class Shard:
     @property
     def name(self) -> str:
         """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
-        name = posixpath.basename(parted(self.url)[0]).removesuffix(".parquet")
+        name = posixpath.basename(split_options(self.url)[0]).removesuffix(".parquet")
         return name.partition(".tar")[0]
 
 

@@ -47,7 +47,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         return names[folder]
 
     for named in _pieces([urls] if isinstance(urls, str) else urls):
-        piece, options = parted(named)
+        piece, options = split_options(named)
         if is_hub_name(piece):
             found += [f"{file}{options}" for file in _hub_files(piece, options_of(named))]
             continue
@@ -99,10 +99,10 @@ def sizes(urls: str) -> tuple[int, ...]:
 
 def absolute(urls: str) -> str:
     """The same URLs with local paths made absolute: workers run in other folders."""
-    return "::".join(_absolute(place) + options for place, options in map(parted, _pieces([urls])))
+    return "::".join(_absolute(place) + options for place, options in map(split_options, _pieces([urls])))
 
 
-def parted(url: str) -> tuple[str, str]:
+def split_options(url: str) -> tuple[str, str]:
     """A URL without its options, and those with their `#`."""
     place = _OPTIONS.split(url, maxsplit=1)[0]
     return place, url[len(place) :]
@@ -110,12 +110,12 @@ def parted(url: str) -> tuple[str, str]:
 
 def options_of(url: str) -> dict[str, str]:
     """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body."""
-    return dict(parse_qsl(parted(url)[1][1:], separator=","))
+    return dict(parse_qsl(split_options(url)[1][1:], separator=","))
 
 
 def table_kind(url: str) -> str | None:
     """Return the ending of a file whose rows are samples, texts without their `.gz`; None for other files."""
-    name = posixpath.basename(parted(url)[0].partition("?")[0])
+    name = posixpath.basename(split_options(url)[0].partition("?")[0])
     ending = name.removesuffix(".gz").rpartition(".")[2].lower()
     known = TEXT_TABLES if name.endswith(".gz") else TABLES
     return ending if ending in known and not name.startswith(".") else None
@@ -154,7 +154,7 @@ def filesystem(url: str) -> tuple[Any, str]:
 
     Raises DataError for a protocol that is unknown or whose package is missing, and for a store that does not answer.
     """
-    url = parted(url)[0]
+    url = split_options(url)[0]
     return call_storage(url, lambda: _connected(url))
 
 
@@ -178,7 +178,7 @@ def _absolute(url: str) -> str:
 
 def parent(url: str) -> str:
     """The folder of a shard."""
-    return parted(url)[0].rpartition("/")[0]
+    return split_options(url)[0].rpartition("/")[0]
 
 
 def _is_tar(name: str) -> bool:

@@ -39,8 +39,8 @@ _CALM: dict[str, Any] = {"mininterval": 1.0, "disable": None, "leave": False, "u
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A sample that is about to be packed."""
+class UnpackedSample:
+    """A sample of a source, before it is packed."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
     """Fields that are at hand."""
@@ -53,7 +53,7 @@ class Draft:
 
 
 Form = Literal["parquet", "tar"]
-Drafts = Iterable[Draft | None]
+Drafts = Iterable[UnpackedSample | None]
 """Samples of a source in its order; None stands for one that is left out because it is empty, or its file missing."""
 
 
@@ -242,14 +242,14 @@ class _Samples:
                 yield _sample(_draft(record), position, self.files, self.numbers)
 
 
-def _draft(record: bytes) -> Draft:
+def _draft(record: bytes) -> UnpackedSample:
     head, _, rest = record.partition(b"\n")
     sizes, file, label, key = json.loads(head)
     fields, place = {}, 0
     for name, size in sizes.items():
         fields[name] = rest[place : place + size]
         place += size
-    return Draft(fields, file, label, key)
+    return UnpackedSample(fields, file, label, key)
 
 
 def _spans(spools: list[_Spool]) -> np.ndarray:
@@ -318,7 +318,9 @@ def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, 
     return {name: number for number, name in enumerate(ordered)}
 
 
-def _sample(draft: Draft, position: int, files: Files | None, numbers: Mapping[str, int]) -> tuple[str, dict[str, bytes]]:
+def _sample(
+    draft: UnpackedSample, position: int, files: Files | None, numbers: Mapping[str, int]
+) -> tuple[str, dict[str, bytes]]:
     fields = dict(draft.fields)
     if draft.file is not None:
         assert files is not None  # a caller whose drafts name files says where they are

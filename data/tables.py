@@ -29,7 +29,7 @@ from multicse.data import limits
 from multicse.data.cache import cache_folder
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
-from multicse.data.shard_urls import filesystem, options_of, parent, parted, table_kind
+from multicse.data.shard_urls import filesystem, options_of, parent, split_options, table_kind
 from multicse.data.text_files import read_table
 
 KEY = "__key__"
@@ -231,7 +231,7 @@ def _packed(url: str, kind: str, checksum: str) -> Path:
         DataError: If a row cannot be read, with its file and line, or if the cache cannot be written.
     """
     separator = options_of(url).get("separator")
-    stamp = f"1 {parted(url)[0]} {checksum} {separator}"  # 1: the form of the file
+    stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
     packed = cache_folder() / "tables" / f"{hashlib.sha256(stamp.encode(errors='surrogateescape')).hexdigest()[:32]}.parquet"
     if packed.is_file():
         return packed

@@ -57,8 +57,8 @@ SMALL = 100e6
 """Bytes of a packed folder that is copied to the storage without being asked: what Ray sends along with a job at most."""
 
 
-def travelling(shards: str, storage: str) -> str:
-    """The same shard URLs, small packed folders of this machine replaced by their copies in `storage`.
+def upload_small_shards(shards: str, storage: str) -> str:
+    """Return the shard URLs with small packed folders of this machine replaced by their copies in `storage`.
 
     A copy is at STORAGE/shards/DIGEST/NAME, made once for a content. Whatever else is named stays as it is: URLs, single
     files, folders without `dataset.json`, and large ones, which the nodes may share or which `pack.py upload` copies.
@@ -66,10 +66,10 @@ def travelling(shards: str, storage: str) -> str:
     Raises:
         DataError: the storage cannot be written.
     """
-    return "::".join(_travelling(piece, storage.rstrip("/")) for piece in shards.split("::"))
+    return "::".join(_uploaded(piece, storage.rstrip("/")) for piece in shards.split("::"))
 
 
-def _travelling(place: str, storage: str) -> str:
+def _uploaded(place: str, storage: str) -> str:
     folder = Path(place)
     if "://" in place or not (folder / MANIFEST).is_file() or (manifest := read_manifest(place)) is None:
         return place

@@ -22,7 +22,7 @@ from PIL import Image
 from multicse.data.errors import DataError
 from multicse.data.pack import files_of, folder_files, table_rows, text_lines
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Draft, Drafts, Output, pack
+from multicse.data.shard_writer import Drafts, Output, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.models.config import EncoderConfig
@@ -316,7 +316,7 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
     return (draft for number, draft in kept if number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT)
 
 
-def _sentences(asked: Arguments) -> Iterator[Draft]:
+def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
     drafts = table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
     return (draft for draft in drafts if draft is not None)
 

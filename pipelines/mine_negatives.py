@@ -56,7 +56,7 @@ def mine(arguments: Arguments) -> int:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import mine_hard_negatives
 
-    from multicse.data.shard_writer import Draft, Output, pack
+    from multicse.data.shard_writer import Output, UnpackedSample, pack
     from multicse.data.shards import BadSample, read
     from multicse.data.streams.text import TextStream
 
@@ -85,7 +85,7 @@ def mine(arguments: Arguments) -> int:
         verbose=False,
     )
     triples = (dict(zip(COLUMNS, row.values(), strict=True)) for row in mined)
-    drafts = (Draft({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
+    drafts = (UnpackedSample({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
     about = f"{shards.source}; negatives mined with {Path(arguments.model).name}"
     name = f"{shards.name or 'pairs'}-mined"
     language = shards.languages[0] if len(shards.languages) == 1 else ""

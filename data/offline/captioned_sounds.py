@@ -16,7 +16,7 @@ import numpy as np
 
 from multicse.data.offline.sounds import SOUND_CLASSES, fade, noise_band, tremolo
 from multicse.data.order import permutation, seed_of
-from multicse.data.shard_writer import Draft
+from multicse.data.shard_writer import UnpackedSample
 
 RATE = 8000
 """Samples per second; every sound takes a second."""
@@ -136,7 +136,7 @@ def captions(what: Combination, rng: np.random.Generator) -> list[str]:
     ]
 
 
-def drafts(split: str) -> Iterator[Draft]:
+def drafts(split: str) -> Iterator[UnpackedSample]:
     """The sounds of a split, `wav` and `json`: 1,248 of `train`, 48 of `val`, 128 of `test`."""
     import soundfile
 
@@ -146,4 +146,4 @@ def drafts(split: str) -> Iterator[Draft]:
             data = io.BytesIO()
             soundfile.write(data, waveform(what, rng), RATE, format="WAV", subtype="PCM_16")
             record = {"captions": captions(what, rng), **what._asdict()}
-            yield Draft({"wav": data.getvalue(), "json": json.dumps(record).encode()})
+            yield UnpackedSample({"wav": data.getvalue(), "json": json.dumps(record).encode()})

@@ -69,7 +69,7 @@ class AudioStream(LabelledStream):
     def mixes(self) -> bool:
         return self.mixup_probability > 0
 
-    def partner(self, samples: int, rng: np.random.Generator) -> int | None:
+    def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:
         mixes = self.mixup_probability and rng.random() < self.mixup_probability
         return int(rng.integers(samples)) if mixes else None
 

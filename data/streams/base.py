@@ -112,12 +112,12 @@ class StreamConfig(BaseModel):
         """Return whether a row may be mixed from two samples, the second of which can be any of the set."""
         return False
 
-    def partner(self, samples: int, rng: np.random.Generator) -> int | None:
-        """Number, below `samples`, of another sample that this one's row is mixed with by `mixed`; none: `row` is all."""
+    def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:
+        """Draw the number, below `samples`, of the sample that this one is mixed with by `mixed`; None: it stays alone."""
         return None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
-        """The row of a sample that has a `partner`; raises DecodeError for a bad one of the two."""
+        """The row of a sample and the one of its `mixup_index`; raises DecodeError for a bad one of the two."""
         raise NotImplementedError  # of streams that mix
 
     @abstractmethod

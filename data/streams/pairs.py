@@ -41,12 +41,11 @@ def words(name: str) -> str:
     return " ".join(name.replace("_", " ").split())
 
 
-def misnamed(named: Sequence[str], given: Sequence[str]) -> str | None:
-    """What is wrong with the names `given` to the class numbers 0, 1, ... of shards that call them `named`; None where
-    nothing is: other words for them, or shards without names, are right.
+def class_name_mismatch(named: Sequence[str], given: Sequence[str]) -> str | None:
+    """Return how the names `given` to the class numbers 0, 1, ... contradict those of the shards (`named`), or None.
 
-    Wrong are another number of names, and the same names in another order; underscores are read as blanks, upper and lower
-    case are alike.
+    Another number of names is a mismatch, and the same names in another order; underscores are read as blanks, upper and
+    lower case are alike. Other words, and shards without names, are not.
     """
     ours, theirs = ([words(name) for name in names] for names in (given, named))
     if theirs and len(ours) != len(theirs):
@@ -106,7 +105,7 @@ class CaptionedStream(StreamConfig):
     def check(self, shards: ShardSet) -> None:
         super().check(shards)
         # Captions made from class numbers name the classes that the shards mean, whose names are those of the field cls.
-        if self.templates and self.label == "cls" and (wrong := misnamed(shards.classes, self.classes)):
+        if self.templates and self.label == "cls" and (wrong := class_name_mismatch(shards.classes, self.classes)):
             raise ValueError(f"classes: {wrong}: {self.shards}")
 
     def sentences(self, sample: RawSample) -> list[str]:
@@ -162,7 +161,7 @@ class ImageTextStream(CaptionedStream):
             picture = views.random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
         else:
             picture = preprocess.resize_center_crop(picture, size)
-        return {"image": np.ascontiguousarray(preprocess.planes(picture))[None]}
+        return {"image": np.ascontiguousarray(preprocess.to_chw(picture))[None]}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch

@@ -10,7 +10,7 @@ import math
 import numpy as np
 from PIL import Image
 
-from multicse.data.streams.preprocess import planes
+from multicse.data.streams.preprocess import to_chw
 
 RATIO = (3 / 4, 4 / 3)
 """Width to height of a random crop (Inception's, and torchvision's default)."""
@@ -71,5 +71,5 @@ def image_views(
     """Independent random crops and flips of an RGB picture (NonLing-CSE): uint8 (V, 3, size, size)."""
     views = np.empty((n_views, 3, size, size), np.uint8)
     for view in views:
-        view[:] = planes(horizontal_flip(random_resized_crop(image, size, rng, scale), rng, flip))
+        view[:] = to_chw(horizontal_flip(random_resized_crop(image, size, rng, scale), rng, flip))
     return views

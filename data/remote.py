@@ -8,8 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
-from multicse.data.errors import DataError
-from multicse.data.redact import HIDDEN, redacted
+from multicse.data.errors import HIDDEN, DataError, redacted
 
 log = logging.getLogger(__name__)
 

@@ -7,6 +7,7 @@ an index of the `wids` library) says how many samples each has, so that nothing 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
@@ -19,19 +20,39 @@ from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
 from typing import IO, Any, Self
 
+from fsspec.implementations.local import LocalFileSystem
+
 from multicse.data import limits, tables
 from multicse.data.errors import DataError
 from multicse.data.remote import Denied, call_storage, is_remote
-from multicse.data.shard_hashes import MANIFEST, Shard, verify_shard
-from multicse.data.shard_urls import expand, filesystem, parent, table_kind
+from multicse.data.shard_urls import expand, filesystem, parent, split_options, table_kind
 
 log = logging.getLogger(__name__)
 
+MANIFEST = "dataset.json"
 WIDS_KIND = "wids-shard-index-v1"
 _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
 )  # fmt: skip
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file, or a table."""
+
+    url: str
+    samples: int
+    bytes: int
+    sha256: str | None = None
+    fields: tuple[str, ...] = ()
+    """Fields that its samples have; empty: unknown."""
+
+    @property
+    def name(self) -> str:
+        """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
+        name = posixpath.basename(split_options(self.url)[0]).removesuffix(".parquet")
+        return name.partition(".tar")[0]
 
 
 @dataclass(frozen=True)
@@ -398,6 +419,54 @@ def _key_and_field(name: str) -> tuple[str, str] | None:
 
 def _printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
+
+
+def size_and_sha256(url: str) -> tuple[int, str]:
+    """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError and StoreError."""
+    return call_storage(url, partial(_hashed, url))
+
+
+def _hashed(url: str) -> tuple[int, str]:
+    size, digest = 0, hashlib.sha256()
+    fs, path = filesystem(url)
+    with fs.open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+def verify_shard(shard: Shard) -> str | None:
+    """Return how a file differs from its entry in `dataset.json`; None: it does not, or that has neither size nor sha256.
+
+    Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
+    was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
+    """
+    fs, path = filesystem(shard.url)
+    return _verified(shard, str(fs.checksum(path)))
+
+
+@lru_cache(maxsize=4096)
+def _verified(shard: Shard, checksum: str) -> str | None:
+    fs, path = filesystem(shard.url)
+    size, repair = fs.size(path), "copy it again, or pack it again"
+    if shard.bytes >= 0 and size is not None and size != shard.bytes:
+        return f"{shard.url} has {size:,} bytes, its {MANIFEST} says {shard.bytes:,}; {repair}"
+    if shard.sha256 is None or not isinstance(fs, LocalFileSystem):
+        return None
+    stamp = limits.cache_path("shards", f"{shard.url} {checksum} {shard.sha256}")
+    if stamp.exists():
+        return None
+    _, digest = size_and_sha256(shard.url)
+    if digest != shard.sha256:
+        return (
+            f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., there "
+            f"{str(shard.sha256)[:12]}...); {repair}"
+        )
+    with contextlib.suppress(OSError):  # a cache that cannot be written: every process hashes
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
+    return None
 
 
 def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:

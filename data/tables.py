@@ -9,7 +9,6 @@ a Parquet file in the cache folder when they are first read, and again when the 
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -26,7 +25,6 @@ from filelock import FileLock
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data import limits
-from multicse.data.cache import cache_folder
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
 from multicse.data.shard_urls import filesystem, options_of, parent, split_options, table_kind
@@ -232,7 +230,7 @@ def _packed(url: str, kind: str, checksum: str) -> Path:
     """
     separator = options_of(url).get("separator")
     stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
-    packed = cache_folder() / "tables" / f"{hashlib.sha256(stamp.encode(errors='surrogateescape')).hexdigest()[:32]}.parquet"
+    packed = limits.cache_path("tables", stamp).with_suffix(".parquet")
     if packed.is_file():
         return packed
     lock = FileLock(f"{packed}.lock")

@@ -18,9 +18,8 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data import limits
 from multicse.data.errors import DataError, told
-from multicse.data.shard_hashes import size_and_sha256
 from multicse.data.shard_urls import expand
-from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
+from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
 from multicse.data.streams.decode import IMAGES, SOUNDS
 
 

@@ -26,10 +26,9 @@ from multicse.data.pack import (
     table_rows,
     text_lines,
 )
-from multicse.data.shard_writer import Form, Output, Packed, Parts, pack
+from multicse.data.shard_writer import Form, Output, Packed, Parts, Uploaded, pack, upload
 from multicse.data.shards import read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
-from multicse.data.upload import Uploaded, upload
 
 
 @dataclass(frozen=True, kw_only=True)

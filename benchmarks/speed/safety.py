@@ -16,7 +16,7 @@ from unittest.mock import MagicMock, patch
 import tyro
 
 from benchmarks.timer import Target, device, race, ratios, show
-from multicse.data import shard_hashes
+from multicse.data import shards
 from multicse.pipelines import visualcse
 from multicse.pipelines.cli import prepare
 from multicse.trainers.engine import checkpoint
@@ -38,7 +38,7 @@ class Steps(Engine):
 
 def safe(recipe: Recipe) -> None:
     """As a first run goes, which hashes its shards."""
-    shard_hashes._verified.cache_clear()
+    shards._verified.cache_clear()
     with contextlib.ExitStack() as around:
         place = Path(around.enter_context(tempfile.TemporaryDirectory()))
         around.enter_context(patch.dict("os.environ", MULTICSE_CACHE=f"{place}/cache"))

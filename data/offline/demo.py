@@ -1,5 +1,5 @@
 """Input that needs no download: sentences from gensim, digits from scikit-learn, sounds that are computed here, and
-pictures and sounds with captions (`data/offline/emoji.py`, `data/offline/captioned_sounds.py`).
+pictures and sounds with captions (`data/offline/emoji.py`, `data/offline/sounds.py`).
 
 The demo, the smoke recipes and the tests run on these.
 """
@@ -19,8 +19,8 @@ import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.offline import captioned_sounds
 from multicse.data.offline import emoji as emojis
+from multicse.data.offline import sounds
 from multicse.data.offline.sentences import wiki_sentences
 from multicse.data.offline.sounds import SOUND_CLASSES, synth_sounds
 from multicse.data.shard_writer import Output, UnpackedSample, pack
@@ -73,10 +73,10 @@ DEMO: dict[str, tuple[Callable[[], Iterator[UnpackedSample]], int, str, str]] = 
     **{f"emoji-{split}": (partial(_emoji_drafts, split), 400, emojis.LICENCE, emojis.SOURCE) for split in emojis.SPLITS},
     **{
         f"sounds-{split}": (
-            partial(captioned_sounds.drafts, split),
+            partial(sounds.drafts, split),
             400,
             "Apache-2.0",
-            "data/offline/captioned_sounds.py, 1",
+            "data/offline/sounds.py, 1",
         )
         for split in ("train", "val", "test")
     },

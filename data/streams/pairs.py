@@ -15,8 +15,9 @@ from pydantic import Field, model_validator
 
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet
-from multicse.data.streams import decode, preprocess, views
+from multicse.data.streams import decode, preprocess
 from multicse.data.streams.base import Row, StreamConfig, Tokenize
+from multicse.data.streams.image import random_resized_crop
 from multicse.data.streams.inputs import AudioInput, ImageInput
 
 if TYPE_CHECKING:
@@ -158,7 +159,7 @@ class ImageTextStream(CaptionedStream):
         picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
         size = self.input.size
         if self.augment == "crop":
-            picture = views.random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
+            picture = random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
         else:
             picture = preprocess.resize_center_crop(picture, size)
         return {"image": np.ascontiguousarray(preprocess.to_chw(picture))[None]}

@@ -12,9 +12,8 @@ from botocore.exceptions import NoCredentialsError
 from multicse.data import remote
 from multicse.data.errors import DataError
 from multicse.data.pack import text_lines
-from multicse.data.shard_writer import Output, pack
+from multicse.data.shard_writer import SMALL, Output, pack, upload, upload_small_shards
 from multicse.data.shards import ShardSet, read
-from multicse.data.upload import SMALL, upload, upload_small_shards
 
 
 def packed(folder: Path, sentences: int = 25) -> Path:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from multicse.data.redact import redacted
+from multicse.data.errors import redacted
 from multicse.data.remote import retry
 
 log = logging.getLogger(__name__)

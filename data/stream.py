@@ -15,11 +15,10 @@ from typing import Any
 
 import torch
 
-from multicse.data.batch import Batch
 from multicse.data.errors import DataError
 from multicse.data.order import Window, mixed_windows, seed_of, windows
 from multicse.data.shards import ShardSet
-from multicse.data.streams.base import StreamConfig, Tokenize
+from multicse.data.streams.base import Batch, StreamConfig, Tokenize
 from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
 
 log = logging.getLogger(__name__)

@@ -15,14 +15,12 @@ from pydantic import Field
 
 from multicse.data.shards import RawSample
 from multicse.data.streams import decode
-from multicse.data.streams.base import LabelledStream, Row, Tokenize
+from multicse.data.streams.base import Batch, LabelledStream, Row, Tokenize
 from multicse.data.streams.preprocess import normalise, to_chw
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from multicse.data.batch import Batch
 
 RATIO = (3 / 4, 4 / 3)
 """Width to height of a random crop (Inception's, and torchvision's default)."""

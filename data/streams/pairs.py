@@ -16,15 +16,13 @@ from pydantic import Field, model_validator
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.streams import decode, preprocess
-from multicse.data.streams.base import Row, StreamConfig, Tokenize
+from multicse.data.streams.base import Batch, Row, StreamConfig, Tokenize
 from multicse.data.streams.image import random_resized_crop
 from multicse.data.streams.inputs import AudioInput, ImageInput
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from multicse.data.batch import Batch
 
 PLACEHOLDERS = ("{}", "{label}")
 """What stands for the class name in a template."""
@@ -208,8 +206,6 @@ class AudioTextStream(CaptionedStream):
         return {"waveform": torch.from_numpy(rows["waveform"]), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from multicse.data.batch import Batch
-
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name != "waveform"}
         return Batch({"spectrogram": self._features(batch["waveform"]), **tensors}, batch.keys)
 

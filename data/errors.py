@@ -67,10 +67,10 @@ def command(name: str) -> str:
 
 
 @contextlib.contextmanager
-def quiet_end() -> Iterator[None]:
-    """A command that is cut off ends without a traceback: after Ctrl-C with code 130; where what reads its standard output
-    has read enough, as ``head`` has, without a word and with code 1.
+def handle_interrupt() -> Iterator[None]:
+    """End an interrupted command without a traceback, after Ctrl-C with code 130.
 
+    If the process that reads its standard output stops reading, as ``head`` does, the code is 1, without a message.
     Everything that is printed inside is written before the end.
     """
     try:
@@ -86,12 +86,12 @@ def quiet_end() -> Iterator[None]:
         sys.exit(1)
 
 
-def told(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
-    """A command that says in one line what is wrong with its input (ValueError), its files (OSError) or the numbers of its
-    training (FloatingPointError) and returns 2, and that is cut off as in `quiet_end`."""
+def cli_errors(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
+    """Make a command print an error of its input (ValueError), its files (OSError) or the numbers of its training
+    (FloatingPointError) in one line and return 2. It is interrupted as in `handle_interrupt`."""
 
     @functools.wraps(main)
-    @quiet_end()
+    @handle_interrupt()
     def command(argv: list[str] | None = None) -> int:
         try:
             return main(argv)

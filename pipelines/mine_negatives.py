@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
@@ -95,7 +95,7 @@ def mine(arguments: Arguments) -> int:
     return pack(drafts, output).samples
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

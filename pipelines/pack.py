@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import DataError, told
+from multicse.data.errors import DataError, cli_errors
 from multicse.data.pack import (
     Missing,
     files_of,
@@ -244,7 +244,7 @@ def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Uplo
     return arguments
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = parse(argv)

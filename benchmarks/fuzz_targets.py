@@ -22,7 +22,7 @@ from PIL import Image
 
 from benchmarks.damage import ANY, MODEL, SAMPLE, TAR, Damage
 from multicse.data.errors import DecodeError
-from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shard_writer import Output, UnpackedSample, pack
 from multicse.data.shards import BadSample, ShardSet, read
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.base import StreamConfig
@@ -108,7 +108,7 @@ STREAMS: dict[str, StreamConfig] = {
 
 def make_shards(folder: Path, kind: str, manifest: bool) -> None:
     rng = np.random.default_rng(0)
-    drafts = (Draft({name: make(rng) for name, make in FIELDS[kind].items()}) for _ in range(24))
+    drafts = (UnpackedSample({name: make(rng) for name, make in FIELDS[kind].items()}) for _ in range(24))
     pack(drafts, Output(folder, kind, shard_size=12))
     if not manifest:
         (folder / "dataset.json").unlink()

@@ -6,15 +6,34 @@ import contextlib
 import difflib
 import functools
 import os
+import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-
-from multicse.data.redact import redacted
 
 LONGEST = 4000
 """Characters of a message; what a damaged sample holds may be longer."""
+
+
+_USER = re.compile(r"(?<=://)[^/@\s'\"]*:[^/@\s'\"]*@|(?<=http://)[^/@\s'\"]+@|(?<=https://)[^/@\s'\"]+@")
+_SECRET = re.compile(
+    r"([?&](?:x-(?:amz|goog|oss|cos)-[\w-]+|[\w.-]*(?:sig|token|secret|passw|credential|auth|key)[\w.-]*"
+    r"|googleaccessid|policy|expires|se|sp|sv|sr|st|spr|sdd|sip)=)(?:(?!::)[^&#\s'\"])+",
+    re.IGNORECASE,
+)
+"""Names that the signed URLs of S3, Google, Azure, Alibaba and Tencent give to what signs them, and names of secrets."""
+HIDDEN = "***"
+
+
+def redacted(text: str) -> str:
+    """A text, or a URL, in which ``user:password@`` of every URL and the values that sign a query are ``***``."""
+    return _SECRET.sub(rf"\1{HIDDEN}", _USER.sub(f"{HIDDEN}@", text)) if "://" in text else text
+
+
+def public(values: Mapping[str, object]) -> dict[str, str]:
+    """The same names with redacted texts."""
+    return {name: redacted(str(value)) for name, value in values.items()}
 
 
 class DataError(ValueError):
@@ -48,10 +67,10 @@ def command(name: str) -> str:
 
 
 @contextlib.contextmanager
-def quiet_end() -> Iterator[None]:
-    """A command that is cut off ends without a traceback: after Ctrl-C with code 130; where what reads its standard output
-    has read enough, as ``head`` has, without a word and with code 1.
+def handle_interrupt() -> Iterator[None]:
+    """End an interrupted command without a traceback, after Ctrl-C with code 130.
 
+    If the process that reads its standard output stops reading, as ``head`` does, the code is 1, without a message.
     Everything that is printed inside is written before the end.
     """
     try:
@@ -67,12 +86,12 @@ def quiet_end() -> Iterator[None]:
         sys.exit(1)
 
 
-def told(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
-    """A command that says in one line what is wrong with its input (ValueError), its files (OSError) or the numbers of its
-    training (FloatingPointError) and returns 2, and that is cut off as in `quiet_end`."""
+def cli_errors(main: Callable[[list[str] | None], int]) -> Callable[..., int]:
+    """Make a command print an error of its input (ValueError), its files (OSError) or the numbers of its training
+    (FloatingPointError) in one line and return 2. It is interrupted as in `handle_interrupt`."""
 
     @functools.wraps(main)
-    @quiet_end()
+    @handle_interrupt()
     def command(argv: list[str] | None = None) -> int:
         try:
             return main(argv)

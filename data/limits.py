@@ -1,12 +1,15 @@
-"""How large what is read may be. What is larger is refused before memory is taken for it, as damaged or meant to do harm.
+"""Limits of what is read, and the cache of what is made of it.
 
-All are far beyond what training data has. Whoever needs more sets an environment variable, `MULTICSE_MAX_` and the name,
-such as ``MULTICSE_MAX_TEXT=1000000``, on every machine that reads.
+What is larger than a limit is refused before memory is taken for it, as damaged or malicious. All are far beyond
+what training data has. Whoever needs more sets an environment variable, `MULTICSE_MAX_` and the name, such as
+``MULTICSE_MAX_TEXT=1000000``, on every machine that reads.
 """
 
 from __future__ import annotations
 
+import hashlib
 import os
+from pathlib import Path
 
 
 def _limit(name: str, default: int) -> int:
@@ -22,8 +25,9 @@ def over(name: str, size: int | str, most: int) -> str:
     return f"{shown}, more than the allowed {most:,} (MULTICSE_MAX_{name} raises it)"
 
 
-HEADER = _limit("HEADER", 2**17)
-"""Bytes of a tar header that holds a long name or attributes: Linux's longest path has 4 KiB, an attribute 64 KiB."""
+HEADER = _limit("HEADER", 2**14)
+"""Bytes of a tar header that holds a long name or attributes: Linux's longest path has 4 KiB. For the
+digits that 32 KiB hold, tarfile of Python 3.11.9 takes seconds."""
 NAME = 2**15
 """Bytes of a file's name with its folders: Windows' longest path."""
 MEMBERS = _limit("MEMBERS", 2**22)
@@ -50,3 +54,12 @@ SOUND_VALUES = _limit("SOUND_VALUES", 2**26)
 """Values of a sound, frames times channels, before and after it is resampled: 23 minutes of 48 kHz mono, 256 MiB."""
 LOWEST_RATE = 1000
 """Samples per second of a sound: telephones have 8,000. A lower rate in a header would make a small file huge."""
+
+
+def cache_path(kind: str, stamp: str) -> Path:
+    """Return the path in the cache of what is made of users' files once, of a kind and identified by a stamp.
+
+    The cache is the folder $MULTICSE_CACHE, otherwise $XDG_CACHE_HOME/multicse, otherwise ~/.cache/multicse.
+    """
+    place = os.environ.get("MULTICSE_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/multicse"
+    return Path(place).expanduser() / kind / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]

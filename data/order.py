@@ -46,7 +46,7 @@ def permutation(n: int, seed: int) -> np.ndarray:
 class Window:
     """Samples that are read and shuffled together.
 
-    What is to be read is kept as ranges and a seed, so that the plan of a long run stays small; `picks` unfolds it.
+    What is to be read is kept as ranges and a seed, so that the plan of a long run stays small; `sample_indices` unfolds it.
     """
 
     pass_: int
@@ -59,19 +59,19 @@ class Window:
     """What the complete window covers, in the order of the pass."""
     seed: int | None = None
     """Of the shuffle; none: file order."""
-    cut: int = 0
-    """Leading picks that are left out, because a resumed run has had them."""
+    skip: int = 0
+    """Number of leading samples that are left out, because a resumed run has consumed them."""
 
     def __len__(self) -> int:
-        return sum(stop - first for _, first, stop in self.ranges) - self.cut
+        return sum(stop - first for _, first, stop in self.ranges) - self.skip
 
     @property
-    def picks(self) -> tuple[tuple[int, int], ...]:
+    def sample_indices(self) -> tuple[tuple[int, int], ...]:
         """(shard, index in the shard) of every sample, in the order in which they are handed out."""
         shards = np.concatenate([np.full(stop - first, shard) for shard, first, stop in self.ranges])
         indexes = np.concatenate([np.arange(first, stop) for _, first, stop in self.ranges])
         order = np.arange(len(shards)) if self.seed is None else permutation(len(shards), self.seed)
-        order = order[self.cut :]
+        order = order[self.skip :]
         return tuple(zip(shards[order].tolist(), indexes[order].tolist(), strict=True))
 
 
@@ -91,8 +91,10 @@ def segment(total: int, rank: int, world_size: int) -> tuple[int, int]:
     return total * rank // world_size, total * (rank + 1) // world_size
 
 
-def _laid_out(counts: Sequence[int], seed: int, stream: str, pass_: int, shuffle: bool) -> tuple[Sequence[int], list[int]]:
-    """The order in which a pass visits the shards, on which all ranks agree, and how many samples are before each."""
+def _epoch_shards(
+    counts: Sequence[int], seed: int, stream: str, pass_: int, shuffle: bool
+) -> tuple[Sequence[int], list[int]]:
+    """Return the order in which a pass visits the shards, on which all ranks agree, and how many samples are before each."""
     order = permutation(len(counts), seed_of(seed, stream, "shards", pass_)).tolist() if shuffle else range(len(counts))
     return order, list(accumulate((counts[shard] for shard in order), initial=0))
 
@@ -128,7 +130,7 @@ def windows(
         seed, stream: the run's seed and the stream's name; streams of one run have orders of their own.
         rank, world_size: which part of every pass.
         window: samples shuffled together; the last window of a pass may be smaller.
-        start: ordinal of the first sample wanted (what a checkpoint remembers); picks before it are cut off.
+        start: ordinal of the first sample wanted (what a checkpoint remembers); samples before it are left out.
         samples: end with the window in which at least this many samples have been planned; none: never end.
         shuffle: off: shards and samples in file order.
 
@@ -138,16 +140,16 @@ def windows(
     begin, end = segment(sum(counts), rank, world_size)
     size, planned = end - begin, 0
     for pass_ in count(start // size):
-        order, ends = _laid_out(counts, seed, stream, pass_, shuffle)
+        order, ends = _epoch_shards(counts, seed, stream, pass_, shuffle)
         first = max(0, start - pass_ * size) // window
         for number in range(first, -(-size // window)):
             if samples is not None and planned >= samples:
                 return
             ranges = _between(order, ends, begin + number * window, min(begin + (number + 1) * window, end))
             ordinal = pass_ * size + number * window
-            cut = max(0, start - ordinal)
+            skip = max(0, start - ordinal)
             seed_here = seed_of(seed, stream, "window", pass_, rank, number) if shuffle else None
-            made = Window(pass_, number, ordinal + cut, tuple(ranges), seed_here, cut)
+            made = Window(pass_, number, ordinal + skip, tuple(ranges), seed_here, skip)
             planned += len(made)
             yield made
 
@@ -157,7 +159,7 @@ class _EndlessSegment:
 
     def __init__(self, counts: Sequence[int], seed: int, stream: str, rank: int, world_size: int) -> None:
         self._begin, self._end = segment(sum(counts), rank, world_size)
-        self._layout = lru_cache(2)(partial(_laid_out, counts, seed, stream, shuffle=True))
+        self._layout = lru_cache(2)(partial(_epoch_shards, counts, seed, stream, shuffle=True))
 
     def between(self, low: int, high: int) -> list[Range]:
         """The samples `low` to `high` of all passes."""
@@ -213,7 +215,7 @@ def mixed_windows(
         ranges: list[Range] = []
         for part, (low, high) in enumerate(zip(taken(number), taken(number + 1), strict=True)):
             ranges += [(shard + begins[part], first, last) for shard, first, last in sets[part].between(low, high)]
-        cut = max(0, start - number * window)
+        skip = max(0, start - number * window)
         seed_here = seed_of(seed, stream, "window", 0, rank, number)
-        yield Window(number, number, number * window + cut, tuple(ranges), seed_here, cut)
-        planned += window - cut
+        yield Window(number, number, number * window + skip, tuple(ranges), seed_here, skip)
+        planned += window - skip

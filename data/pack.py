@@ -4,22 +4,98 @@ from __future__ import annotations
 
 import json
 import re
-import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
 from multicse.data import limits, tables
-from multicse.data.errors import DataError, DecodeError
-from multicse.data.named_rows import kind, named_rows
-from multicse.data.shard_writer import Draft, Files
+from multicse.data.errors import DataError, DecodeError, did_you_mean
+from multicse.data.shard_urls import expand, options_of, table_kind
+from multicse.data.shard_writer import Files, UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import read_lines
+from multicse.data.text_files import read_json, read_lines, read_table
 
 Missing = Literal["raise", "skip"]
+PART = 2**17
+"""Rows of a table that a process reads at a time."""
 LITTER = ("thumbs.db", "ehthumbs.db", "desktop.ini", "icon\r", "__macosx", "@eadir")
 """Files and folders that Windows, macOS and network drives leave among pictures, in small letters."""
+
+
+# ---------------------------------------------------------------------------------------------------------- rows of tables
+
+
+def named_rows(
+    path: Path | str,
+    columns: Sequence[str],
+    where: Mapping[str, str] | None = None,
+    quoted: bool | None = None,
+    *,
+    separator: str | None = None,
+    part: tuple[int, int | None] = (0, None),
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
+
+    Only rows with the values of `where`; `quoted` and `separator` as in `table_rows`, which also says what is raised.
+    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, Arrow, URLs.
+    """
+    where = where or {}
+    wanted = list(dict.fromkeys([*columns, *where]))
+    rows: Iterable[tuple[int, dict[str, Any]]]
+    if _has_random_access(path):
+        rows = _checked(tables.rows(str(path), *part), str(path), "row", wanted)
+    elif (ending := table_kind(str(path))) == "jsonl":
+        flat = ((number, tables.flat(row)) for number, row in read_json(Path(path)))
+        rows = _checked(flat, str(path), "line", wanted)
+    elif ending in ("csv", "tsv"):
+        rows = read_table(Path(path), ending, wanted, separator=separator, quoted=quoted)
+    else:
+        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
+    for number, row in rows:
+        if all(str(row[column]) == value for column, value in where.items()):
+            yield number, row
+
+
+def _has_random_access(path: Path | str) -> bool:
+    """Return whether `data/tables.py` reads a table, which finds rows by number; else it is read from its beginning."""
+    return table_kind(str(path)) in ("parquet", "arrow") or "://" in str(path) or bool(options_of(str(path)))
+
+
+def held_in_table(source: str) -> bool:
+    """Whether pictures or sounds are bytes of a table: Parquet, Arrow, a folder of these, a data set of Hugging Face."""
+    if not Path(source).is_dir():
+        return _has_random_access(source)
+    return any(table_kind(path.name) in ("parquet", "arrow") for path in Path(source).iterdir())
+
+
+def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
+    """The files of a table that `--streams.NAME.shards` would name, and parts of large ones (`PART`): first row, stop.
+
+    Raises DataError where there is none.
+    """
+    plain = Path(source).is_file() or source.endswith(".gz")
+    files = [source] if plain and not _has_random_access(source) else expand(source)[0]
+    parts: list[tuple[str, tuple[int, int | None]]] = []
+    for file in files:
+        ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
+        parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is none
+    return parts
+
+
+def _checked(
+    rows: Iterable[tuple[int, dict[str, Any]]], path: str, unit: str, wanted: Sequence[str]
+) -> Iterator[tuple[int, dict[str, Any]]]:
+    for number, row in rows:
+        for name in wanted:
+            if name not in row:
+                near = did_you_mean(name, row)
+                raise DataError(f"{path}, {unit} {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
+        yield number, row
+
+
+# --------------------------------------------------------------------------------------------------------- sources to drafts
 
 
 class FolderFiles:
@@ -38,48 +114,21 @@ class FolderFiles:
         return str(self.folder)
 
 
-class TarFiles:
-    """Files within a tar archive, which is not unpacked."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._tar = tarfile.open(path)  # noqa: SIM115  # read from until the packing ends
-            self._members = {member.name.removeprefix("./"): member for member in self._tar if member.isfile()}
-        except tarfile.TarError as error:
-            raise DataError(f"--root {path} is neither a folder nor a tar archive ({error})") from error
-
-    def __reduce__(self) -> tuple[type[TarFiles], tuple[Path]]:
-        return TarFiles, (self.path,)  # another process opens it itself
-
-    def has(self, name: str) -> bool:
-        return name in self._members
-
-    def read(self, name: str) -> bytes:
-        content = self._tar.extractfile(self._members[name])
-        assert content is not None  # only files are listed
-        return content.read()
-
-    def __str__(self) -> str:
-        return str(self.path)
-
-
-def files_of(source: Path, root: Path | None = None) -> FolderFiles | TarFiles:
-    """Where the files of a source lie: below it when it is a folder; else, as it is a manifest, in `root` (a folder or a
-    tar archive), or beside it.
+def files_of(source: Path, root: Path | None = None) -> FolderFiles:
+    """Return the files of a source: those below it if it is a folder; of a manifest those below `root`, or its own folder.
 
     Raises:
-        DataError: the source or `root` is not there, or `root` is a file of another kind.
+        DataError: If the source does not exist, or `root` is not a folder.
     """
     if not source.exists():
         raise DataError(f"{source} does not exist; give a folder (class = subfolder) or a manifest (.csv, .tsv, .jsonl)")
     place = source if source.is_dir() else root or source.parent
-    if not place.exists():
-        raise DataError(f"--root {root} does not exist")
-    return FolderFiles(place) if place.is_dir() else TarFiles(place)
+    if not place.is_dir():
+        raise DataError(f"--root {root} is not a folder; unpack an archive first")
+    return FolderFiles(place)
 
 
-def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
+def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
     """Sentences, one a line, of `.txt` or `.gz` files: field `txt`. Empty lines give None.
 
     Raises:
@@ -95,7 +144,7 @@ def text_lines(paths: Sequence[Path]) -> Iterator[Draft | None]:
                 _refuse_table(path, text)
                 first = False
             _refuse_long(text, f"{path}, line {number}")
-            yield Draft({"txt": text.encode()}) if text else None
+            yield UnpackedSample({"txt": text.encode()}) if text else None
             empty = empty and not text
     if empty:
         raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
@@ -131,7 +180,7 @@ def table_rows(
     keep_empty: bool = False,
     separator: str | None = None,
     part: tuple[int, int | None] = (0, None),
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
     `json`, an object of texts.
 
@@ -163,9 +212,9 @@ def table_rows(
         if not usable or name == "":
             yield None
         elif len(columns) == 1:
-            yield Draft({"txt": texts[columns[0]].encode()}, label=name)
+            yield UnpackedSample({"txt": texts[columns[0]].encode()}, label=name)
         else:
-            yield Draft({"json": _json(texts)}, label=name)
+            yield UnpackedSample({"json": _json(texts)}, label=name)
 
 
 def media_rows(
@@ -177,7 +226,7 @@ def media_rows(
     where: Mapping[str, str] | None = None,
     missing: Missing = "raise",
     part: tuple[int, int | None] = (0, None),
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """Pictures or sounds that a table holds itself (Parquet, Arrow), or whose paths below its folder it names.
 
     Arguments, fields and errors are those of `manifest_files`; a row without any such thing is an error.
@@ -200,10 +249,10 @@ def media_rows(
         about = (
             {} if not captions else {"txt": texts[0].encode()} if len(texts) == 1 else {"json": _json({"captions": texts})}
         )
-        yield Draft({extension: data, **about}, label=name, key=f"{number:08d}")
+        yield UnpackedSample({extension: data, **about}, label=name, key=f"{number:08d}")
 
 
-def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[Draft | None]:
+def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[UnpackedSample | None]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
     Hidden files, and those that systems put beside pictures (`LITTER`), are passed over. Sorted by path, so that every
@@ -224,10 +273,10 @@ def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "ra
     for number, path in enumerate(found):
         _check_extension(path.name, extensions, str(folder / path))
         label = None if outside else path.parts[0]
-        if not _whole(files, path.as_posix(), str(folder / path), missing):
+        if not _is_decodable(files, path.as_posix(), str(folder / path), missing):
             yield None
             continue
-        yield Draft(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
+        yield UnpackedSample(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
 
 
 @dataclass(frozen=True)
@@ -252,7 +301,7 @@ def manifest_files(
     quoted: bool | None = None,
     group: bool = False,
     missing: Missing = "raise",
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """Files that a CSV, TSV or JSON-lines file (`.gz` too) names, with captions and class.
 
     One caption column of a CSV or TSV becomes the field `txt`; several, or any of JSON lines (texts or lists of texts),
@@ -277,7 +326,7 @@ def manifest_files(
     entries: Iterable[Entry] = _entries(path, file, captions, label, where, quoted)
     if group:
         entries = _grouped(entries, path)
-    one = len(captions) == 1 and kind(path) != ".jsonl" and not group
+    one = len(captions) == 1 and table_kind(str(path)) != "jsonl" and not group
     to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
     yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
 
@@ -290,7 +339,7 @@ def named_files(
     *,
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
-) -> Iterator[Draft | None]:
+) -> Iterator[UnpackedSample | None]:
     """The samples of the files that `entries` of the manifest `source` name, in their order.
 
     Captions become the field `captions`, `txt` (the first of each) or `json`; an entry without any gives None then, as one
@@ -305,13 +354,13 @@ def named_files(
                 "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
         usable = there and (entry.captions or not captions) and entry.label != ""
-        if not usable or not _whole(files, entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
+        if not usable or not _is_decodable(files, entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
             yield None
             continue
         fields: dict[str, bytes] = {}
         if captions:
             fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
-        yield Draft(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
+        yield UnpackedSample(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
 
 
 def _entries(
@@ -372,8 +421,8 @@ def _check_extension(name: str, extensions: Sequence[str], where: str) -> None:
         raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
 
 
-def _whole(files: Files, name: str, where: str, missing: Missing) -> bool:
-    """Whether a file can be decoded; DataError for one that cannot, unless such files are to be left out."""
+def _is_decodable(files: Files, name: str, where: str, missing: Missing) -> bool:
+    """Return whether a file can be decoded; DataError if it cannot, unless such files are to be left out."""
     try:
         decode.check(files.read(name), name.rpartition(".")[2].lower(), name)
     except (DecodeError, OSError) as error:

@@ -1,22 +1,19 @@
-"""Reading from other machines, whose stores err: what they refuse for a while is tried again, all else is a DataError."""
+"""Reading from stores on other machines: what fails for a while is tried again, everything else is a DataError."""
 
 from __future__ import annotations
 
-import io
 import logging
 import time
 from collections.abc import Callable, Mapping
-from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 from urllib.parse import urlsplit
 
-from multicse.data.errors import DataError
-from multicse.data.redact import HIDDEN, redacted
+from multicse.data.errors import HIDDEN, DataError, redacted
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE = 4, 1.0
-"""Tries to reach a store that errs, and seconds before the second one, twice as many before each further one."""
+"""Tries of a read that fails, and seconds before the second one, twice as many before each further one."""
 _T = TypeVar("_T")
 
 
@@ -28,79 +25,24 @@ class Denied(StoreError):
     """A store that wants other credentials."""
 
 
-class Remote:
-    """A file system of fsspec that is asked patiently: its methods raise StoreError, or FileNotFoundError.
-
-    url: what it is asked for, which its errors name.
-    """
-
-    def __init__(self, fs: Any, url: str) -> None:
-        self._fs, self._url = fs, url
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        method = getattr(self._fs, name)
-        return lambda *values, **options: answered(self._url, partial(method, *values, **options))
-
-    def exists(self, path: str) -> bool:
-        """Whether there is such a file. fsspec's own says of a store that does not answer that there is none."""
-        try:
-            self.info(path)
-        except FileNotFoundError:
-            return False
-        return True
-
-    def open(self, path: str, mode: str = "rb") -> _File:
-        """A file to read."""
-        return _File(answered(self._url, partial(self._fs.open, path, mode)), self._url)
+def is_remote(url: str) -> bool:
+    """Return whether a URL is of another machine's store."""
+    return urlsplit(url).scheme not in ("", "file", "local")
 
 
-class _File(io.RawIOBase):
-    """A file that is read patiently."""
+def call_storage(url: str, act: Callable[[], _T]) -> _T:
+    """Return the result of `act`, which reads from `url`. It is called again while the store of another machine fails.
 
-    def __init__(self, file: Any, url: str) -> None:
-        self._file, self._url = file, url
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return int(self._file.tell())
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return int(answered(self._url, partial(self._file.seek, offset, whence)))
-
-    def read(self, size: int = -1) -> bytes:
-        place = self.tell()
-
-        def act() -> bytes:
-            if self.tell() != place:
-                self._file.seek(place)
-            return bytes(self._file.read(size))
-
-        return answered(self._url, act)
-
-    def readinto(self, buffer: Any) -> int:
-        data = self.read(len(buffer))
-        buffer[: len(data)] = data
-        return len(data)
-
-    def close(self) -> None:
-        if not self.closed:
-            self._file.close()
-        super().close()
-
-
-def answered(url: str, act: Callable[[], _T]) -> _T:
-    """What a store answers to `act`, which asks for `url`.
+    So `act` should be a whole read: a listing, the headers of a shard, the samples of a window.
 
     Raises:
-        StoreError: it does not answer, or denies it; FileNotFoundError and NotADirectoryError: it says so.
+        StoreError: If another machine's store does not answer, or denies access.
+        FileNotFoundError, NotADirectoryError: If the store says so; of this machine's files every error of `act`.
     """
+    if not is_remote(url):
+        return act()
     try:
-        return patiently(act)
+        return retry(act)
     except (FileNotFoundError, NotADirectoryError, DataError):
         raise
     except Exception as error:  # of any package that knows a store
@@ -114,25 +56,28 @@ def answered(url: str, act: Callable[[], _T]) -> _T:
         raise StoreError(f"{why}; check its address and the network, or copy it to this machine") from None
 
 
-def patiently(act: Callable[[], _T]) -> _T:
-    """The outcome of something that a store may refuse for a while. Raises the last error, at once one that stays."""
+def retry(act: Callable[[], _T]) -> _T:
+    """Return the result of `act`, which is called again after errors that may pass, with exponential backoff.
+
+    Raises the last error, at once one that stays.
+    """
     attempt = 0
     while True:
         try:
             return act()
         except Exception as error:
-            found = _true(error)
+            found = _root_cause(error)
             if (attempt := attempt + 1) == ATTEMPTS or not _passes(found):
                 raise found from None
             log.info("the store does not answer (%s); trying again", redacted(str(found)))
             time.sleep(PAUSE * 2 ** (attempt - 1))
 
 
-def _true(error: Exception) -> Exception:
-    """What went wrong: fsspec says of whatever happens over HTTP that there is no such file."""
+def _root_cause(error: Exception) -> Exception:
+    """Return the error of the store: over HTTP fsspec reports every error as a file that does not exist."""
     cause = error.__cause__
-    told = isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and (_passes(cause) or _denied(cause))
-    return cause if told else error  # type: ignore[return-value]  # an Exception, as above
+    hidden = isinstance(error, FileNotFoundError) and isinstance(cause, Exception) and (_passes(cause) or _denied(cause))
+    return cause if hidden else error  # type: ignore[return-value]  # an Exception, as above
 
 
 def _passes(error: Exception) -> bool:

@@ -6,6 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -14,14 +15,14 @@ from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data.errors import DataError, command
-from multicse.data.remote import Denied, Remote, answered
+from multicse.data.remote import Denied, call_storage
 
-TABLES = ("parquet", "arrow", "jsonl", "csv", "tsv", "txt")
+TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
+TABLES = ("parquet", "arrow", *TEXT_TABLES)
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
 SPLITS = ("train", "validation", "valid", "dev", "test")
 """Words in the names of tables that are not read together."""
 _OPTIONS = re.compile(r"#(?=\w+=)")
-_CACHES = ("simplecache", "filecache", "blockcache")  # fsspec chains these with `::`, which otherwise joins URLs
 
 
 def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
@@ -29,9 +30,9 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
 
     Args:
         urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
-            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. A cache of
-            fsspec goes before what it caches: `simplecache::s3://bucket/x-{00..09}.tar`. Tables may stand for tars, with
-            options: `talks.csv#txt=body,separator=;`, `hf://imdb#split=test` is a data set of Hugging Face.
+            `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. Tables may
+            replace tars, with options: `talks.csv#txt=body,separator=;`, `hf://imdb#split=test` is a data set of
+            Hugging Face.
 
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
@@ -46,7 +47,7 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
         return names[folder]
 
     for named in _pieces([urls] if isinstance(urls, str) else urls):
-        piece, options = parted(named)
+        piece, options = split_options(named)
         if is_hub_name(piece):
             found += [f"{file}{options}" for file in _hub_files(piece, options_of(named))]
             continue
@@ -57,7 +58,6 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
         for part in parts:
             url = _absolute(part)
-            fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             unsigned = name.partition("?")[0]
             if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
@@ -65,14 +65,13 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
                 if not matching:
                     raise _missing(part, folder, inside(folder))
                 found += [f"{folder}/{other}" for other in matching]
-            elif _is_data(name) and not fs.isdir(path):
-                if name not in inside(folder) and not fs.exists(path):
+            elif _is_data(name) and not _is_folder(url):
+                if name not in inside(folder) and not _exists(url):
                     raise _missing(part, folder, inside(folder))
                 found.append(url)
-            elif fs.isdir(path):
+            elif _is_folder(url):
                 if not (files := _data_in(inside(url))):
-                    below = [name for name in inside(url) if _data_in(inside(f"{url}/{name}"))]
-                    raise _missing(part, url, inside(url), below)
+                    raise _missing(part, url, inside(url))
                 _refuse_several_splits(part, files)
                 folders.append(url)
                 found += [f"{url}/{other}" for other in files]
@@ -100,10 +99,10 @@ def sizes(urls: str) -> tuple[int, ...]:
 
 def absolute(urls: str) -> str:
     """The same URLs with local paths made absolute: workers run in other folders."""
-    return "::".join(_absolute(place) + options for place, options in map(parted, _pieces([urls])))
+    return "::".join(_absolute(place) + options for place, options in map(split_options, _pieces([urls])))
 
 
-def parted(url: str) -> tuple[str, str]:
+def split_options(url: str) -> tuple[str, str]:
     """A URL without its options, and those with their `#`."""
     place = _OPTIONS.split(url, maxsplit=1)[0]
     return place, url[len(place) :]
@@ -111,14 +110,15 @@ def parted(url: str) -> tuple[str, str]:
 
 def options_of(url: str) -> dict[str, str]:
     """What stands behind a table: ``x.csv#txt=body,separator=;`` has the field txt in the column body."""
-    return dict(parse_qsl(parted(url)[1][1:], separator=","))
+    return dict(parse_qsl(split_options(url)[1][1:], separator=","))
 
 
 def table_kind(url: str) -> str | None:
-    """Ending of a file whose rows are samples; none: it is no such file."""
-    name = posixpath.basename(parted(url)[0].partition("?")[0])
-    ending = name.rpartition(".")[2].lower()
-    return ending if ending in TABLES and not name.startswith(".") else None
+    """Return the ending of a file whose rows are samples, texts without their `.gz`; None for other files."""
+    name = posixpath.basename(split_options(url)[0].partition("?")[0])
+    ending = name.removesuffix(".gz").rpartition(".")[2].lower()
+    known = TEXT_TABLES if name.endswith(".gz") else TABLES
+    return ending if ending in known and not name.startswith(".") else None
 
 
 def is_hub_name(url: str) -> bool:
@@ -145,25 +145,17 @@ def _hub_files(url: str, options: dict[str, str]) -> list[str]:
 
 
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
-    """Splits at `::`, but leaves fsspec's caches with what they cache."""
-    for url in urls:
-        caches = ""
-        for piece in url.split("::"):
-            if piece.split("://")[0] in _CACHES:
-                caches += piece + "::"
-            elif piece.strip():
-                yield caches + piece.strip()
-                caches = ""
+    """Yield the URLs that `::` joins."""
+    return (piece.strip() for url in urls for piece in url.split("::") if piece.strip())
 
 
 def filesystem(url: str) -> tuple[Any, str]:
-    """The file system of a URL, a `Remote` unless it is this machine's, and the path in it, without its options.
+    """The file system of a URL and the path in it, without its options. Calls of its methods belong into `call_storage`.
 
     Raises DataError for a protocol that is unknown or whose package is missing, and for a store that does not answer.
     """
-    url = parted(url)[0]
-    fs, path = answered(url, lambda: _connected(url))
-    return fs if isinstance(fs, LocalFileSystem) else Remote(fs, url), path
+    url = split_options(url)[0]
+    return call_storage(url, lambda: _connected(url))
 
 
 def _connected(url: str) -> tuple[Any, str]:
@@ -181,12 +173,12 @@ def _absolute(url: str) -> str:
     if is_hub_name(url):
         return url
     fs, path = filesystem(url)
-    return path if isinstance(fs, LocalFileSystem) and "::" not in url else url.rstrip("/")
+    return path if isinstance(fs, LocalFileSystem) else url.rstrip("/")
 
 
 def parent(url: str) -> str:
     """The folder of a shard."""
-    return parted(url)[0].rpartition("/")[0]
+    return split_options(url)[0].rpartition("/")[0]
 
 
 def _is_tar(name: str) -> bool:
@@ -198,16 +190,32 @@ def _is_data(name: str) -> bool:
 
 
 def _data_in(names: list[str]) -> list[str]:
-    """The tars of a folder, else its tables of one kind."""
+    """The tars of a folder, else its tables of one kind; of a text beside its gzipped form the text."""
+    names = [name for name in names if not name.endswith(".gz") or name.removesuffix(".gz") not in names]
     kinds = [[name for name in names if table_kind(name) == kind] for kind in TABLES if kind != "txt"]
     return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
+
+
+def _is_folder(url: str) -> bool:
+    fs, path = filesystem(url)
+    return bool(call_storage(url, partial(fs.isdir, path)))
+
+
+def _exists(url: str) -> bool:
+    """Return whether there is such a file. fsspec's own method says no if a store does not answer."""
+    fs, path = filesystem(url)
+    try:
+        call_storage(url, partial(fs.info, path))
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def _names(folder: str) -> list[str]:
     """What is in a folder; nothing where it does not exist or may not be listed, as over HTTP."""
     fs, path = filesystem(folder)
     try:
-        entries = fs.ls(path, detail=False)
+        entries = call_storage(folder, partial(fs.ls, path, detail=False))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except Denied:
@@ -231,9 +239,7 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
         )
 
 
-def _missing(url: str, folder: str, names: list[str], below: Sequence[str] = ()) -> DataError:
-    if below:
-        return DataError(f"shards {url!r}: the data is in folders there, {', '.join(below)}; name one: {folder}/{below[0]}")
+def _missing(url: str, folder: str, names: list[str]) -> DataError:
     tars = [name for name in names if _is_tar(name)]
     if tars:
         there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")

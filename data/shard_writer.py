@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import os
 import re
@@ -19,28 +20,32 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
-from multicse.data.errors import DataError
+from multicse.data.errors import DataError, command
 from multicse.data.order import permutation, seed_of
-from multicse.data.shard_hashes import size_and_sha256
-from multicse.data.shards import MANIFEST, WIDS_KIND, read_manifest
+from multicse.data.remote import retry
+from multicse.data.shards import MANIFEST, WIDS_KIND, read_manifest, size_and_sha256
 from multicse.data.tables import KEY
 
+SMALL = 100e6
+"""Bytes of a packed folder that is copied to the storage without being asked: what Ray sends along with a job at most."""
 _PARTIAL = ".partial"
 _CALM: dict[str, Any] = {"mininterval": 1.0, "disable": None, "leave": False, "unit_scale": True}  # no bar in a log file
 
 
 @dataclass(frozen=True)
-class Draft:
-    """A sample that is about to be packed."""
+class UnpackedSample:
+    """A sample of a source, before it is packed."""
 
     fields: dict[str, bytes] = field(default_factory=dict)
     """Fields that are at hand."""
@@ -53,7 +58,7 @@ class Draft:
 
 
 Form = Literal["parquet", "tar"]
-Drafts = Iterable[Draft | None]
+Drafts = Iterable[UnpackedSample | None]
 """Samples of a source in its order; None stands for one that is left out because it is empty, or its file missing."""
 
 
@@ -242,14 +247,14 @@ class _Samples:
                 yield _sample(_draft(record), position, self.files, self.numbers)
 
 
-def _draft(record: bytes) -> Draft:
+def _draft(record: bytes) -> UnpackedSample:
     head, _, rest = record.partition(b"\n")
     sizes, file, label, key = json.loads(head)
     fields, place = {}, 0
     for name, size in sizes.items():
         fields[name] = rest[place : place + size]
         place += size
-    return Draft(fields, file, label, key)
+    return UnpackedSample(fields, file, label, key)
 
 
 def _spans(spools: list[_Spool]) -> np.ndarray:
@@ -318,7 +323,9 @@ def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, 
     return {name: number for number, name in enumerate(ordered)}
 
 
-def _sample(draft: Draft, position: int, files: Files | None, numbers: Mapping[str, int]) -> tuple[str, dict[str, bytes]]:
+def _sample(
+    draft: UnpackedSample, position: int, files: Files | None, numbers: Mapping[str, int]
+) -> tuple[str, dict[str, bytes]]:
     fields = dict(draft.fields)
     if draft.file is not None:
         assert files is not None  # a caller whose drafts name files says where they are
@@ -365,3 +372,69 @@ def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
         columns[KEY] = pa.array(keys, pa.string())
     pq.write_table(pa.table(columns), path, compression="zstd", compression_level=9, use_dictionary=False)
     return names, len(rows)
+
+
+# ----------------------------------------------------------------------------------------------------------------- upload
+
+
+@dataclass(frozen=True)
+class Uploaded:
+    """What was copied."""
+
+    url: str
+    files: int
+    bytes: int
+
+
+def upload(folder: Path, url: str) -> Uploaded:
+    """Copy the shards of a packed folder to `url` (``s3://bucket/shards/text``), `dataset.json` last.
+
+    So a copy that was cut short is not described as complete; the same command again repairs it. A shard that is there
+    already is replaced.
+
+    Raises:
+        DataError: no packed folder, no URL, a protocol whose package is not installed, or a place that cannot be written.
+    """
+    manifest = read_manifest(str(folder)) if folder.is_dir() else None
+    if manifest is None:
+        raise DataError(f"{folder} is no folder of packed shards: it has no {MANIFEST}; pack first ({command('pack')})")
+    if not re.match(r"[a-z0-9+]+://[^/]", url):
+        raise DataError(f"{url!r} is no URL; give one such as s3://bucket/shards/{folder.resolve().name}")
+    names = [*sorted(manifest.shards), MANIFEST]
+    if missing := [name for name in names if not (folder / name).is_file()]:
+        raise DataError(f"{folder}: {missing[0]} is listed in {MANIFEST} and not there; pack it again")
+    size = 0
+    try:
+        fs, place = fsspec.core.url_to_fs(url.rstrip("/"))
+        for name in tqdm(names, desc=url, unit="file", leave=False, disable=None):
+            retry(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
+            size += (folder / name).stat().st_size
+    except Exception as error:  # of any package that knows a store
+        raise DataError(f"{url} cannot be written: {error}") from None  # whose text may be the URL
+    return Uploaded(url.rstrip("/"), len(names), size)
+
+
+def upload_small_shards(shards: str, storage: str) -> str:
+    """Return the shard URLs with small packed folders of this machine replaced by their copies in `storage`.
+
+    A copy is at STORAGE/shards/DIGEST/NAME, made once for a content. Whatever else is named stays as it is: URLs, single
+    files, folders without `dataset.json`, and large ones, which the nodes may share or which `pack.py upload` copies.
+
+    Raises:
+        DataError: the storage cannot be written.
+    """
+    return "::".join(_uploaded(piece, storage.rstrip("/")) for piece in shards.split("::"))
+
+
+def _uploaded(place: str, storage: str) -> str:
+    folder = Path(place)
+    if "://" in place or not (folder / MANIFEST).is_file() or (manifest := read_manifest(place)) is None:
+        return place
+    if sum((folder / name).stat().st_size for name in manifest.shards if (folder / name).is_file()) > SMALL:
+        return place
+    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the digests of the shards
+    base, question, options = storage.partition("?")
+    url = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
+    if read_manifest(url) is None:
+        upload(folder, url)
+    return url

@@ -7,26 +7,52 @@ an index of the `wids` library) says how many samples each has, so that nothing 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import logging
 import posixpath
+import tarfile
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from itertools import accumulate, pairwise
-from typing import IO, Any
+from typing import IO, Any, Self
 
-from multicse.data import limits, tables, tar_headers
+from fsspec.implementations.local import LocalFileSystem
+
+from multicse.data import limits, tables
 from multicse.data.errors import DataError
-from multicse.data.remote import Denied
-from multicse.data.shard_hashes import MANIFEST, Shard, difference
-from multicse.data.shard_urls import expand, filesystem, parent, table_kind
+from multicse.data.remote import Denied, call_storage, is_remote
+from multicse.data.shard_urls import expand, filesystem, parent, split_options, table_kind
 
 log = logging.getLogger(__name__)
 
+MANIFEST = "dataset.json"
 WIDS_KIND = "wids-shard-index-v1"
+_EXTENDED = (
+    tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
+)  # fmt: skip
+_PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
+
+
+@dataclass(frozen=True)
+class Shard:
+    """One tar file, or a table."""
+
+    url: str
+    samples: int
+    bytes: int
+    sha256: str | None = None
+    fields: tuple[str, ...] = ()
+    """Fields that its samples have; empty: unknown."""
+
+    @property
+    def name(self) -> str:
+        """File name without `.tar` or `.parquet`: what its samples are called by, wherever the shard lies."""
+        name = posixpath.basename(split_options(self.url)[0]).removesuffix(".parquet")
+        return name.partition(".tar")[0]
 
 
 @dataclass(frozen=True)
@@ -164,9 +190,9 @@ def read_manifest(folder: str) -> Manifest | None:
     where = f"{folder}/{MANIFEST}"
     fs, path = filesystem(where)
     try:
-        if (size := fs.size(path)) and size > limits.MANIFEST:
+        if (size := call_storage(where, partial(fs.size, path))) and size > limits.MANIFEST:
             raise DataError(f"{where} has {limits.over('MANIFEST', size, limits.MANIFEST)} bytes")
-        text = fs.cat_file(path)
+        text = call_storage(where, partial(fs.cat_file, path))
     except (FileNotFoundError, PermissionError, Denied):  # a bucket that may not be listed denies what does not exist
         return None
     try:
@@ -236,7 +262,7 @@ def scan(url: str) -> Shard:
         DataError: it cannot be opened, is compressed or no tar file.
     """
     if table_kind(url):
-        rows, size, names = tables.scan(url)
+        rows, size, names = tables.readable(url, partial(tables.scan, url))
         return Shard(url, rows, size, None, names)
     index = index_of(url)
     fields = {name for members in index.members for name, _, _ in members}
@@ -250,10 +276,7 @@ def index_of(url: str) -> Index:
         DataError: it cannot be opened, is compressed or no tar file.
     """
     fs, path = filesystem(url)
-    try:
-        return _index(url, str(fs.checksum(path)))
-    except OSError as error:
-        raise DataError(f"shard {url} cannot be read: {error}") from None  # whose text may be the URL with its password
+    return tables.readable(url, lambda: _index(url, str(fs.checksum(path))))
 
 
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
@@ -279,7 +302,7 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
     tail: str | None = None
     end = count = 0
     try:
-        for count, member in enumerate(tar_headers.members(file, size), 1):
+        for count, member in enumerate(_members(file, size), 1):
             if count > limits.MEMBERS:
                 raise DataError(f"shard {url} holds {limits.over('MEMBERS', count, limits.MEMBERS)} files")
             if (parts := _key_and_field(member.name)) is None:
@@ -294,30 +317,90 @@ def _indexed(url: str, file: IO[bytes], size: int) -> Index:
             if len(members[-1]) >= limits.FIELDS:
                 faults[position] = f"it has {limits.over('FIELDS', len(members[-1]) + 1, limits.FIELDS)} files"
                 continue
-            if not _is_utf8(member.name):
-                faults[position] = "its name is not UTF-8"
-            if name in (other for other, _, _ in members[-1]):
-                faults[position] = f"the field {name!r} occurs twice in one sample"
-            if member.sparse:
-                faults[position] = f"the field {name!r} is stored as a sparse file"
-            if member.size > limits.MEMBER:
-                faults[position] = f"the field {name!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
-            if member.offset + member.size > size:
-                faults[position] = f"the shard is truncated within the field {name!r}"
-            else:
-                end = member.offset + member.size
-            members[-1] = (*members[-1], (name, member.offset, member.size))
-    except tar_headers.Damage as error:
+            if (fault := _fault(member, name, [other for other, _, _ in members[-1]], size)) is not None:
+                faults[position] = fault
+            if member.offset_data + member.size <= size:
+                end = member.offset_data + member.size
+            members[-1] = (*members[-1], (name, member.offset_data, member.size))
+    except _Damage as error:
         if not count:
             raise DataError(f"shard {url} is no tar file ({error}); copy it again, or pack it again") from None
         tail = str(error)
     names = [{name for name, _, _ in sample} for sample in (members[0], members[-1])] if keys else []
     if tail and keys and (len(keys) == 1 or names[0] != names[1]):
-        faults.setdefault(len(keys) - 1, tail)  # what follows of this sample is lost
-    # What lies behind the damage is so many samples as have been in so many bytes.
+        faults.setdefault(len(keys) - 1, tail)  # the rest of this sample is lost
+    # After the damage there are about as many samples per byte as before it.
     behind = round(len(keys) * max(0, size - end) / end) if tail and end else 0
-    told = tail is None or len(keys) - 1 in faults
-    return Index(keys, members, faults, tail, behind if told else max(1, behind), size)
+    reported = tail is None or len(keys) - 1 in faults
+    return Index(keys, members, faults, tail, behind if reported else max(1, behind), size)
+
+
+def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int) -> str | None:
+    """Return why a member of a tar of `size` bytes cannot be used as this field of its sample, or None if it can."""
+    if member.offset_data + member.size > size:
+        return f"the shard is truncated within the field {field!r}"
+    if member.size > limits.MEMBER:
+        return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
+    if member.issparse():
+        return f"the field {field!r} is stored as a sparse file"
+    if field in others:
+        return f"the field {field!r} occurs twice in one sample"
+    return None if _is_utf8(member.name) else "its name is not UTF-8"
+
+
+class _Damage(Exception):
+    """From here on a tar file cannot be read; the text says why and at which byte."""
+
+
+class _Header(tarfile.TarInfo):
+    """Header of a tar member that asks for no more than is safe: tarfile itself believes any size."""
+
+    @classmethod
+    def frombuf(cls, buf: bytes | bytearray, encoding: str, errors: str) -> Self:
+        header = super().frombuf(buf, encoding, errors)
+        if header.size < 0:  # tarfile would read the same members forever
+            raise ValueError(f"a member of {header.size} bytes")
+        if header.type in _EXTENDED and header.size > limits.HEADER:
+            raise ValueError(f"an extended header of {limits.over('HEADER', header.size, limits.HEADER)} bytes")
+        return header
+
+
+def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
+    """Yield the regular files of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
+
+    Raises:
+        _Damage: If a header is damaged or asks for too much, if data ends before the end mark or continues after it.
+    """
+    place = file.seek(0)
+    try:
+        with tarfile.open(fileobj=file, mode="r:", tarinfo=_Header, encoding="utf-8") as tar:
+            while (member := tar.next()) is not None:
+                tar.members = []  # type: ignore[attr-defined]  # otherwise it keeps all of them
+                if member.size < 0:
+                    raise ValueError(f"a member of {member.size} bytes")
+                if member.isreg():
+                    yield member
+                if tar.offset > size:
+                    raise ValueError(f"a member continues to byte {tar.offset}")
+                place = tar.offset
+            _check_end(file, tar.offset, size)
+    except (tarfile.TarError, ValueError, OverflowError, LookupError, RecursionError) as error:  # all that tarfile raises
+        raise _Damage(f"the shard is damaged or truncated at byte {place} ({error})") from None
+
+
+def _check_end(file: IO[bytes], place: int, size: int) -> None:
+    """Require the end mark of a tar: a block of zeros, and after it only zeros that fill a record. tarfile requires none."""
+    file.seek(place)
+    first = file.read(tarfile.BLOCKSIZE)
+    if len(first) < tarfile.BLOCKSIZE:
+        raise ValueError("no end mark")
+    if first.strip(b"\0"):
+        raise ValueError("no header")
+    while rest := file.read(2**20):
+        if rest.strip(b"\0"):
+            raise ValueError("zeros, followed by data")
+    if size - place > _PADDING:
+        raise ValueError(f"{size - place:,} zeros, more than the {_PADDING:,} of an end mark")
 
 
 def _is_utf8(name: str) -> bool:
@@ -338,20 +421,86 @@ def _printable(name: str) -> str:
     return name.encode("utf-8", "backslashreplace").decode()
 
 
+def size_and_sha256(url: str) -> tuple[int, str]:
+    """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError and StoreError."""
+    return call_storage(url, partial(_hashed, url))
+
+
+def _hashed(url: str) -> tuple[int, str]:
+    size, digest = 0, hashlib.sha256()
+    fs, path = filesystem(url)
+    with fs.open(path, "rb") as file:
+        while block := file.read(2**20):
+            digest.update(block)
+            size += len(block)
+    return size, digest.hexdigest()
+
+
+def verify_shard(shard: Shard) -> str | None:
+    """Return how a file differs from its entry in `dataset.json`; None: it does not, or that has neither size nor sha256.
+
+    Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
+    was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
+    """
+    fs, path = filesystem(shard.url)
+    return _verified(shard, str(fs.checksum(path)))
+
+
+@lru_cache(maxsize=4096)
+def _verified(shard: Shard, checksum: str) -> str | None:
+    fs, path = filesystem(shard.url)
+    size, repair = fs.size(path), "copy it again, or pack it again"
+    if shard.bytes >= 0 and size is not None and size != shard.bytes:
+        return f"{shard.url} has {size:,} bytes, its {MANIFEST} says {shard.bytes:,}; {repair}"
+    if shard.sha256 is None or not isinstance(fs, LocalFileSystem):
+        return None
+    stamp = limits.cache_path("shards", f"{shard.url} {checksum} {shard.sha256}")
+    if stamp.exists():
+        return None
+    _, digest = size_and_sha256(shard.url)
+    if digest != shard.sha256:
+        return (
+            f"{shard.url} is not the file that its {MANIFEST} describes (its sha256 is {digest[:12]}..., there "
+            f"{str(shard.sha256)[:12]}...); {repair}"
+        )
+    with contextlib.suppress(OSError):  # a cache that cannot be written: every process hashes
+        stamp.parent.mkdir(parents=True, exist_ok=True)
+        stamp.touch()
+    return None
+
+
 def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
     """The samples at these positions (in tar order, from 0), one for one; ascending positions read fastest.
 
     What cannot be read gives a BadSample: a truncated or damaged tar, a field that occurs twice, and every sample of a file
-    whose size or sha256 is not that in its `dataset.json`.
+    whose size or sha256 is not that in its `dataset.json`. From other machines up to `tables.READ_AT_ONCE` samples are read
+    together, and again together if the store fails.
 
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
+        StoreError: the store of another machine does not answer.
     """
-    if table_kind(shard.url):
-        yield from _read_rows(shard, indexes)
+    if not is_remote(shard.url):
+        with tables.data_errors(shard.url):
+            yield from _read(shard, indexes)
         return
-    index = index_of(shard.url)
-    if (wrong := difference(shard)) is not None:
+    for start in range(0, len(indexes), tables.READ_AT_ONCE):
+        part = indexes[start : start + tables.READ_AT_ONCE]
+        yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023
+
+
+def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
+    wrong = verify_shard(shard)
+    if table_kind(shard.url):
+        if wrong is not None:
+            yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
+            return
+        for key, found in tables.read(shard.url, indexes):
+            yield BadSample(key, shard.name, found) if isinstance(found, str) else RawSample(key, shard.name, found)
+        return
+    fs, path = filesystem(shard.url)
+    index = _index(shard.url, str(fs.checksum(path)))
+    if wrong is not None:
         keys = [*index.keys, *(f"#{position}" for position in range(len(index.keys), shard.samples))]
         yield from (BadSample(keys[position], shard.name, wrong) for position in indexes)
         return
@@ -361,29 +510,17 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
             "it was changed after it was packed: pack it again, or delete the dataset.json"
         )
     lost = index.tail or f"the shard is truncated: {len(index.keys)} of {shard.samples} samples are left"
-    fs, path = filesystem(shard.url)
-    try:
-        with fs.open(path, "rb") as file:
-            for position in indexes:
-                if not 0 <= position < shard.samples:
-                    raise IndexError(f"position {position} of shard {shard.url}, which has {shard.samples} samples")
-                if position >= len(index.keys):
-                    yield BadSample(f"#{position}", shard.name, lost)
-                elif position in index.faults:
-                    yield BadSample(index.keys[position], shard.name, index.faults[position])
-                else:
-                    fields = {}
-                    for name, offset, size in index.members[position]:
-                        file.seek(offset)
-                        fields[name] = file.read(size)
-                    yield RawSample(index.keys[position], shard.name, fields)
-    except OSError as error:
-        raise DataError(f"shard {shard.url} cannot be read: {error}") from None  # see above
-
-
-def _read_rows(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
-    if (wrong := difference(shard)) is not None:
-        yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
-        return
-    for key, found in tables.read(shard.url, indexes):
-        yield BadSample(key, shard.name, found) if isinstance(found, str) else RawSample(key, shard.name, found)
+    with fs.open(path, "rb") as file:
+        for position in indexes:
+            if not 0 <= position < shard.samples:
+                raise IndexError(f"position {position} of shard {shard.url}, which has {shard.samples} samples")
+            if position >= len(index.keys):
+                yield BadSample(f"#{position}", shard.name, lost)
+            elif position in index.faults:
+                yield BadSample(index.keys[position], shard.name, index.faults[position])
+            else:
+                fields = {}
+                for name, offset, size in index.members[position]:
+                    file.seek(offset)
+                    fields[name] = file.read(size)
+                yield RawSample(index.keys[position], shard.name, fields)

@@ -15,20 +15,19 @@ from typing import Any
 
 import torch
 
-from multicse.data.batch import Batch
 from multicse.data.errors import DataError
 from multicse.data.order import Window, mixed_windows, seed_of, windows
 from multicse.data.shards import ShardSet
-from multicse.data.streams.base import StreamConfig, Tokenize
+from multicse.data.streams.base import Batch, StreamConfig, Tokenize
 from multicse.data.window import Chunk, ReaderLost, Skipped, WindowReader, batches
 
 log = logging.getLogger(__name__)
 
-SPARE = 0.25  # more samples than needed are planned, as far as a stream may skip that many
-ROUND = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
+OVERPLAN = 0.25  # more samples than needed are planned, as far as a stream may skip that many
+WINDOWS_PER_PLAN = 4096  # windows planned at once: each costs Ray some 0.7 ms before the first batch comes
 LOSSES = 3  # reading actors that may be lost one after the other before a chunk comes
 STORE = 0.5  # share of the object store that all streams of all ranks may fill
-ENDING = 5.0  # seconds that a reader's thread has for the batch that it is at when it is told to stop
+JOIN_TIMEOUT = 5.0  # seconds that a reader's thread has for the batch that it is at when it is told to stop
 
 
 @dataclass
@@ -82,18 +81,18 @@ class Reader:
             yield batch, int(chunk.columns["_next"][-1]), skipped
 
     def _chunks(self) -> Iterator[Chunk]:
-        """Plan in rounds, since Ray wants all tasks of a plan before the first batch (`ROUND`), and yield their chunks.
+        """Make plans of at most `WINDOWS_PER_PLAN`, as Ray wants all tasks of a plan before the first batch; yield chunks.
 
-        If more samples were skipped than a round allows for, the next one has as many as were needed so far per good one.
-        All rounds together end where the allowed share is lost. If the reading actor dies, a new one reads the rest.
+        If more samples were skipped than a plan allows for, the next one has as many as were needed so far per good one.
+        All plans together end where the allowed share is lost. If the reading actor dies, a new one reads the rest.
         """
         reader = WindowReader(self.shards, self.config, self.name, self.seed, self._size, self.start)
         share, window, needed = self.config.max_skipped_share, self.config.window, self.batches * self._size
-        start, good, more = self.start, 0, 1 + min(share, SPARE)
+        start, good, more = self.start, 0, 1 + min(share, OVERPLAN)
         end = start + math.ceil(needed / (1 - share)) + window
         losses = 0
         while good < needed and start < end:
-            plan = list(self._plan(start, min(int((needed - good) * more) + window, ROUND * window, end - start)))
+            plan = list(self._plan(start, min(int((needed - good) * more) + window, WINDOWS_PER_PLAN * window, end - start)))
             inline = (chunk for part in plan for chunk in reader.chunks(part, block_bytes=0))
             try:
                 for chunk in inline if self.inline else self._through_ray(reader, plan):
@@ -107,7 +106,7 @@ class Reader:
                 log.warning("stream %s: %s; reading resumes after sample %d", self.name, error, start)
                 continue
             start = plan[-1].start + len(plan[-1])
-            more = (1 + SPARE) * (start - self.start) / good if good else 2 * more
+            more = (1 + OVERPLAN) * (start - self.start) / good if good else 2 * more
 
     def _through_ray(self, reader: WindowReader, plan: list[Window]) -> Iterator[Chunk]:
         import ray
@@ -212,7 +211,7 @@ class Reader:
         """Stop reading. A thread that still works in torch or a tokenizer when Python ends would abort the process."""
         self._stop.set()
         self._source.close()  # type: ignore[attr-defined]  # a generator, as above
-        self._thread.join(ENDING)
+        self._thread.join(JOIN_TIMEOUT)
 
 
 def _cause(error: BaseException) -> BaseException:

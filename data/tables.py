@@ -1,32 +1,34 @@
-"""Rows of tables by their number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts of a sentence a line.
+"""Rows of tables by their number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts of a sentence per line.
 
 A row is what a sample of a shard is. Its columns `txt`, `cls` and `json` are the fields of that name; bytes that are a
 picture or a sound are the field `jpg`, `wav`, ...; all others are entries of the field `json`, nested ones by dotted names
-(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. Of the others an index of where lines begin is
-made once in every process, for which all of the file is read.
+(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. The others, plain or gzipped, are packed into
+a Parquet file in the cache folder when they are first read, and again when the file has changed.
 """
 
 from __future__ import annotations
 
-import csv
-import io
+import contextlib
 import json
 import os
 import re
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
 from itertools import accumulate, groupby
+from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from filelock import FileLock
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
-from multicse.data.shard_urls import filesystem, options_of, parent, table_kind
+from multicse.data.remote import call_storage
+from multicse.data.shard_urls import filesystem, options_of, parent, split_options, table_kind
+from multicse.data.text_files import read_table
 
 KEY = "__key__"
 """Column with the name of the sample; without it a row is called by its number, from 0."""
@@ -45,7 +47,10 @@ MAGIC = {
     "mp3": rb"ID3|\xff[\xe2-\xff]",
 }
 """How the files of a kind begin."""
-SEPARATORS = ",;\t|"
+READ_AT_ONCE = 1024
+"""Samples or rows that are read together, and again together if a store fails."""
+GROUP_LETTERS = 2**20
+"""Letters of the rows that a packed text table has in a row group: some thousand sentences."""
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
@@ -56,64 +61,60 @@ class Table(NamedTuple):
     """A file whose rows are read by number."""
 
     rows: int
-    read: Callable[[Sequence[int]], Iterator[Row | DecodeError]]
-    """The rows of these numbers, ascending, or what is wrong with each."""
+    read: Callable[[Sequence[int]], Iterator[Row]]
+    """Yields the rows of these numbers, which ascend."""
 
 
 def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
-    """Rows and bytes of a table, and the names of its columns and of the fields that its first row has.
+    """Return rows and bytes of a table, and the names of its columns and of the fields that its first row has.
 
     Raises:
-        DataError: it cannot be opened, or not be understood.
+        DataError: If it cannot be understood, and other errors as `readable` handles them.
     """
-    table, size = _open(url), _guarded(url, lambda: int(filesystem(url)[0].size(filesystem(url)[1]) or 0))
-    names: set[str] = set()
-    first = _guarded(url, lambda: next(table.read([0]))) if table.rows else {}
-    if isinstance(first, dict):
-        row = flat(first, options_of(url))
-        names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
-        if not isinstance(found := _sample(url, "0", first), str):
-            names |= set(found) - {"json"}
+    table = _open(url)
+    fs, path = filesystem(url)
+    size = int(fs.size(path) or 0)
+    first = next(table.read([0])) if table.rows else {}
+    row = flat(first, options_of(url))
+    names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
+    if not isinstance(found := _sample(url, "0", first), str):
+        names |= set(found) - {"json"}
     return table.rows, size, tuple(sorted(names))
 
 
 def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, bytes] | str]]:
-    """Key and fields of the rows of these numbers (ascending ones are read fastest); instead of fields what is wrong.
+    """Yield key and fields of the rows of these numbers (ascending ones are read fastest); instead of fields what is wrong.
 
-    Raises:
-        DataError: the file cannot be read.
+    Raises as `scan`.
     """
     table = _open(url)
-    rows = _guarded(url, lambda: table.read([index for index in indexes if index < table.rows]))
+    rows = table.read([index for index in indexes if index < table.rows])
     for index in indexes:
         key = f"{index:08d}"
         if index >= table.rows:
             yield key, f"the file has {table.rows} rows only"
             continue
-        row = _guarded(url, lambda: next(rows))
-        if isinstance(row, dict) and KEY in row:
-            if row[KEY] in (None, ""):
-                row = DecodeError(f"its {KEY} is empty")
-            else:
-                key = f"{row[KEY]:08d}" if isinstance(row[KEY], int) else str(row[KEY])
-        yield key, str(row) if isinstance(row, DecodeError) else _sample(url, key, row)
+        row = next(rows)
+        if row.get(KEY, key) in (None, ""):
+            yield key, f"its {KEY} is empty"
+            continue
+        if KEY in row:
+            key = f"{row[KEY]:08d}" if isinstance(row[KEY], int) else str(row[KEY])
+        yield key, _sample(url, key, row)
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
-    """Number and columns of the rows from `first` up to `stop`, with dotted names. DataError for one that is bad."""
-    table = _open(url)
-    numbers = range(first, table.rows if stop is None else stop)
-    found = table.read(numbers)
-    for number in numbers:
-        row = _guarded(url, lambda: next(found))
-        if isinstance(row, DecodeError):
-            raise DataError(f"{url}: {row}")
-        yield number, flat(row, options_of(url))
+    """Yield number and columns of the rows from `first` up to `stop`, with dotted names. Raises DataError."""
+    end = count(url) if stop is None else stop
+    for start in range(first, end, READ_AT_ONCE):
+        numbers = range(start, min(end, start + READ_AT_ONCE))
+        for number, row in zip(numbers, readable(url, lambda: list(_open(url).read(numbers))), strict=True):  # noqa: B023
+            yield number, flat(row, options_of(url))
 
 
 def count(url: str) -> int:
-    """Rows of a table."""
-    return _open(url).rows
+    """Return the number of rows of a table. Raises DataError."""
+    return readable(url, lambda: _open(url).rows)
 
 
 def _sample(url: str, key: str, row: Row) -> dict[str, bytes] | str:
@@ -180,31 +181,94 @@ def _file(url: str, name: str) -> bytes:
     """A file below the table's folder: a table of somebody else's names no other file of this machine."""
     if os.path.isabs(name) or "://" in name or ".." in name.split("/"):
         raise DecodeError(f"{name!r} is no path below the table's folder")
-    fs, path = filesystem(f"{parent(url)}/{name}")
-    if (size := fs.size(path)) and size > limits.MEMBER:
+    place = f"{parent(url)}/{name}"
+    fs, path = filesystem(place)
+    if (size := call_storage(place, partial(fs.size, path))) and size > limits.MEMBER:
         raise DecodeError(f"{name!r} has {limits.over('MEMBER', size, limits.MEMBER)} bytes")
-    return bytes(fs.cat_file(path))
+    return bytes(call_storage(place, partial(fs.cat_file, path)))
 
 
 # ------------------------------------------------------------------------------------------------------------ kinds of files
 
 
-def _guarded(url: str, action: Callable[[], _T]) -> _T:
+def readable(url: str, act: Callable[[], _T]) -> _T:
+    """Return the result of `act`, a whole read from `url` as in `call_storage`; every error of it is a DataError."""
+    with data_errors(url):
+        return call_storage(url, act)
+
+
+@contextlib.contextmanager
+def data_errors(url: str) -> Iterator[None]:
+    """Make a DataError of every error that reading from `url` has in the body."""
     try:
-        return action()
+        yield
     except (OSError, UnicodeError, pa.ArrowException) as error:
         raise DataError(f"{url} cannot be read: {error}") from None  # whose text may be the URL with its password
 
 
 def _open(url: str) -> Table:
     fs, path = filesystem(url)
-    return _guarded(url, lambda: _opened(url, str(fs.checksum(path))))
+    return _opened(url, str(fs.checksum(path)))
 
 
 @lru_cache(maxsize=16)
 def _opened(url: str, checksum: str) -> Table:
     kind = table_kind(url)
-    return {"parquet": _parquet, "arrow": _arrow}[kind](url) if kind in ("parquet", "arrow") else _lines(url, str(kind))
+    if kind == "arrow":
+        return _arrow(url)
+    if kind == "parquet":
+        return _parquet(url)
+    packed = _parquet(str(_packed(url, str(kind), checksum)))
+    return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
+
+
+def _packed(url: str, kind: str, checksum: str) -> Path:
+    """Return the Parquet file in the cache that holds the rows of a text table, each as JSON; made unless it is there.
+
+    Raises:
+        DataError: If a row cannot be read, with its file and line, or if the cache cannot be written.
+    """
+    separator = options_of(url).get("separator")
+    stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
+    packed = limits.cache_path("tables", stamp).with_suffix(".parquet")
+    if packed.is_file():
+        return packed
+    lock = FileLock(f"{packed}.lock")
+    try:
+        packed.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
+        raise DataError(
+            f"{url} cannot be packed into {packed.parent} ({error}); set MULTICSE_CACHE to a folder that can be written, or "
+            "pack it into shards"
+        ) from error
+    try:  # other processes wait rather than pack the same table
+        if not packed.is_file():
+            fs, path = filesystem(url)
+            place = Path(path) if isinstance(fs, LocalFileSystem) else url
+            rows = read_table(place, kind, separator="\t" if separator == "tab" else separator)
+            partial = packed.with_suffix(".partial")
+            with pq.ParquetWriter(partial, pa.schema({"row": pa.string()}), compression="zstd") as out:
+                for group in _groups(json.dumps(row) for _, row in rows):
+                    out.write_table(pa.table({"row": group}))
+            partial.replace(packed)
+    finally:
+        lock.release()
+    return packed
+
+
+def _groups(rows: Iterable[str]) -> Iterator[list[str]]:
+    """Yield the rows in lists of about `GROUP_LETTERS`."""
+    group: list[str] = []
+    letters = 0
+    for row in rows:
+        group.append(row)
+        letters += len(row)
+        if letters >= GROUP_LETTERS:
+            yield group
+            group, letters = [], 0
+    if group:
+        yield group
 
 
 def _parquet(url: str) -> Table:
@@ -219,7 +283,7 @@ def _parquet(url: str) -> Table:
     @lru_cache(maxsize=1)  # the next window of a rank goes on in it
     def group(number: int) -> pa.Table:
         with fs.open(path, "rb") as file:
-            return sound(pq.ParquetFile(file).read_row_group(number))
+            return validated(pq.ParquetFile(file).read_row_group(number))
 
     return _columns([group_.num_rows for group_ in groups], group)
 
@@ -238,11 +302,11 @@ def _arrow(url: str) -> Table:
         if source.tell() < source.size():  # zeros are how a stream ends
             raise DataError(f"{url} goes on behind the end of its stream at byte {source.tell()}: it is damaged") from None
     batches = table.to_batches()
-    return _columns([len(batch) for batch in batches], lru_cache(lambda number: sound(batches[number])))
+    return _columns([len(batch) for batch in batches], lru_cache(lambda number: validated(batches[number])))
 
 
-def sound(columns: _Columns) -> _Columns:
-    """The same, whose values lie inside it and whose texts are UTF-8: pyarrow takes that for granted. Else ArrowInvalid."""
+def validated(columns: _Columns) -> _Columns:
+    """Return the columns; ArrowInvalid if a value lies outside them or a text is not UTF-8, which pyarrow does not check."""
     columns.validate(full=True)
     return columns
 
@@ -256,93 +320,3 @@ def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch
             yield from group(number).take(inside).to_pylist()
 
     return Table(sum(counts), rows)
-
-
-def _lines(url: str, kind: str) -> Table:
-    fs, path = filesystem(url)
-    separator = options_of(url).get("separator", "")
-    with fs.open(path, "rb") as file:
-        starts, stops = _rows_of(url, file, kind)
-        header: list[str] = []
-        if kind in ("csv", "tsv"):
-            if not len(starts):
-                raise DataError(f"{url} is empty; its first line names the columns")
-            file.seek(starts[0])
-            first = file.read(min(stops[0] - starts[0], limits.LINE)).decode("utf-8-sig", "replace")
-            separator = {"tab": "\t"}.get(separator, separator) or ("\t" if kind == "tsv" else separator_of(first))
-            header = _cells(first, separator, kind)
-            if len(set(header)) < len(header):
-                raise DataError(f"{url}: two columns of {', '.join(header)} have the same name; rename one")
-            starts, stops = starts[1:], stops[1:]
-
-    def rows(indexes: Sequence[int]) -> Iterator[Row | DecodeError]:
-        with fs.open(path, "rb") as file:
-            for index in indexes:
-                start, size = int(starts[index]), int(stops[index] - starts[index])
-                try:
-                    if size > limits.LINE:
-                        raise DecodeError(f"row {index} has {limits.over('LINE', size, limits.LINE)} bytes")
-                    file.seek(start)
-                    yield _row(file.read(size).decode("utf-8-sig" if not start else "utf-8"), kind, separator, header)
-                except UnicodeDecodeError as error:
-                    yield DecodeError(f"row {index} is not UTF-8 ({error})")
-                except DecodeError as error:
-                    yield error
-                except (ValueError, RecursionError, csv.Error) as error:
-                    yield DecodeError(f"row {index} is no {kind} ({error})")
-
-    return Table(len(starts), rows)
-
-
-def _row(line: str, kind: str, separator: str, header: list[str]) -> Row:
-    if kind == "txt":
-        return {"txt": line.strip()}
-    if kind == "jsonl":
-        row = json.loads(line)
-        if not isinstance(row, dict):
-            raise ValueError(f"{type(row).__name__}, not an object")
-        return row
-    cells = _cells(line, separator, kind)
-    if len(cells) != len(header):
-        raise ValueError(f"{len(cells)} cells under {len(header)} columns, parted by {separator!r}")
-    return dict(zip(header, cells, strict=True))
-
-
-def separator_of(header: str) -> str:
-    """Which of the usual separators a CSV has, by its first line: the one that is there most often, else a comma."""
-    return max(SEPARATORS, key=header.count)
-
-
-def _cells(line: str, separator: str, kind: str) -> list[str]:
-    if kind == "tsv":
-        return line.rstrip("\r\n").split(separator)
-    csv.field_size_limit(limits.LINE)
-    return next(csv.reader(io.StringIO(line, newline=""), delimiter=separator, strict=True))
-
-
-def _rows_of(url: str, file: Any, kind: str) -> tuple[np.ndarray, np.ndarray]:
-    """First byte of every row that is not blank, and the byte after it; a row of a CSV goes on in quotation marks."""
-    at = quotes = seen = 0
-    ends, visible = [np.zeros(1, np.int64)], [np.zeros(1, np.int64)]
-    while block := file.read(2**22):
-        data = np.frombuffer(block, np.uint8)
-        if data[:2].tobytes() == b"\x1f\x8b" and not at:
-            raise DataError(f"{url} is compressed: gunzip it, or pack it")
-        feeds = data == ord("\n")
-        if kind == "csv":
-            marks = quotes + np.cumsum(data == ord('"'))
-            feeds &= marks % 2 == 0
-            quotes = int(marks[-1])
-        letters = seen + np.cumsum((data > ord(" ")) | (data == ord("\t")) & (kind == "tsv"))
-        seen = int(letters[-1])
-        places = np.flatnonzero(feeds)
-        ends.append(places + at + 1)
-        visible.append(letters[places])
-        at += len(block)
-    if quotes % 2:
-        raise DataError(f"{url}: a quotation mark is not closed; name it .tsv if quotation marks are text in it")
-    ends.append(np.array([at]))
-    visible.append(np.array([seen]))
-    bounds, letters = np.concatenate(ends), np.concatenate(visible)
-    kept = np.diff(letters) > 0
-    return bounds[:-1][kept], bounds[1:][kept]

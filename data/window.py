@@ -69,15 +69,17 @@ class Chunk:
         """The reverse of `to_block`. Arrays lie where the block does, in Ray's store, and keep it there."""
         about, skipped = json.loads(block[""][0].as_py())
         columns = {
-            name: np.asarray(_Bytes(block[name].chunk(0).buffers()[2], dtype, shape))
+            name: np.asarray(_ArrowView(block[name].chunk(0).buffers()[2], dtype, shape))
             for name, (dtype, shape) in about.items()
         }
         return cls(columns, [Skipped(*item) for item in skipped])
 
 
-class _Bytes:
-    """What numpy makes an array of without a copy. It may be written to, which torch insists on: no one else reads the
-    block."""
+class _ArrowView:
+    """View of an Arrow buffer that numpy makes an array of, without a copy and writable as torch requires.
+
+    Nothing else reads the block.
+    """
 
     def __init__(self, buffer: pa.Buffer, dtype: str, shape: Sequence[int]) -> None:
         self.buffer = buffer
@@ -109,7 +111,7 @@ def _joined(chunks: list[Chunk]) -> Chunk:
 
 
 class WindowReader(NamedTuple):
-    """What a reading task needs beside its window."""
+    """Reads and decodes the samples of one window."""
 
     shards: ShardSet
     config: StreamConfig
@@ -157,7 +159,7 @@ class WindowReader(NamedTuple):
         Raises DataError for a bad sample under "raise".
         """
         by_shard: dict[int, list[tuple[int, int]]] = {}
-        for place, (shard, index) in enumerate(window.picks):
+        for place, (shard, index) in enumerate(window.sample_indices):
             by_shard.setdefault(shard, []).append((index, place))
         raw: list[Any] = [None] * len(window)
         for shard, wanted in by_shard.items():
@@ -187,7 +189,7 @@ class WindowReader(NamedTuple):
 
     def _row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         """One row, of the sample alone or mixed with another of the whole set."""
-        number = self.config.partner(self.shards.samples, rng) if self.config.mixes else None
+        number = self.config.mixup_index(self.shards.samples, rng) if self.config.mixes else None
         if number is None:
             return self.config.row(sample, rng)
         other = self.shards.sample(number)

@@ -5,7 +5,7 @@ However they come, they are opened from a folder of two files, which all process
 ``vectors.npy``   (V, d) float32
 ``words.txt``     V words in the order of the rows, UTF-8, each ended by a line feed
 
-A file is read once; the folder made of it lies in a cache (`cache_folder`), and later reads take it from there.
+A file is read once; the folder made of it lies in a cache (`limits.cache_path`), and later reads take it from there.
 """
 
 from __future__ import annotations
@@ -29,7 +29,6 @@ import numpy as np
 from filelock import FileLock
 
 from multicse.data import limits
-from multicse.data.cache import cache_folder
 from multicse.data.errors import DataError
 
 logger = logging.getLogger(__name__)
@@ -224,7 +223,7 @@ def _open_cached(path: Path) -> Vectors:
     place = path.resolve()
     stat = place.stat()
     stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
-    folder = cache_folder() / "word_vectors" / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
+    folder = limits.cache_path("word_vectors", stamp)
     if (found := _in_cache(folder, path)) is not None:
         return found
     loaded: Vectors | None = None

@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.frozen import frozen
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import parts

@@ -15,7 +15,7 @@ from typing import Any, get_args
 
 import tyro
 
-from multicse.data.errors import command, did_you_mean, quiet_end
+from multicse.data.errors import command, did_you_mean, handle_interrupt
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -189,7 +189,7 @@ def prepare(recipe: Recipe) -> None:
         write_demo_shards(Path(OFFLINE), kinds)
 
 
-@quiet_end()
+@handle_interrupt()
 def main(
     recipes: Recipes, description: str | None, before: Callable[[Recipe], Recipe] = lambda recipe: recipe
 ) -> dict[str, Any]:

@@ -12,7 +12,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.models.htsat_checkpoint import convert_htsat
 
 
@@ -31,7 +31,7 @@ class Arguments:
     """Folder that is made: config.json and model.safetensors."""
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

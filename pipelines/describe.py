@@ -17,10 +17,9 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data import limits
-from multicse.data.errors import DataError, told
-from multicse.data.shard_hashes import size_and_sha256
+from multicse.data.errors import DataError, cli_errors
 from multicse.data.shard_urls import expand
-from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan
+from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
 from multicse.data.streams.decode import IMAGES, SOUNDS
 
 
@@ -206,7 +205,7 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     return "\n".join(lines)
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when shards differ from their dataset.json, 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)

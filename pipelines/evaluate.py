@@ -19,7 +19,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy, nor this file for the library `evaluate`
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import TARGET, fit_sentences, load_model, parse
 from multicse.evaluation.report import Measured
@@ -231,7 +231,7 @@ def _file_name(label: str) -> str:
     return "".join(c if c.isalnum() or c in "-_." else "_" for c in label).strip("_.")
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

@@ -22,7 +22,7 @@ from scipy import stats
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.data.shards import RawSample
 from multicse.data.streams import decode
 from multicse.evaluation import registry, report
@@ -284,7 +284,7 @@ def serve(argv: Sequence[str]) -> None:
         uvicorn.Server(uvicorn.Config(st.App(file), log_level="error")).run([listening])
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     argv = sys.argv[1:] if argv is None else argv

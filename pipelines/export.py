@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.trainers.recipe import ExportConfig, Recipe
 
 
@@ -119,7 +119,7 @@ def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
     return model_card(json.loads(recipe.replace("run.push_to_hub", hub).to_json()), data, numbers, library_versions(), text)
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

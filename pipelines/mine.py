@@ -20,9 +20,9 @@ import tyro
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.named_rows import kind as kind_of
 from multicse.data.pack import files_of, folder_files, table_rows, text_lines
-from multicse.data.shard_writer import Draft, Drafts, Output, pack
+from multicse.data.shard_urls import table_kind
+from multicse.data.shard_writer import Drafts, Output, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams import decode
 from multicse.models.text_encoder import EncoderConfig
@@ -34,7 +34,7 @@ FILE = "mine.json"
 """The recipe, in the output folder."""
 OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Kinds of streams, and what their files are given by."""
-KINDS = (".csv", ".tsv", ".jsonl", ".parquet", ".arrow")
+KINDS = ("csv", "tsv", "jsonl", "parquet", "arrow")
 """Endings of tables."""
 LARGE = 384
 """Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
@@ -122,7 +122,7 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
             raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} learns from {', '.join(demo.streams)}; {fix}")
         if place is not None and not place.exists():
             raise DataError(f"{OPTIONS[kind]} {place}: there is no such file or folder")
-    table = asked.text.is_file() and kind_of(asked.text) in KINDS
+    table = asked.text.is_file() and table_kind(str(asked.text)) in KINDS
     if table != (asked.column is not None):
         fix = "name the column of its sentences by --column" if table else "it is no table, so leave --column out"
         raise DataError(f"--text {asked.text}: {fix}")
@@ -316,7 +316,7 @@ def _kept(asked: Arguments, folder: Path) -> Drafts:
     return (draft for number, draft in kept if number % HELD_OUT or number >= HELD_OUT * MOST_HELD_OUT)
 
 
-def _sentences(asked: Arguments) -> Iterator[Draft]:
+def _sentences(asked: Arguments) -> Iterator[UnpackedSample]:
     drafts = table_rows(asked.text, [asked.column]) if asked.column else text_lines([asked.text])
     return (draft for draft in drafts if draft is not None)
 

@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
@@ -56,7 +56,7 @@ def mine(arguments: Arguments) -> int:
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util import mine_hard_negatives
 
-    from multicse.data.shard_writer import Draft, Output, pack
+    from multicse.data.shard_writer import Output, UnpackedSample, pack
     from multicse.data.shards import BadSample, read
     from multicse.data.streams.text import TextStream
 
@@ -85,7 +85,7 @@ def mine(arguments: Arguments) -> int:
         verbose=False,
     )
     triples = (dict(zip(COLUMNS, row.values(), strict=True)) for row in mined)
-    drafts = (Draft({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
+    drafts = (UnpackedSample({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
     about = f"{shards.source}; negatives mined with {Path(arguments.model).name}"
     name = f"{shards.name or 'pairs'}-mined"
     language = shards.languages[0] if len(shards.languages) == 1 else ""
@@ -95,7 +95,7 @@ def mine(arguments: Arguments) -> int:
     return pack(drafts, output).samples
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.evaluation.load import load_model
 from multicse.evaluation.tasks.retrieval import nearest_captions, neighbour_table, read_captions
 from multicse.trainers.engine.cluster import quiet
@@ -45,7 +45,7 @@ class Arguments:
     """Texts of 32 tokens that are encoded at a time."""
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

@@ -14,21 +14,21 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import DataError, told
-from multicse.data.named_rows import held_in_table, table_parts
+from multicse.data.errors import DataError, cli_errors
 from multicse.data.pack import (
     Missing,
     files_of,
     folder_files,
+    held_in_table,
     manifest_files,
     media_rows,
+    table_parts,
     table_rows,
     text_lines,
 )
-from multicse.data.shard_writer import Form, Output, Packed, Parts, pack
+from multicse.data.shard_writer import Form, Output, Packed, Parts, Uploaded, pack, upload
 from multicse.data.shards import read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
-from multicse.data.upload import Uploaded, upload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +139,7 @@ class _Files(Columns):
     path: tyro.conf.Positional[str]
     """Folder of class folders, or a manifest that names files."""
     root: Path | None = None
-    """Folder or tar archive with the manifest's files. Default: the manifest's folder."""
+    """Folder with the manifest's files. Default: the manifest's folder."""
     file_column: str = "file"
     """Column with the path of the file, or a pattern of columns: '{ytid}.wav', 'fold{fold}/{slice_file_name}'."""
     captions: tuple[str, ...] = ()
@@ -244,7 +244,7 @@ def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Uplo
     return arguments
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = parse(argv)

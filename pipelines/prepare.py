@@ -16,7 +16,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import DataError, did_you_mean, told
+from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_writer import Output, pack
 from multicse.data.shards import MANIFEST
 from multicse.data.sources.source import Content, Result, Source
@@ -114,7 +114,7 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
     return f"{place}: {count:,} lines"
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when a file is missing, or the input was bad."""
     arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)

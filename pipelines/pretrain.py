@@ -11,8 +11,7 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.shard_hashes import size_and_sha256
-from multicse.data.shards import ShardSet
+from multicse.data.shards import ShardSet, size_and_sha256
 from multicse.models.fresh_bert import FreshEncoder, make_encoder
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main

@@ -14,7 +14,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.evaluation import statistics, tables
 from multicse.evaluation.task import EvaluationError
 from multicse.pipelines import registry
@@ -44,7 +44,7 @@ class Arguments:
     """The repeat.json of another repeat: differences with Student's (pooled) and Welch's t test."""
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)

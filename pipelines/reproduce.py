@@ -18,7 +18,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import command, did_you_mean, told
+from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
@@ -79,7 +79,7 @@ class Arguments:
     command wrote to PAPER-TABLE.json in its output, or `evaluate.py --compare` to its --json. Nothing is trained."""
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 1 when something is missing, 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)

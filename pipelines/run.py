@@ -14,13 +14,13 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import did_you_mean, quiet_end
+from multicse.data.errors import did_you_mean, handle_interrupt
 
 VERBS = [file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if "\n    sys.exit(main())\n" in file.read_text()]
 """The scripts of this folder that are no papers."""
 
 
-@quiet_end()
+@handle_interrupt()
 def main() -> int:
     """The command line; the exit code is that of the verb, and for a pipeline 0. What is neither ends the program."""
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):

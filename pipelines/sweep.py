@@ -18,7 +18,7 @@ from rich.console import Console
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import command, did_you_mean, told
+from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
 from multicse.pipelines.cli import is_shown, parse, prepare
@@ -78,7 +78,7 @@ class Arguments:
     ended are not run again."""
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad, 3 when no trial came to a score, 130 when it was interrupted."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)

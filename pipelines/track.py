@@ -13,7 +13,7 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Sync(Show):
 Verb = Annotated[Sync, tyro.conf.subcommand("sync")] | Annotated[Show, tyro.conf.subcommand("show")]
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
     verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")

@@ -20,7 +20,7 @@ from tqdm import tqdm
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.errors import DataError, told
+from multicse.data.errors import DataError, cli_errors
 from multicse.data.order import seed_of
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams.decode import text
@@ -220,7 +220,7 @@ def resume(out: Path, sentences: Sequence[str], settings: dict[str, Any], batch:
     return done
 
 
-@told
+@cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     from multicse.trainers.engine.cluster import quiet

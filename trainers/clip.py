@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 from torch import Tensor
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.text_folders import has_dropout
 from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower, ViTTower

@@ -11,7 +11,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.pwva import pwva
 from multicse.trainers import losses
 from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts

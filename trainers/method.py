@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.data.streams.text import TextStream
 from multicse.models.sentence_encoder import SentenceEncoder
 

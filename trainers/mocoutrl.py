@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.pooling import Head
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import positions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patches, check_image_patches
 from multicse.models.pooling import Head
 from multicse.models.text_encoder import STACKS, TextEncoder

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import FreshEncoder
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex

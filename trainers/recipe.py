@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl
 
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
-from multicse.data.errors import did_you_mean
-from multicse.data.redact import redacted
+from multicse.data.errors import did_you_mean, redacted
 from multicse.data.streams.kinds import AnyStream
 from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig

@@ -11,7 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.frozen import frozen
 from multicse.models.pooling import Head, layer_stack, pooled_layers
 from multicse.models.text_encoder import TextEncoder

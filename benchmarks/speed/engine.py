@@ -26,7 +26,7 @@ from torch import Tensor
 
 from benchmarks.speed.sts import minilm
 from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import simcse, visualcse
 from multicse.pipelines.cli import prepare

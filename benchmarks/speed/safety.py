@@ -16,7 +16,7 @@ from unittest.mock import MagicMock, patch
 import tyro
 
 from benchmarks.timer import Target, device, race, ratios, show
-from multicse.data import shard_hashes
+from multicse.data import shards
 from multicse.pipelines import visualcse
 from multicse.pipelines.cli import prepare
 from multicse.trainers.engine import checkpoint
@@ -38,7 +38,7 @@ class Steps(Engine):
 
 def safe(recipe: Recipe) -> None:
     """As a first run goes, which hashes its shards."""
-    shard_hashes._difference.cache_clear()
+    shards._verified.cache_clear()
     with contextlib.ExitStack() as around:
         place = Path(around.enter_context(tempfile.TemporaryDirectory()))
         around.enter_context(patch.dict("os.environ", MULTICSE_CACHE=f"{place}/cache"))
@@ -54,7 +54,7 @@ def bare(recipe: Recipe) -> None:
     with contextlib.ExitStack() as without:
         without.enter_context(patch.object(Engine, "_save"))
         without.enter_context(patch("multicse.trainers.engine.loop.Watchdog", MagicMock()))
-        without.enter_context(patch("multicse.data.shards.difference", return_value=None))
+        without.enter_context(patch("multicse.data.shards.verify_shard", return_value=None))
         Steps(recipe, LocalHost(Store("nowhere")), None).run()
 
 

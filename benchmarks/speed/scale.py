@@ -18,7 +18,7 @@ import tyro
 
 from benchmarks.speed.engine import Preloaded, batches, engine, text_recipe
 from benchmarks.timer import Target, clock, device, peak_mb
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.pipelines import cyclip, parts
 from multicse.pipelines.cli import prepare
 from multicse.trainers.engine.window import Window

@@ -1,5 +1,5 @@
 """Input that needs no download: sentences from gensim, digits from scikit-learn, sounds that are computed here, and
-pictures and sounds with captions (`data/offline/emoji.py`, `data/offline/captioned_sounds.py`).
+pictures and sounds with captions (`data/offline/emoji.py`, `data/offline/sounds.py`).
 
 The demo, the smoke recipes and the tests run on these.
 """
@@ -19,11 +19,11 @@ import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.offline import captioned_sounds
 from multicse.data.offline import emoji as emojis
+from multicse.data.offline import sounds
 from multicse.data.offline.sentences import wiki_sentences
 from multicse.data.offline.sounds import SOUND_CLASSES, synth_sounds
-from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shard_writer import Output, UnpackedSample, pack
 from multicse.data.shards import read_manifest
 
 
@@ -37,46 +37,46 @@ def digits(size: int = 32) -> tuple[np.ndarray, np.ndarray]:
     return np.stack(large), bunch.target.astype(np.int64)
 
 
-def _text_drafts() -> Iterator[Draft]:
-    return (Draft({"txt": sentence.encode()}) for sentence in wiki_sentences())
+def _text_drafts() -> Iterator[UnpackedSample]:
+    return (UnpackedSample({"txt": sentence.encode()}) for sentence in wiki_sentences())
 
 
-def _image_drafts() -> Iterator[Draft]:
+def _image_drafts() -> Iterator[UnpackedSample]:
     for image, label in zip(*digits(), strict=True):
         data = io.BytesIO()
         Image.fromarray(image).save(data, "PNG")
-        yield Draft({"png": data.getvalue()}, label=str(label))
+        yield UnpackedSample({"png": data.getvalue()}, label=str(label))
 
 
-def _sound_drafts() -> Iterator[Draft]:
+def _sound_drafts() -> Iterator[UnpackedSample]:
     import soundfile
 
     names = list(SOUND_CLASSES)
     for wave, label in zip(*synth_sounds(rate=8000), strict=True):
         data = io.BytesIO()
         soundfile.write(data, wave, 8000, format="WAV", subtype="PCM_16")
-        yield Draft({"wav": data.getvalue()}, label=names[label])
+        yield UnpackedSample({"wav": data.getvalue()}, label=names[label])
 
 
-def _emoji_drafts(split: str) -> Iterator[Draft]:
+def _emoji_drafts(split: str) -> Iterator[UnpackedSample]:
     for item in emojis.named_pictures():
         if emojis.split_of(item.name) == split:
             data = io.BytesIO()
             item.picture.save(data, "PNG")
-            yield Draft({"png": data.getvalue(), "json": json.dumps({"captions": emojis.captions(item)}).encode()})
+            yield UnpackedSample({"png": data.getvalue(), "json": json.dumps({"captions": emojis.captions(item)}).encode()})
 
 
-DEMO: dict[str, tuple[Callable[[], Iterator[Draft]], int, str, str]] = {
+DEMO: dict[str, tuple[Callable[[], Iterator[UnpackedSample]], int, str, str]] = {
     "text": (_text_drafts, 4000, "CC-BY-SA (Wikipedia); Lee corpus: research", "gensim test data: Wikipedia excerpt, Lee"),
     "image": (_image_drafts, 450, "CC-BY-4.0", "scikit-learn load_digits (UCI optical recognition of handwritten digits)"),
     "audio": (_sound_drafts, 200, "Apache-2.0", "synthesised by data/offline/sounds.py, seed 0"),
     **{f"emoji-{split}": (partial(_emoji_drafts, split), 400, emojis.LICENCE, emojis.SOURCE) for split in emojis.SPLITS},
     **{
         f"sounds-{split}": (
-            partial(captioned_sounds.drafts, split),
+            partial(sounds.drafts, split),
             400,
             "Apache-2.0",
-            "data/offline/captioned_sounds.py, 1",
+            "data/offline/sounds.py, 1",
         )
         for split in ("train", "val", "test")
     },

@@ -13,9 +13,8 @@ import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.named_rows import named_rows
-from multicse.data.pack import Entry, FolderFiles, folder_files, named_files
-from multicse.data.shard_writer import Draft
+from multicse.data.pack import Entry, FolderFiles, folder_files, named_files, named_rows
+from multicse.data.shard_writer import UnpackedSample
 from multicse.data.sources.source import Content
 from multicse.data.streams.decode import IMAGES
 from multicse.data.text_files import read_lines
@@ -97,13 +96,13 @@ def cifar(names: Path, *batches: Path, labels: int = 1) -> Content:
     classes = tuple(line.strip() for _, line in read_lines(names))
     size = labels + 3 * CIFAR_SIDE**2
 
-    def drafts() -> Iterator[Draft]:
+    def drafts() -> Iterator[UnpackedSample]:
         for batch in batches:
             content = np.fromfile(batch, np.uint8)
             if not content.size or content.size % size:
                 raise DataError(f"{batch} has {content.size:,} bytes, no multiple of {size:,}: not CIFAR's binary version")
             for record in content.reshape(-1, size):
-                yield Draft({"png": _png(record[labels:])}, label=classes[record[labels - 1]])
+                yield UnpackedSample({"png": _png(record[labels:])}, label=classes[record[labels - 1]])
 
     return Content(drafts(), classes=classes)
 

@@ -9,10 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from multicse.data.errors import DataError
-from multicse.data.named_rows import named_rows
 from multicse.data.order import permutation, seed_of
-from multicse.data.pack import table_rows, text_lines
-from multicse.data.shard_writer import Draft
+from multicse.data.pack import named_rows, table_rows, text_lines
+from multicse.data.shard_writer import UnpackedSample
 from multicse.data.sources.source import Content
 from multicse.data.text_files import read_cells, read_lines, read_rows
 
@@ -25,7 +24,7 @@ def lines(*files: Path) -> Content:
 def some_lines(file: Path, count: int) -> Content:
     """`count` of the sentences of a file, drawn at random (always the same ones), in their order."""
 
-    def drafts() -> Iterator[Draft]:
+    def drafts() -> Iterator[UnpackedSample]:
         total = sum(1 for _ in read_lines(file))
         if total < count:
             raise DataError(f"{file} has {total:,} sentences, {count:,} are to be drawn from it")
@@ -80,7 +79,7 @@ def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) ->
     yield from (dict(zip(header, cells, strict=True)) for _, cells in read_cells(file, len(header)))
 
 
-def _drafts(sentences: Iterable[str]) -> Iterator[Draft]:
+def _drafts(sentences: Iterable[str]) -> Iterator[UnpackedSample]:
     for sentence in sentences:
         if text := sentence.strip():
-            yield Draft({"txt": text.encode()})
+            yield UnpackedSample({"txt": text.encode()})

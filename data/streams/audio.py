@@ -9,13 +9,11 @@ from pydantic import Field
 
 from multicse.data.shards import RawSample
 from multicse.data.streams import decode, preprocess
-from multicse.data.streams.base import LabelledStream, Row, Tokenize
+from multicse.data.streams.base import Batch, LabelledStream, Row, Tokenize
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from multicse.data.batch import Batch
 
 MIXUP_ALPHA = 10
 """Of the Beta distribution of a clip's share."""
@@ -69,7 +67,7 @@ class AudioStream(LabelledStream):
     def mixes(self) -> bool:
         return self.mixup_probability > 0
 
-    def partner(self, samples: int, rng: np.random.Generator) -> int | None:
+    def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:
         mixes = self.mixup_probability and rng.random() < self.mixup_probability
         return int(rng.integers(samples)) if mixes else None
 
@@ -90,7 +88,6 @@ class AudioStream(LabelledStream):
         return {"waveform": wave, "length": torch.from_numpy(rows["length"]), **self.labels(rows)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from multicse.data.batch import Batch
         from multicse.data.streams import device
 
         wave, lengths = batch["waveform"], batch["length"]

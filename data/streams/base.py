@@ -1,10 +1,10 @@
-"""What every stream of a recipe has: the fields, and the four steps from a raw sample to a batch on the device."""
+"""Settings that every stream of a recipe has, the four steps from a raw sample to a batch on the device, and the batch."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -20,13 +20,47 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from multicse.data.batch import Batch
-
 # Reading tasks import the streams' modules, so torch is imported where a trainer calls: it costs a process seconds to start.
 
 Row = dict[str, Any]
 Tokenize = Callable[..., "dict[str, Tensor]"]
 """Texts -> token tensors (N, L); with `spans`, characters (start, stop) of a word in each, also ``word_mask`` (N, L)."""
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Named tensors of one batch of one stream.
+
+    Axis 0 of every tensor is the sample. Where views exist, axis 1 is the view, and it is always there, of size 1 for a
+    single view: ``input_ids`` and ``attention_mask`` (B, V, L), ``image`` (B, V, C, H, W), ``waveform`` (B, V, T),
+    ``spectrogram`` (B, V, frames, bins), ``label`` (B,).
+
+    ``keys`` name the samples (for error messages and for randomness that belongs to a sample).
+    """
+
+    tensors: dict[str, Tensor]
+    keys: list[str] = field(default_factory=list)
+
+    def __getitem__(self, name: str) -> Tensor:
+        return self.tensors[name]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.tensors
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors.values())))
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The same batch with every tensor on `device`."""
+        return Batch({name: t.to(device, non_blocking=True) for name, t in self.tensors.items()}, self.keys)
+
+    def rows(self, start: int, stop: int) -> Batch:
+        """The samples from `start` up to `stop`, or to the end if there are fewer."""
+        return Batch({name: t[start:stop] for name, t in self.tensors.items()}, self.keys[start:stop])
+
+    def replace(self, **tensors: Tensor) -> Batch:
+        """The same batch with some tensors replaced or added."""
+        return Batch({**self.tensors, **tensors}, self.keys)
 
 
 class StreamConfig(BaseModel):
@@ -112,12 +146,12 @@ class StreamConfig(BaseModel):
         """Return whether a row may be mixed from two samples, the second of which can be any of the set."""
         return False
 
-    def partner(self, samples: int, rng: np.random.Generator) -> int | None:
-        """Number, below `samples`, of another sample that this one's row is mixed with by `mixed`; none: `row` is all."""
+    def mixup_index(self, samples: int, rng: np.random.Generator) -> int | None:
+        """Draw the number, below `samples`, of the sample that this one is mixed with by `mixed`; None: it stays alone."""
         return None
 
     def mixed(self, sample: RawSample, other: RawSample, rng: np.random.Generator) -> Row:
-        """The row of a sample that has a `partner`; raises DecodeError for a bad one of the two."""
+        """The row of a sample and the one of its `mixup_index`; raises DecodeError for a bad one of the two."""
         raise NotImplementedError  # of streams that mix
 
     @abstractmethod

@@ -58,7 +58,7 @@ def eda(words: list[str], rng: np.random.Generator, synonyms: Synonyms, alpha: f
 
 
 @lru_cache(maxsize=4)
-def remembered(lexicon: Lexicon) -> Synonyms:
+def cached_synonyms(lexicon: Lexicon) -> Synonyms:
     """The lexicon's synonyms, phrases too, from memory where a word was asked for lately: 8 times as many sentences a
     second."""
     return lru_cache(maxsize=2**14)(lambda word: tuple(lexicon.synonyms(word, phrases=True)))

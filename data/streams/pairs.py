@@ -15,15 +15,14 @@ from pydantic import Field, model_validator
 
 from multicse.data.errors import DecodeError
 from multicse.data.shards import RawSample, ShardSet
-from multicse.data.streams import decode, preprocess, views
-from multicse.data.streams.base import Row, StreamConfig, Tokenize
+from multicse.data.streams import decode, preprocess
+from multicse.data.streams.base import Batch, Row, StreamConfig, Tokenize
+from multicse.data.streams.image import random_resized_crop
 from multicse.data.streams.inputs import AudioInput, ImageInput
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
-
-    from multicse.data.batch import Batch
 
 PLACEHOLDERS = ("{}", "{label}")
 """What stands for the class name in a template."""
@@ -41,12 +40,11 @@ def words(name: str) -> str:
     return " ".join(name.replace("_", " ").split())
 
 
-def misnamed(named: Sequence[str], given: Sequence[str]) -> str | None:
-    """What is wrong with the names `given` to the class numbers 0, 1, ... of shards that call them `named`; None where
-    nothing is: other words for them, or shards without names, are right.
+def class_name_mismatch(named: Sequence[str], given: Sequence[str]) -> str | None:
+    """Return how the names `given` to the class numbers 0, 1, ... contradict those of the shards (`named`), or None.
 
-    Wrong are another number of names, and the same names in another order; underscores are read as blanks, upper and lower
-    case are alike.
+    Another number of names is a mismatch, and the same names in another order; underscores are read as blanks, upper and
+    lower case are alike. Other words, and shards without names, are not.
     """
     ours, theirs = ([words(name) for name in names] for names in (given, named))
     if theirs and len(ours) != len(theirs):
@@ -106,7 +104,7 @@ class CaptionedStream(StreamConfig):
     def check(self, shards: ShardSet) -> None:
         super().check(shards)
         # Captions made from class numbers name the classes that the shards mean, whose names are those of the field cls.
-        if self.templates and self.label == "cls" and (wrong := misnamed(shards.classes, self.classes)):
+        if self.templates and self.label == "cls" and (wrong := class_name_mismatch(shards.classes, self.classes)):
             raise ValueError(f"classes: {wrong}: {self.shards}")
 
     def sentences(self, sample: RawSample) -> list[str]:
@@ -159,10 +157,10 @@ class ImageTextStream(CaptionedStream):
         picture = decode.image(decode.member(sample.fields, decode.IMAGES, sample.key), key=sample.key)
         size = self.input.size
         if self.augment == "crop":
-            picture = views.random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
+            picture = random_resized_crop(picture, size, rng, (0.9, 1.0), resample=Image.Resampling.BICUBIC)
         else:
             picture = preprocess.resize_center_crop(picture, size)
-        return {"image": np.ascontiguousarray(preprocess.planes(picture))[None]}
+        return {"image": np.ascontiguousarray(preprocess.to_chw(picture))[None]}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
@@ -208,8 +206,6 @@ class AudioTextStream(CaptionedStream):
         return {"waveform": torch.from_numpy(rows["waveform"]), **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        from multicse.data.batch import Batch
-
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name != "waveform"}
         return Batch({"spectrogram": self._features(batch["waveform"]), **tensors}, batch.keys)
 

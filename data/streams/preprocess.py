@@ -45,7 +45,7 @@ def prepare_images(
             if item.ndim != 3 or item.shape[-1] != 3 or item.dtype != np.uint8:
                 raise ValueError(f"picture {number} is {item.dtype} {item.shape}; it must be uint8 RGB (H, W, 3)")
             item = Image.fromarray(item)
-        square[number] = planes(resize_center_crop(item, size))
+        square[number] = to_chw(resize_center_crop(item, size))
     return normalise(torch.from_numpy(square), mean, std)
 
 
@@ -63,7 +63,7 @@ def resize_center_crop(image: Image.Image, size: int) -> Image.Image:
     return image.resize((size, size), Image.Resampling.BICUBIC, box=box)
 
 
-def planes(image: Image.Image) -> np.ndarray:
+def to_chw(image: Image.Image) -> np.ndarray:
     """The pixels of a picture: uint8 (3, H, W), red, green and blue."""
     return np.asarray(image if image.mode == "RGB" else image.convert("RGB")).transpose(2, 0, 1)
 

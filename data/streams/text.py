@@ -101,10 +101,10 @@ class EDATextStream(LexiconTextStream):
         return 2
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
-        from multicse.data.streams.eda import eda, remembered
+        from multicse.data.streams.eda import cached_synonyms, eda
 
         words = self.sentences(sample)[0].split()
-        synonyms = remembered(self.open_lexicon())
+        synonyms = cached_synonyms(self.open_lexicon())
         return {name: " ".join(eda(words, rng, synonyms, self.alpha)) for name in self._names}
 
 
@@ -126,7 +126,7 @@ class NoisyTextStream(LexiconTextStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         from multicse.data.streams import eda
 
-        synonyms = eda.remembered(self.open_lexicon())
+        synonyms = eda.cached_synonyms(self.open_lexicon())
         own = np.random.default_rng(seed_of("noise", sample.shard, sample.key))
         texts = {}
         for name, text in zip(self._names, self.sentences(sample), strict=True):

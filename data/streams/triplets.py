@@ -83,7 +83,7 @@ def _end(text: str, most: int | None) -> int:
 
 
 @lru_cache(maxsize=8)
-def remembered(lexicon: Lexicon, pos: str | None, antonyms: int | None = 1) -> Replacements:
+def cached_replacements(lexicon: Lexicon, pos: str | None, antonyms: int | None = 1) -> Replacements:
     """The lexicon's replacements of a word, from memory where it was asked for lately, with so many `antonyms` (None: all).
 
     The first antonym is that of the word's commonest meaning. Later ones may be antonyms of a similar adjective only, which
@@ -142,7 +142,7 @@ class TripletTextStream(LexiconTextStream):
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         text = self.sentences(sample)[0]
         pos, antonyms = "a" if self.choose == "adjective" else None, 1 if self.antonym == "first" else None
-        find = remembered(self.open_lexicon(), pos, antonyms)
+        find = cached_replacements(self.open_lexicon(), pos, antonyms)
         allowed = self.words is None or self.words[0] <= len(_PIECE.findall(text)) <= self.words[1]
         # A piece is a token at least, and most encoders add two: what is later than that is always cut off.
         found = triplet(text, rng, find, self.max_length - 2) if allowed else None

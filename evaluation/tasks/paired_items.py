@@ -13,8 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicse.data.errors import DataError
-from multicse.data.shard_hashes import size_and_sha256
-from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.shards import BadSample, RawSample, ShardSet, read, size_and_sha256
 from multicse.data.streams import decode
 from multicse.evaluation.task import Encoder, EvaluationError, Sound, embed
 

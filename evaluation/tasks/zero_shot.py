@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from multicse.data.errors import did_you_mean
-from multicse.data.streams.pairs import PLACEHOLDERS, fill, misnamed, words
+from multicse.data.streams.pairs import PLACEHOLDERS, class_name_mismatch, fill, words
 from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, unit
 from multicse.evaluation.tasks.paired_items import Sample, Samples
 from multicse.evaluation.tasks.retrieval import TIE
@@ -85,7 +85,7 @@ class ZeroShotTask:
                 f"task {self.name}: {len(self.classes)} classes; the shards name none in a dataset.json, so give them: "
                 "zero-shot:SHARDS?classes=FILE, where FILE is a JSON list of names in the order of the class numbers"
             )
-        if wrong := misnamed(self.samples.classes, [_names(names)[0] for names in self.classes]):
+        if wrong := class_name_mismatch(self.samples.classes, [_names(names)[0] for names in self.classes]):
             raise EvaluationError(f"task {self.name}: {wrong}, or leave the classes out")
         for template in self.templates:
             if not any(mark in template for mark in PLACEHOLDERS):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import csv
 import gzip
+import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,8 +53,15 @@ class Offline:
 
     def speech(self) -> str:
         """2,500 spoken digits; the class is the speaker."""
-        root = ("--root", str(self.data / "fsdd" / "fsdd_flac.tar"))
+        root = ("--root", self.unpacked(self.data / "fsdd" / "fsdd_flac.tar"))
         return self.pack("audio", self.data / "fsdd" / "fsdd.tsv", "fsdd", "--label", "speaker", *root)
+
+    def unpacked(self, archive: Path) -> str:
+        """The folder with the files of a tar, beside the shards."""
+        folder = self.shards / archive.stem
+        if not folder.exists():
+            shutil.unpack_archive(archive, folder, filter="data")
+        return str(folder)
 
     def lines(self, sentences: Sequence[str], name: str) -> str:
         """The folder of shards with each distinct sentence, in its order."""

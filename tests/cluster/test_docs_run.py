@@ -125,7 +125,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{f"photos/{name}": picture for name, picture in zip(places, pictures, strict=True)},
         **{f"{part}.tsv": captions if part in ("train", "val") else rated for part in ("train", "val", "dev", "test")},
         "coco/captions.jsonl": "\n".join(json.dumps({"file": f"{i}.png", "captions": [f"picture {i}"]}) for i in range(60)),
-        "coco/images.tar": tar({f"{i}.png": picture for i, picture in enumerate(pictures)}),
+        **{f"coco/images/{i}.png": picture for i, picture in enumerate(pictures)},
         "clip_datasets.json": json.dumps({"CIFAR10": {"classes": ["cats", "dogs"], "templates": ["a photo of {}."]}}),
         "cc.sw.300.vec.gz": gzip.compress("\n".join(f"{word} {vector}" for word in sentences[0].split()).encode()),
         "DATASETS/multi30k/captions5.train.de.tsv.gz": gzip.compress(german.encode()),

@@ -17,8 +17,7 @@ import torch
 
 from multicse.data import executor
 from multicse.data.order import Window
-from multicse.data.shard_hashes import Shard
-from multicse.data.shards import RawSample, ShardSet
+from multicse.data.shards import RawSample, Shard, ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
 from multicse.data.window import WindowReader

@@ -28,7 +28,7 @@ def naive_stream(counts: list[int], rank: int, world: int, window: int, passes: 
 
 
 def flat(plan: list[Window]) -> list[tuple[int, ...]]:
-    return [(w.pass_, *pick) for w in plan for pick in w.picks]
+    return [(w.pass_, *pick) for w in plan for pick in w.sample_indices]
 
 
 def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples: int = 150, **more: object) -> list[Window]:
@@ -38,7 +38,7 @@ def plan(rank: int = 0, world: int = 1, window: int = 8, start: int = 0, samples
 
 def pass_sequence(counts: list[int], pass_: int, **settings: Any) -> list[tuple[int, int]]:
     until = itertools.takewhile(lambda part: part.pass_ <= pass_, windows(counts, **settings))
-    return [pick for part in until if part.pass_ == pass_ for pick in part.picks]
+    return [pick for part in until if part.pass_ == pass_ for pick in part.sample_indices]
 
 
 @pytest.mark.parametrize(("world", "window"), [(1, 8), (2, 5), (3, 1), (5, 100)])
@@ -64,8 +64,8 @@ def test_a_resumed_stream_goes_on_exactly(start: int) -> None:
     expected = flat(whole)[start:]
     assert flat(resumed) == expected[: len(flat(resumed))]
     ordinal = start
-    for part in resumed:  # ordinals stay those of the endless stream, and lengths are those of the picks
-        assert part.start == ordinal and len(part) == len(part.picks)
+    for part in resumed:  # ordinals stay those of the endless stream, and lengths are those of the samples
+        assert part.start == ordinal and len(part) == len(part.sample_indices)
         ordinal += len(part)
     assert ordinal >= start + 60
 
@@ -83,7 +83,7 @@ def test_a_window_shuffles_only_its_own_samples() -> None:
     kept, mixed = plan(shuffle=False, counts=[100], samples=96), plan(counts=[100], samples=96)
     assert flat(kept) == [(0, 0, i) for i in range(96)]
     for a, b in zip(kept, mixed, strict=True):
-        assert sorted(a.picks) == sorted(b.picks) and a.picks != b.picks
+        assert sorted(a.sample_indices) == sorted(b.sample_indices) and a.sample_indices != b.sample_indices
 
 
 def test_permutations_are_uniform() -> None:
@@ -101,7 +101,7 @@ def test_golden_values() -> None:
     """A run must be resumable with other versions of Python and numpy."""
     assert permutation(10, 7).tolist() == GOLDEN_PERMUTATION
     assert seed_of(0, "text", 1) == GOLDEN_SEED
-    assert plan(1, 2, 6, samples=6)[0].picks == GOLDEN_PICKS
+    assert plan(1, 2, 6, samples=6)[0].sample_indices == GOLDEN_PICKS
 
 
 def test_seeds_tell_parts_types_and_order_apart() -> None:
@@ -143,12 +143,12 @@ def test_sets_are_mixed_by_weight_each_in_passes_of_its_own() -> None:
             return mixed_windows(counts, parts, weights, stream="text", **where)
 
         for window in plan(0, 8 * 20):
-            picks = window.picks
+            picks = window.sample_indices
             assert sum(shard < 2 for shard, _ in picks) == 6 and len(picks) == 8
             for pick in picks:
                 visited[int(pick[0] == 2)].append(pick)
             again = next(plan(window.start + 3, 1))  # as a run that goes on
-            assert (again.picks, again.start, again.pass_) == (picks[3:], window.start + 3, window.pass_)
+            assert (again.sample_indices, again.start, again.pass_) == (picks[3:], window.start + 3, window.pass_)
     assert len(set(visited[0])) == 60 and len(visited[0]) == 240  # each rank: four times its half
     assert {visited[0].count(pick) for pick in visited[0]} == {4}
     assert len(set(visited[1])) == 30 and {visited[1].count(pick) for pick in visited[1]} <= {2, 3}

@@ -29,9 +29,9 @@ from tests.small import WORDS, write_sounds, write_text
 
 
 class Erring(SimpleHTTPRequestHandler):
-    """The files of a folder. What is asked for is refused some times before it is given, every part of a file anew."""
+    """The files of a folder. Every request is refused some times before it succeeds, for every part of a file anew."""
 
-    status, times = 503, 2
+    status, times = 503, 1
     seen: Counter[tuple[str, str, str | None]]
 
     def log_message(self, *_: object) -> None:

@@ -16,13 +16,13 @@ import pytest
 import webdataset
 
 from multicse.data.errors import DataError
-from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shard_writer import Output, UnpackedSample, pack
 from tests.conftest import ROOT
 from tests.data.packing import samples
 
 
-def drafts(count: int = 20) -> list[Draft]:
-    return [Draft({"txt": f"text {i}".encode()}) for i in range(count)]
+def drafts(count: int = 20) -> list[UnpackedSample]:
+    return [UnpackedSample({"txt": f"text {i}".encode()}) for i in range(count)]
 
 
 def files(folder: Path) -> dict[str, bytes]:
@@ -58,7 +58,7 @@ def test_memory_stays_flat(tmp_path: Path) -> None:
     """The peak of 6,000 texts of 20 kB (120 MB) is not 40 MB above that of 60."""
     code = (
         "import resource, sys; from pathlib import Path; from multicse.data.shard_writer import *; n = int(sys.argv[1]);"
-        "pack((Draft({'txt': b'x' * 20000}) for _ in range(n)), Output(Path(sys.argv[2]), 'x', shard_size=500));"
+        "pack((UnpackedSample({'txt': b'x' * 20000}) for _ in range(n)), Output(Path(sys.argv[2]), 'x', shard_size=500));"
         "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)"
     )
     peaks = []
@@ -88,7 +88,7 @@ def test_a_failure_leaves_the_old_shards_alone(tmp_path: Path) -> None:
     before = files(out)
 
     def failing() -> Any:
-        yield Draft({"txt": b"x"})
+        yield UnpackedSample({"txt": b"x"})
         raise OSError("disk gone")
 
     with pytest.raises(OSError, match="disk gone"):
@@ -104,7 +104,7 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
         "def slow(path, samples):\n"
         "    path.write_bytes(b'half a shard'); print('writing', flush=True); time.sleep(600)\n"
         "w._write_shard = slow\n"
-        "w.pack((w.Draft({'txt': b'x'}) for _ in range(100)), w.Output(Path(sys.argv[1]), 'x'))"
+        "w.pack((w.UnpackedSample({'txt': b'x'}) for _ in range(100)), w.Output(Path(sys.argv[1]), 'x'))"
     )
     process = subprocess.Popen([sys.executable, "-c", code, str(out)], stdout=subprocess.PIPE, text=True, cwd=ROOT)
     try:
@@ -123,4 +123,4 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
 
 def test_a_class_that_the_first_split_has_not(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="class 'c'"):
-        pack([Draft({"txt": b"x"}, label="c")], Output(tmp_path / "out", "x"), classes=("a", "b"))
+        pack([UnpackedSample({"txt": b"x"}, label="c")], Output(tmp_path / "out", "x"), classes=("a", "b"))

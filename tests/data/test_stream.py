@@ -49,7 +49,7 @@ def test_inline_order_is_the_pure_function(text: TextStream) -> None:
     got = keys(reader(text, inline=True), 20)  # two passes of 80
     names = [Path(s.url).stem for s in shards.shards]
     plan = windows(counts, seed=5, stream="x", rank=0, world_size=1, window=16, samples=160)
-    assert got == [f"{names[shard]}/{shard}-{index:04d}" for window in plan for shard, index in window.picks]
+    assert got == [f"{names[shard]}/{shard}-{index:04d}" for window in plan for shard, index in window.sample_indices]
     assert got[:80] != got[80:] and sorted(got[:80]) == sorted(got[80:])
 
 

@@ -51,7 +51,9 @@ WRITERS: dict[str, Callable[[Path], Any]] = {
     "x.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=9),
     "x.arrow": write_stream,
     "x.jsonl": lambda path: path.write_text("\n\n".join(json.dumps(row) for row in ROWS)),
+    "x.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode())),
     "x.csv": lambda path: path.write_text(cells(",")),
+    "x.csv.gz": lambda path: path.write_bytes(gzip.compress(cells(",").encode())),
     "x-semicolons.csv": lambda path: path.write_text(cells(";")),
     "x-odd.csv#separator=^": lambda path: path.with_name("x-odd.csv").write_text(cells("^")),
     "folder": save_dataset,
@@ -103,18 +105,34 @@ def test_a_stream_of_rows_is_that_of_shards(tmp_path: Path) -> None:
 
 def test_bad_rows_are_named_or_skipped_and_counted(tmp_path: Path) -> None:
     lines = [json.dumps(row) for row in ROWS]
-    lines[7], lines[9] = '{"sentence": ', '{"sentence": ""}'
+    lines[7] = lines[9] = '{"sentence": ""}'
     (tmp_path / "x.jsonl").write_text("\n".join(lines))
     config = TextStream(shards=str(tmp_path / "x.jsonl"), columns=("sentence",), batch_size=8, shuffle=False)
-    with pytest.raises(DataError, match=r"stream 'x', sample x.jsonl/00000007: row 7 .*on_bad_sample"):
+    with pytest.raises(DataError, match=r"stream 'x', sample x.jsonl/00000007: .*on_bad_sample"):
         next(reader(config))
     found = reader(config.model_copy(update={"on_bad_sample": "skip", "max_skipped_share": 0.1}))
     next(found), next(found)
     assert [key for key, _ in found.skipped] == ["x.jsonl/00000007", "x.jsonl/00000009"] and found.position == 18
     found.close()
-    (tmp_path / "y.csv").write_text("a,b\n1,2\n1,2,3\n")
-    bad = list(read(ShardSet.open(str(tmp_path / "y.csv")).shards[0], [0, 1]))
-    assert isinstance(bad[0], RawSample) and isinstance(bad[1], BadSample) and "3 cells" in bad[1].reason
+
+
+def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And again when the file has changed. What is no row is an error that names it."""
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
+    path = tmp_path / "x.csv"
+    for content, places in (("a,b\n1,2\n", 1), ("a,b\n1,2\n", 1), ("a,b\n3,4\n5,6\n", 2)):
+        if not path.exists() or path.read_text() != content:
+            path.write_text(content)
+        found = [json.loads(sample.fields["json"]) for sample in samples(path)]
+        assert found == [dict(zip("ab", line.split(","), strict=True)) for line in content.split("\n")[1:-1]]
+        assert len(list((tmp_path / "cache").glob("tables/*.parquet"))) == places
+    path.write_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(DataError, match=r"x\.csv, line 3: 3 cells under 2 columns"):
+        ShardSet.open(str(path))
+    monkeypatch.setenv("MULTICSE_CACHE", str(path))
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match=r"x\.csv cannot be packed into .*MULTICSE_CACHE"):
+        ShardSet.open(str(path))
 
 
 def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -> None:
@@ -201,8 +219,8 @@ def test_a_name_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     [
         ("x.parquet", b"no parquet", "x.parquet"),
         ("x.arrow", b"no arrow", "x.arrow"),
-        ("x.csv", b'a,b\n"1,2\n', "x.csv.*quotation mark"),
-        ("x.csv", b"a,a\n1,2\n", "x.csv.*same name"),
+        ("x.csv", b'a,b\n"1,2\n', "x.csv.*quoting"),
+        ("x.csv", b"a,a\n1,2\n", "x.csv.*two columns"),
         ("x.jsonl", gzip.compress(b'{"a": 1}\n', mtime=0), "x.jsonl.*compressed"),
     ],
 )
@@ -235,7 +253,7 @@ def test_packed_text_is_no_larger_than_its_source(tmp_path: Path) -> None:
 
 
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multicse.data.named_rows.PART", 11)
+    monkeypatch.setattr("multicse.data.pack.PART", 11)
     WRITERS["x.parquet"](tmp_path / "x.parquet")
     common = ["table", tmp_path / "x.parquet", "--columns", "sentence", "--name", "x", "--shard-size", 20, "--out"]
     for workers in (1, 2):

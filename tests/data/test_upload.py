@@ -12,9 +12,8 @@ from botocore.exceptions import NoCredentialsError
 from multicse.data import remote
 from multicse.data.errors import DataError
 from multicse.data.pack import text_lines
-from multicse.data.shard_writer import Output, pack
+from multicse.data.shard_writer import SMALL, Output, pack, upload, upload_small_shards
 from multicse.data.shards import ShardSet, read
-from multicse.data.upload import SMALL, travelling, upload
 
 
 def packed(folder: Path, sentences: int = 25) -> Path:
@@ -72,17 +71,17 @@ def test_what_is_not_packed_is_said(tmp_path: Path) -> None:
 def test_small_folders_travel_once(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
     one, other = packed(tmp_path / "one"), packed(tmp_path / "other")
     shards = f"{one}::{other}::s3://elsewhere/{{000..002}}.tar::{one}/one-train-000000.tar"
-    first, second, *rest = travelling(shards, "memory://b/runs/").split("::")
+    first, second, *rest = upload_small_shards(shards, "memory://b/runs/").split("::")
     assert rest == shards.split("::")[2:], "URLs and single files stay"
     assert first.startswith("memory://b/runs/shards/") and first.endswith("/one") and second.endswith("/other")
     assert texts(first) == texts(str(one)) and texts(second) == texts(str(other))
 
     made = {name: memory.modified(name) for name in memory.find("/b")}
-    assert travelling(str(one), "memory://b/runs") == first
+    assert upload_small_shards(str(one), "memory://b/runs") == first
     assert {name: memory.modified(name) for name in memory.find("/b")} == made, "it was copied again"
 
     (one / "dataset.json").write_text(json.dumps({**json.loads((one / "dataset.json").read_text()), "licence": "CC BY"}))
-    assert travelling(str(one), "memory://b/runs") != first, "other content is another copy"
+    assert upload_small_shards(str(one), "memory://b/runs") != first, "other content is another copy"
 
 
 def test_large_folders_and_strange_ones_stay(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
@@ -91,5 +90,5 @@ def test_large_folders_and_strange_ones_stay(tmp_path: Path, memory: fsspec.Abst
         file.truncate(int(SMALL) + 1)  # sparse
     (tmp_path / "bare").mkdir()
     for place in (str(large), str(tmp_path / "bare"), str(tmp_path / "absent"), "memory://b/x"):
-        assert travelling(place, "memory://b/runs") == place
+        assert upload_small_shards(place, "memory://b/runs") == place
     assert not memory.find("/b")

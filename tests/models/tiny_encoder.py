@@ -8,7 +8,7 @@ import torch
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 from transformers import BertConfig, PretrainedConfig, PreTrainedTokenizerFast
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.pooling import Pooling
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.word_encoder import WordEncoder

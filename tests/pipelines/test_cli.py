@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from multicse.data.errors import told
+from multicse.data.errors import cli_errors
 from multicse.pipelines import clap, cyclip, gclsr, pretrain, visualcse
 from multicse.pipelines.cli import parse, prepare, report
 from multicse.trainers.recipe import Recipe
@@ -175,7 +175,7 @@ def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
 
 
 def test_ctrl_c_ends_a_command_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    @told
+    @cli_errors
     def command(argv: list[str] | None) -> int:
         raise KeyboardInterrupt
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from multicse.data.shard_writer import Draft, Output, pack
+from multicse.data.shard_writer import Output, UnpackedSample, pack
 from multicse.data.shards import RawSample, ShardSet, read
 from multicse.data.streams.text import TextStream
 from multicse.models.text_encoder import EncoderConfig
@@ -24,7 +24,7 @@ def test_mined_triples_are_those_of_a_loop_over_all_cosines(
     rng = np.random.default_rng(0)
     texts = list(dict.fromkeys(" ".join(rng.choice(WORDS, 6)) for _ in range(40)))
     pairs = list(zip(texts[:20], texts[20:], strict=True))
-    drafts = [Draft({"json": json.dumps(dict(zip(COLUMNS, pair, strict=False))).encode()}) for pair in pairs]
+    drafts = [UnpackedSample({"json": json.dumps(dict(zip(COLUMNS, pair, strict=False))).encode()}) for pair in pairs]
     pack(drafts, Output(tmp_path / "pairs", "pairs", licence="CC0-1.0", language="sw"))
     EncoderConfig(path=str(place / "encoder")).load(()).save(str(tmp_path / "model"))
     arguments = ["--model", str(tmp_path / "model"), "--pairs", str(tmp_path / "pairs"), "--margin", "0.001"]

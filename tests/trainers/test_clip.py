@@ -17,7 +17,7 @@ from transformers import (
     CLIPVisionConfig,
 )
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.text_encoder import TextEncoder
 from multicse.models.towers import ViTTower

@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
 from multicse.trainers.clip import CLIPConfig

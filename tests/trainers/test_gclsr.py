@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.data.streams.text import EDATextStream
 from multicse.pipelines import gclsr as recipes
 from multicse.pipelines import simcse

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
 from multicse.trainers import losses
 from multicse.trainers.method import Variant

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import CanineConfig, ElectraConfig, PretrainedConfig
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.trainers import losses
 from multicse.trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig
 from tests.models import tiny_encoder

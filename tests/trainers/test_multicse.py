@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.pipelines import multicse
 from multicse.trainers import losses
 from multicse.trainers.engine.preflight import check_settings

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import PretrainedConfig
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models import packing
 from multicse.models.packing import Packing, by_length, drop, within_jagged, within_lengths
 from multicse.models.text_encoder import TextEncoder

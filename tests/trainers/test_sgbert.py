@@ -17,7 +17,7 @@ from transformers import (
     PretrainedConfig,
 )
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.pooling import Pooling, pool, pooled_layers
 from multicse.trainers import losses
 from multicse.trainers.sgbert import SGBERT, SGBERTConfig

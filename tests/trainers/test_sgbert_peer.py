@@ -11,7 +11,7 @@ from sentence_transformers.sentence_transformer import modules as st
 from sentence_transformers.util import cos_sim
 from torch import Tensor, nn
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.engine.optim import TurnOptimizer
 from multicse.trainers.method import Method

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from multicse.data.batch import Batch
+from multicse.data.streams.base import Batch
 from multicse.trainers.engine.sharding import whole
 from multicse.trainers.method import Method, StepOutput
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
 
-from multicse.data import upload
+from multicse.data import shard_writer
 from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
@@ -113,12 +113,12 @@ def travelling(recipe: Recipe) -> Recipe:
     if storage is None or "://" not in storage:
         return recipe
     for name, stream in recipe.streams.items():
-        recipe = recipe.replace(f"streams.{name}.shards", upload.travelling(stream.shards, storage))
+        recipe = recipe.replace(f"streams.{name}.shards", shard_writer.upload_small_shards(stream.shards, storage))
 
     def task(name: str) -> str:
         kind, colon, place = name.partition(":")
         place, query, options = place.partition("?")
-        return f"{kind}:{upload.travelling(place, storage)}{query}{options}" if colon else name
+        return f"{kind}:{shard_writer.upload_small_shards(place, storage)}{query}{options}" if colon else name
 
     for field in ("watch", "final"):
         recipe = recipe.replace(f"evaluation.{field}", tuple(task(name) for name in getattr(evaluation, field)))

@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlparse
 
-from multicse.data.errors import DataError
-from multicse.data.redact import redacted
+from multicse.data.errors import DataError, redacted
 from multicse.data.shard_urls import is_hub_name
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from multicse.data.batch import Batch
 from multicse.data.order import seed_of
 from multicse.data.stream import Reader
+from multicse.data.streams.base import Batch
 from multicse.trainers.engine.cached import cached_backward
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.optim import TurnOptimizer

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from multicse.data.redact import redacted
-from multicse.data.remote import patiently
+from multicse.data.errors import redacted
+from multicse.data.remote import retry
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class Store:
             from pyarrow.fs import FileSelector, FileType
 
             try:
-                listed = patiently(lambda: self._files.get_file_info(FileSelector(self._root, allow_not_found=True)))
+                listed = retry(lambda: self._files.get_file_info(FileSelector(self._root, allow_not_found=True)))
             except OSError as error:
                 raise self._away(error) from None
             names = [info.base_name for info in listed if info.type == FileType.Directory]
@@ -156,7 +156,7 @@ class Store:
             fill(part)
             (part / MANIFEST).write_text(json.dumps({file.name: _hash(file) for file in sorted(part.iterdir())}))
             if self.remote:
-                patiently(lambda: self._send(part, step))
+                retry(lambda: self._send(part, step))
             else:
                 remove(self.local / name_of(step))  # one that was not whole
                 part.rename(self.local / name_of(step))
@@ -177,12 +177,12 @@ class Store:
 
     def _fetch(self, step: int, folder: Path) -> None:
         there = f"{self._root}/{name_of(step)}"
-        names = json.loads(patiently(lambda: self._content(f"{there}/{MANIFEST}")))
+        names = json.loads(retry(lambda: self._content(f"{there}/{MANIFEST}")))
         part = folder.with_name(f"{folder.name}{PART}")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
         for name in map(_plain, [*names, MANIFEST]):
-            patiently(partial(self._copy, f"{there}/{name}", part / name))
+            retry(partial(self._copy, f"{there}/{name}", part / name))
         remove(folder)
         part.rename(folder)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from multicse.data.redact import public
+from multicse.data.errors import public
 from multicse.trainers.engine.journal import Journal, Sent, news, sync_command
 from multicse.trainers.engine.tracking_server import (
     TrackingError,

@@ -16,7 +16,7 @@ from ray import tune
 from ray.tune.schedulers import AsyncHyperBandScheduler, PopulationBasedTraining, TrialScheduler
 from ray.tune.search.sample import Float
 
-from multicse.data.redact import redacted
+from multicse.data.errors import redacted
 from multicse.trainers import registry
 from multicse.trainers.engine.launch import resolve, travelling
 from multicse.trainers.engine.preflight import check

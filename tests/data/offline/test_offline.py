@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from multicse.data.errors import DataError
-from multicse.data.offline import captioned_sounds, demo, sentences, sounds
+from multicse.data.offline import demo, sentences, sounds
 from multicse.data.offline import emoji as emojis
-from multicse.data.offline.captioned_sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS, Combination
+from multicse.data.offline.sounds import COUNTS, KINDS, LENGTHS, LOUDNESSES, PITCHES, STARTS, Combination
 from multicse.data.shards import RawSample, ShardSet, read_manifest
 from multicse.data.streams import decode
 from multicse.pipelines import describe
@@ -188,7 +188,7 @@ def test_sounds_are_what_their_attributes_say(kind: str) -> None:
         (a, b, c, d) for a in LOUDNESSES for b in STARTS for c in LENGTHS for d in COUNTS
     ):
         what = [Combination(kind, pitch, loudness, start, length, times) for pitch in PITCHES]
-        waves = [captioned_sounds.waveform(one, np.random.default_rng(seed)) / 32768 for one in what]
+        waves = [sounds.waveform(one, np.random.default_rng(seed)) / 32768 for one in what]
         for wave in waves:
             assert (0.03 < np.abs(wave).max() < 0.1) if loudness == "quiet" else (0.45 < np.abs(wave).max() < 1)
             loud = np.sqrt(np.convolve(wave**2, np.ones(400) / 400, "same")) > 0.004  # over 50 ms

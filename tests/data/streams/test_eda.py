@@ -13,7 +13,7 @@ import pytest
 
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
-from multicse.data.streams.eda import delete, eda, insert_synonyms, remembered, replace_synonyms, swap
+from multicse.data.streams.eda import cached_synonyms, delete, eda, insert_synonyms, replace_synonyms, swap
 from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from multicse.data.wordnet.lexicon import open_lexicon
 from tests.data.packing import letters, spelt
@@ -158,7 +158,7 @@ def views(config: TextStream, count: int, seed: int = 5) -> dict[str, list[tuple
 def test_the_stream_has_synonyms_of_several_words(tmp_path: Path) -> None:
     """As the released code: underscores of WordNet's lemmas become blanks."""
     lexicon = open_lexicon(str(write_wordnet(tmp_path / "wn")))
-    seen = {" ".join(replace_synonyms(["quick"], rng(seed), remembered(lexicon), 1)) for seed in range(40)}
+    seen = {" ".join(replace_synonyms(["quick"], rng(seed), cached_synonyms(lexicon), 1)) for seed in range(40)}
     assert seen == {"speedy", "in no time", "alive", "core"}
 
 

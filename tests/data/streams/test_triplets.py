@@ -267,7 +267,7 @@ def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: p
         planned.append(samples)
         return plan(self, start, samples)
 
-    monkeypatch.setattr("multicse.data.stream.ROUND", 1)  # windows of 8: fewer than a batch
+    monkeypatch.setattr("multicse.data.stream.WINDOWS_PER_PLAN", 1)  # windows of 8: fewer than a batch
     monkeypatch.setattr(Reader, "_plan", counted)
     found = reader(config, 40)
     assert [next(found).keys for _ in range(40)] == expected and found.position == whole.position

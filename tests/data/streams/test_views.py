@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from multicse.data.streams import views
+from multicse.data.streams import image as views
 
 
 def rng(seed: int = 0) -> np.random.Generator:

@@ -278,8 +278,8 @@ def _open_run(arguments: Arguments) -> RunHandle | None:
     """The MLflow run, opened first: a server that does not answer should not cost an evaluation."""
     if arguments.experiment is None:
         return None
+    from multicse.trainers.engine.mlflow_server import TrackingError
     from multicse.trainers.engine.tracking import open_run
-    from multicse.trainers.engine.tracking_server import TrackingError
 
     models = [arguments.model] if arguments.model else list(arguments.compare)
     params = {"models": " ".join(models), "data": str(arguments.data), "tasks": " ".join(arguments.tasks)}
@@ -305,11 +305,10 @@ def _write(arguments: Arguments, outcome: Outcome, handle: RunHandle | None) -> 
     if handle is not None:
         handle.log_metrics(outcome.metrics)
         with tempfile.TemporaryDirectory() as place:
-            file = Path(place) / "report.json"
-            file.write_text(json.dumps(outcome.report, indent=2), encoding="utf-8")
-            handle.log_artifact(file)
-        for name, figure in outcome.figures.items():
-            handle.log_figure(name, figure)
+            (Path(place) / "report.json").write_text(json.dumps(outcome.report, indent=2), encoding="utf-8")
+            for name, figure in outcome.figures.items():
+                save(figure, Path(place) / "figures", _file_name(name))
+            handle.log_artifact(place)
         handle.finish()
         print(f"run {handle.run_id} (mlflow ui --backend-store-uri {handle.uri})")
 

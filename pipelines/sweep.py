@@ -22,6 +22,7 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
 from multicse.pipelines.cli import is_shown, parse, prepare
+from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 TRIALS = 32
 WIDTH = 200
 """Characters of a line in a file or a pipe, which has no width of its own."""
-ALIAS = "champion"
-"""Of the registered model's version that the last sweep made: ``models:/NAME@champion``."""
 
 
 @dataclass(frozen=True)
@@ -276,7 +275,6 @@ def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: Ru
     folder = Path(plan.folder)
     trials = records(analysis, watch)
     (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2, default=str) + "\n")
-    parent.log_artifact(folder / "trials.json")
     watch.conclude(trials)
     best = best_trial(trials)
     Console(width=None if sys.stdout.isatty() else WIDTH).print(final_table(trials, search.metric))
@@ -295,7 +293,6 @@ def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: Ru
         return 3
     summary = _keep_best(search, plan, {trial.trial_id: trial for trial in analysis.trials}, parent, trials, best)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
-    parent.log_artifact(folder / "summary.json")
     print(_last_words(summary))
     return 0
 
@@ -304,18 +301,16 @@ def _keep_best(
     search: Sweep, plan: Plan, ended: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
 ) -> dict[str, Any]:
     """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
-    from multicse.trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores, reason
+    from multicse.trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
     from multicse.trainers.tuning.trial import run_folder
 
     folder = Path(plan.folder)
     recipe = plan.recipe(ended[best.trial_id].config)
     again = recipe.replace("run.output", f"runs/{recipe.name}-best")
     (folder / "best.json").write_text(again.to_json() + "\n")
-    parent.log_artifact(folder / "best.json")
     model = recipe.run.register_as or recipe.name.replace("/", "-")
     plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
-    why = reason(best, plain, len(trials), search.metric)
-    delivered, scores = deliver_best(plan, best, ended[best.trial_id], parent, folder / "best", model, ALIAS, why)
+    delivered, scores = deliver_best(plan, best, ended[best.trial_id], parent, folder / BEST, model)
     after = {"best": mean_scores(scores)}
     if plain.scored:
         base = plan.recipe(ended[plain.trial_id].config)
@@ -344,7 +339,7 @@ def _keep_best(
         "held_out": after,
         "recipe": str(folder / "best.json"),
         "export": delivered["export"],
-        "model": f"models:/{model}@{ALIAS}",
+        "model": f"models:/{model}@{CHAMPION}",
         "mlflow_run_id": parent.run_id,
         "tracking_uri": parent.uri,
     }

@@ -1,4 +1,4 @@
-"""What tracking left behind: ``python pipelines/track.py sync runs/mine/journal.jsonl``."""
+"""Bring a run to MLflow once more: ``python pipelines/track.py sync runs/mine/journal.jsonl``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from multicse.data.errors import cli_errors
 
 @dataclass(frozen=True)
 class Show:
-    """Say which run a journal belongs to, and how many of its lines were not sent yet."""
+    """Say which run a journal belongs to, and which step it has come to."""
 
     journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
     """The file journal.jsonl in the output folder of the run."""
@@ -26,9 +26,9 @@ class Show:
 
 @dataclass(frozen=True)
 class Sync(Show):
-    """Send what a run's journal still holds: metrics, files, the registered model, the run's end.
+    """Send what MLflow lacks of a run: metrics and, if the run is finished, files, the registered model and its end.
 
-    A journal that was sent already is left as it is, so this can be repeated.
+    What MLflow has already is left as it is, so this can be repeated.
 
     Example: python pipelines/track.py sync runs/demo/journal.jsonl
     """
@@ -45,23 +45,21 @@ Verb = Annotated[Sync, tyro.conf.subcommand("sync")] | Annotated[Show, tyro.conf
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
-    verb = tyro.cli(Verb, args=argv, description="What tracking left behind.")
+    verb = tyro.cli(Verb, args=argv, description="A run's journal and MLflow.")
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from multicse.trainers.engine.journal import Journal
-    from multicse.trainers.engine.tracking import drain
-    from multicse.trainers.engine.tracking_server import TrackingError
+    from multicse.trainers.engine.mlflow_server import TrackingError
+    from multicse.trainers.engine.tracking import Journal, sync
 
-    book = Journal(verb.journal)
-    if not book.path.is_file():
-        raise TrackingError(f"{verb.journal}: there is no such file. Journals are called journal.jsonl.")
-    header = book.header()
+    header = Journal(verb.journal).header()
     if header is None:
-        raise TrackingError(f"{verb.journal} is no journal: its first line names no run.")
-    waiting = book.waiting()
-    print(f"run {header['run_id']} at {getattr(verb, 'uri', None) or header['uri']}: {waiting} lines wait")
+        what = "is not a journal: its first line names no run" if verb.journal.is_file() else "does not exist"
+        raise TrackingError(f"{verb.journal} {what}. Journals are called journal.jsonl.")
+    steps = [line["step"] for _, line in Journal(verb.journal).lines() if "step" in line]
+    uri = getattr(verb, "uri", None) or header["uri"]
+    print(f"run {header['run_id']} at {uri}: {len(steps)} lines of metrics, the last of step {max(steps, default=0)}")
     if not isinstance(verb, Sync):
         return 0
-    sent = drain(book.path, verb.uri, timeout=verb.timeout)
+    sent = sync(verb.journal, verb.uri, verb.timeout)
     if sent:
         print("everything is with the server")
     return 0 if sent else 1

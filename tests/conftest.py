@@ -15,7 +15,7 @@ from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.text import TextStream
 from multicse.models.text_encoder import EncoderConfig
-from multicse.trainers.engine.tracking_server import connect
+from multicse.trainers.engine.mlflow_server import connect
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSEConfig
 from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe, RunConfig
 from multicse.trainers.simcse import SimCSEConfig

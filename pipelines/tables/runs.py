@@ -33,7 +33,7 @@ from multicse.pipelines.tables.offline import Offline
 from multicse.pipelines.tables.table import Row, Table, Values
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
-from multicse.trainers.engine.tracking_server import environment_tags
+from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")

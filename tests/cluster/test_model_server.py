@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from multicse.models.text_encoder import TextEncoder
+from multicse.trainers.engine.mlflow_server import register
 from multicse.trainers.engine.tracking import open_run
 from tests.cluster.servers import Server
 
@@ -26,7 +27,7 @@ def test_a_served_version_gives_our_vectors(place: Path, tmp_path: Path) -> None
     encoder.save(str(tmp_path / "export"))
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     run = open_run(uri, "paper", "served", {})
-    run.register(tmp_path / "export", "mine")
+    register(uri, run.run_id, tmp_path / "export", "mine")
     run.finish()
     command = [sys.executable, "-m", "mlflow", "models", "serve", "-m", "models:/mine/1", "--env-manager", "local"]
     active = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # it calls uvicorn by name

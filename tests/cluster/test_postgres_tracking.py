@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multicse.trainers.engine.tracker import Tracker
-from multicse.trainers.engine.tracking import TrackingError, open_run
+from multicse.trainers.engine.mlflow_server import TrackingError
+from multicse.trainers.engine.tracking import Tracker, open_run
 from tests.cluster import postgres
 from tests.cluster.servers import Server
 

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from multicse.trainers.engine.tracker import Tracker
-from multicse.trainers.engine.tracking import open_run
+from multicse.trainers.engine.tracking import Journal, Sender, Tracker, open_run
 from tests.cluster.servers import MLflowServer
 
 pytestmark = pytest.mark.cluster
@@ -73,9 +72,8 @@ def test_a_server_that_dies_mid_run_loses_nothing(
         for step in range(31, 50):
             again.log(step, {"loss": step / 10})
     assert not run.drain(path, timeout=2)
-    (tmp_path / "result.txt").write_text("the result")
-    run.log_artifact(tmp_path / "result.txt")
     run.finish()
+    (tmp_path / "run" / "summary.json").write_text("the result")
     assert f"python pipelines/track.py sync {path}" in caplog.text
 
     server.start()
@@ -93,5 +91,30 @@ def test_a_server_that_dies_mid_run_loses_nothing(
     seconds = [step for step, _ in found["system/cpu_utilization_percentage"]]
     assert len(seconds) == len(set(seconds)) >= 3
     assert client.get_run(run.run_id).info.status == "FINISHED" and len(client.get_run(run.run_id).data.params) == 120
-    got = client.download_artifacts(run.run_id, "result.txt", str(tmp_path / "run"))
+    got = client.download_artifacts(run.run_id, "summary.json", str(tmp_path))
     assert Path(got).read_text() == "the result"
+
+
+def test_a_step_is_there_once_after_everything(server: MLflowServer, tmp_path: Path) -> None:
+    """80 steps: a lost server, half a line of a killed process, ten steps computed again, three replays."""
+    run, path = open_run(server.uri, "paper", "replayed", {}), tmp_path / "journal.jsonl"
+    with Tracker(path, server.uri, run.run_id, system_every=0) as tracker:
+        for step in range(25):
+            tracker.log(step, {"loss": step / 10, "lr": 1e-3})
+        wait(lambda: len(histories(server.uri, run.run_id).get("lr", [])) == 25)
+        server.kill()
+        for step in range(25, 50):
+            tracker.log(step, {"loss": step / 10, "lr": 1e-3})
+        tracker.close(timeout=0)
+    with open(path, "ab") as file:
+        file.write(b'{"step": 50, "time": 17')
+    server.start()
+    with Tracker(path, server.uri, run.run_id, system_every=0) as again:
+        for step in range(40, 80):
+            again.log(step, {"loss": step / 10, "lr": 1e-3})
+    for _ in range(3):
+        sender = Sender(Journal(path), server.uri, run.run_id)
+        sender._known = {}  # nothing is asked: the server itself keeps equal metrics once
+        sender.send()
+    want = [(step, step / 10) for step in range(80)]
+    assert histories(server.uri, run.run_id) == {"loss": want, "lr": [(step, 1e-3) for step in range(80)]}

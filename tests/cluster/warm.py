@@ -90,7 +90,7 @@ def load(root: Path) -> None:
     for file in sorted((root / "multicse").glob("*/**/*.py")):
         name = str(file.relative_to(root).with_suffix("")).replace("/", ".").removesuffix(".__init__")
         importlib.import_module(name)
-    importlib.import_module("multicse.trainers.engine.tracking_server").import_mlflow()
+    importlib.import_module("multicse.trainers.engine.mlflow_server").import_mlflow()
     for name in LAZY:
         importlib.import_module(name)
     assert threading.active_count() == 1, "a fork does not have the threads that an import has started"

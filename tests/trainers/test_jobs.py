@@ -12,7 +12,7 @@ import pytest
 from multicse.pipelines import evaluate, mine, reproduce, simcse, sweep
 from multicse.pipelines.cli import parse
 from multicse.trainers.engine.launch import resolve
-from multicse.trainers.engine.tracking_server import resolve_uri
+from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.tuning.sweep import Sweep

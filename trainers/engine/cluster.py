@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from multicse.trainers.engine.tracking_server import import_mlflow, open_experiment
+from multicse.trainers.engine.mlflow_server import import_mlflow, open_experiment
 from multicse.trainers.recipe import Recipe
 
 

@@ -15,8 +15,7 @@ from multicse.evaluation.tasks.contrastive import ContrastiveTask
 from multicse.evaluation.tasks.retrieval import RetrievalTask, unit
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.trainers.engine.checkpoint import module_encoder
-from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.engine.tracking import Journal, RunHandle
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 

@@ -22,22 +22,18 @@ from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import load_method
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
-from multicse.trainers.engine.description import describe
 from multicse.trainers.engine.figures import log_figures
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
-from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.mirrors import Mirrors
-from multicse.trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
+from multicse.trainers.engine.mlflow_server import brief
+from multicse.trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, SKIPPED, Output, experiment_of
 from multicse.trainers.engine.preflight import check, describe_shards_of
 from multicse.trainers.engine.prepare import prepare
 from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.engine.store import OTHER, CheckpointError, Store
-from multicse.trainers.engine.tracker import Tracker
-from multicse.trainers.engine.tracking import RunHandle
-from multicse.trainers.engine.tracking_server import brief
+from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker
 from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
 from multicse.trainers.recipe import ExportConfig, Recipe
 
@@ -196,11 +192,9 @@ def train(
     folder = store.newest()
     if folder is None:
         raise CheckpointError(f"the last checkpoint in {store.place} is damaged; the same command makes it again")
-    if not (output / JOURNAL).exists() and (folder / JOURNAL).exists():  # rank 0 was on another node
-        shutil.copy(folder / JOURNAL, output / JOURNAL)
-        mirrors = Mirrors(Journal(output / JOURNAL), recipe.run.also)
-        mirrors.play()
-        mirrors.close()
+    journal = Journal(output / JOURNAL, handle.run_id, handle.uri)
+    if journal.take(folder / JOURNAL):  # rank 0 was on another node
+        journal.report(recipe.run.also).close()
     assert result is not None  # a loop that was stopped has ended in Interrupted
     return result, folder
 
@@ -298,27 +292,15 @@ def _worker_error(error: Exception) -> Exception:
     )
 
 
-def deliver(
-    recipe: Recipe,
-    handle: RunHandle,
-    result: dict[str, Any],
-    checkpoint: Path,
-    output: Path,
-    alias: str | None = None,
-    why: str = "",
-) -> dict[str, Any]:
-    """Export the chosen weights, write card and figures, describe the run, log and register them.
-
-    alias: of the registered version, for example ``champion``. why: see `describe`.
-    """
+def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path) -> dict[str, Any]:
+    """Export the chosen weights, write card and figures; `RunHandle.finish` brings them to MLflow. Returns the summary."""
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.export import fit_of, write_export
     from multicse.trainers.engine.hub import push
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}
-    data = describe_shards_of(recipe)
-    facts = json.loads(recipe.to_json()), data, numbers, library_versions()
+    facts = json.loads(recipe.to_json()), describe_shards_of(recipe), numbers, library_versions()
 
     def card(text: CardText) -> str:
         if text.whitened:
@@ -337,17 +319,10 @@ def deliver(
     skips = {name: count for name, count in result.pop("skips").items() if count}
     if skipped:
         (output / SKIPPED).write_text(json.dumps(skipped, indent=2))
-        handle.log_artifact(output / SKIPPED)
-    handle.log_artifact(output / RECIPE)
-    handle.log_artifact(export, "export")
     try:
         log_figures(recipe, method, handle, output, export)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
-    text = describe(recipe.name, data, result, handle.figures, why)
-    handle.describe(text)
-    if recipe.run.register_as:
-        handle.register(export, recipe.run.register_as, alias, text)
     if name := recipe.run.push_to_hub:
         try:
             result["hub"] = push(export, name, exported)

@@ -26,7 +26,7 @@ from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_o
 from multicse.trainers.engine.malloc import keep_freed_memory
 from multicse.trainers.engine.sharding import gathered, shard, whole
 from multicse.trainers.engine.step import Stepper
-from multicse.trainers.engine.tracker import Tracker
+from multicse.trainers.engine.tracking import Tracker
 from multicse.trainers.engine.watchdog import Watchdog
 from multicse.trainers.engine.window import Window
 from multicse.trainers.gather import synchronised

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data.errors import DataError
-from multicse.trainers.engine.journal import Journal
+from multicse.trainers.engine.mlflow_server import TrackingError, import_mlflow
 from multicse.trainers.engine.preflight import describe_shards_of
 from multicse.trainers.engine.store import CheckpointError, Store
-from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
-from multicse.trainers.engine.tracking_server import TrackingError, import_mlflow
+from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, retire
 from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
 log = logging.getLogger(__name__)
@@ -145,13 +144,15 @@ class Output:
         _write(self.folder / SUMMARY, summary)
 
     def clear(self) -> None:
-        """Remove what a run left, so that another can begin; the journal of one that was not sent stays."""
+        """Remove what a run left, so that another can begin; its journal stays under another name."""
         note = _read(self.folder / NOTE) or {}
         for name in [SUMMARY, NOTE, SKIPPED, *(f"{EXPORT}/{name}" for name in note.get(EXPORT, ()))]:
             (self.folder / name).unlink(missing_ok=True)
         Store(str(self.folder / CHECKPOINT)).clear()
-        if self.journal.exists():
-            Journal(self.journal).set_aside()
+        for figure in (self.folder / "figures").glob("*.svg"):
+            figure.unlink()
+            figure.with_suffix(".png").unlink(missing_ok=True)
+        retire(self.journal)
         shutil.rmtree(self.folder / RAY, ignore_errors=True)
 
     def exported(self, names: list[str]) -> None:

@@ -19,9 +19,9 @@ from multicse.evaluation.registry import DEVELOPMENT, is_development, known, mak
 from multicse.evaluation.task import EvaluationError
 from multicse.trainers.engine.callbacks import find
 from multicse.trainers.engine.hub import check_hub
-from multicse.trainers.engine.mirrors import check_mirrors
+from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.engine.places import refuse_unwritable
-from multicse.trainers.engine.tracking_server import resolve_uri
+from multicse.trainers.engine.report_to import check_installed
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
 
 
@@ -202,7 +202,7 @@ def _check_export(recipe: Recipe) -> None:
     with _named():
         if recipe.run.push_to_hub is not None:
             check_hub(recipe.run.push_to_hub, "run.push_to_hub")
-        check_mirrors(recipe.run.also)
+        check_installed(recipe.run.also)
 
 
 def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:

@@ -1,39 +1,392 @@
-"""MLflow's runs, which the driver owns, and how a journal reaches them."""
+"""A run's metrics and its MLflow run: all of it is in the run's folder first, and every effect outside may be repeated.
+
+Training never depends on the tracking server. Rank 0 appends a metric to the journal before it does anything else with it,
+and a thread sends the lines. What a lost server did not take, ``python pipelines/track.py sync JOURNAL`` sends days later.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import logging
 import re
-import tempfile
+import shutil
+import threading
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from multicse.data.errors import public
-from multicse.trainers.engine.journal import Journal, Sent, news, sync_command
-from multicse.trainers.engine.tracking_server import (
+from multicse.data.errors import command, public
+from multicse.trainers.engine.mlflow_server import (
     TrackingError,
     brief,
     connect,
     data_set,
+    deliver,
     environment_tags,
     import_mlflow,
     metric_name,
     named,
-    open_database,
-    resolve_uri,
+    open_experiment,
 )
+from multicse.trainers.engine.report_to import Reports
 
 log = logging.getLogger(__name__)
 
 BATCH = 1000
-"""Metrics that are sent before it is remembered that they were; as many as MLflow takes in a request."""
+"""Metrics in one request, MLflow's limit."""
+SEND_EVERY = 1.0
+"""Seconds between two requests while all goes well."""
 LONGEST_PAUSE = 30.0
 """Seconds between two attempts while the server is away."""
 MOST_RUNS = 50_000
 """Runs that MLflow finds in one search."""
+
+
+class Journal:
+    """An append-only file of JSON lines: a header and metrics.
+
+    The header has ``run_id``, ``uri`` and ``began`` (seconds since 1970). ``{"step": 10, "time": 1763700000000, "metrics":
+    {"train/text": 0.5}}`` holds metrics of a step, with the time in ms since 1970; lines of the machine's load have
+    ``"second"`` (since the run's start) in place of ``"step"``.
+
+    Args:
+        path: File; it may be absent.
+        run_id: Run that is written to the header of a new file. Only for a journal that is appended to.
+        uri: Tracking URI of this run.
+    """
+
+    def __init__(self, path: Path | str, run_id: str = "", uri: str = "") -> None:
+        self.path, self.run_id, self.uri = Path(path), run_id, uri
+        self._file: FileIO | None = None
+        self._unwritten, self._full = b"", False
+        """Lines that a full disk did not take, and whether that was logged."""
+
+    def header(self) -> dict[str, Any] | None:
+        """Return the first line, or None for a file that is absent or not a journal."""
+        with contextlib.suppress(OSError, ValueError), open(self.path, "rb") as file:
+            first = json.loads(file.readline())
+            if isinstance(first, dict) and {"run_id", "uri", "began"} <= set(first):
+                return first
+        return None
+
+    def lines(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
+        """Yield every complete line from byte `start` except the header, with the byte after it."""
+        if not self.path.exists():
+            return
+        with open(self.path, "rb") as file:
+            file.seek(start)
+            for raw in file:
+                if not raw.endswith(b"\n"):
+                    return
+                start += len(raw)
+                with contextlib.suppress(ValueError):  # half a line that an earlier version left
+                    line = json.loads(raw)
+                    if "run_id" not in line:
+                        yield start, line
+
+    def append(self, line: Mapping[str, Any]) -> None:
+        """Add a line. If the disk does not take it, it waits in memory for the next one."""
+        self._unwritten += _line_of(line)
+        self.flush()
+
+    def close(self) -> None:
+        """Write what waits and close the file."""
+        if self._unwritten:
+            self.flush()
+        if self._unwritten:
+            log.error("%s cannot be written: the last %d bytes of metrics are lost", self.path, len(self._unwritten))
+        if self._file:
+            self._file.close()
+
+    def flush(self) -> None:
+        """Write what waits; a new file gets its header."""
+        try:
+            file = self._file = self._file or self._open()
+            while self._unwritten:
+                self._unwritten = self._unwritten[file.write(self._unwritten) :]
+            self._full = False
+        except OSError as error:
+            if not self._full:
+                text = "%s cannot be written (%s). Metrics wait in memory and training continues; make room there"
+                log.error(text, self.path, error)
+            self._full = True
+
+    def _open(self) -> FileIO:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if self.path.exists():
+            with open(self.path, "rb+") as file:  # a killed process may leave half a line
+                file.truncate(file.read().rfind(b"\n") + 1)
+        opened = FileIO(self.path, "ab")  # closed by `close`
+        if not self.path.stat().st_size:
+            self._unwritten = self._header(time.time()) + self._unwritten
+        return opened
+
+    def _header(self, began: float) -> bytes:
+        return _line_of({"run_id": self.run_id, "uri": self.uri, "began": began})
+
+    def report(self, kinds: Sequence[str]) -> Reports:
+        """Open the records of TensorBoard and W&B beside the file, with all that it has."""
+        lines = (line for _, line in self.lines() if "metrics" in line)
+        return Reports(kinds, self.path.absolute().parent, self.run_id, lines)
+
+    def take(self, copy: Path) -> bool:
+        """Replace the file by a checkpoint's longer copy, as after steps on another machine; whether that was done."""
+        header = Journal(copy).header()
+        if header is None or (self.path.exists() and self.path.stat().st_size >= copy.stat().st_size):
+            return False
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _, _, lines = copy.read_bytes().partition(b"\n")
+        self.path.write_bytes(self._header(header["began"]) + lines)
+        return True
+
+
+def retire(journal: Path, run_id: str = "") -> None:
+    """Rename the journal of another run than `run_id` after its run, so that it can still be sent."""
+    found = (Journal(journal).header() or {}).get("run_id", "unknown")
+    if journal.exists() and found != run_id:
+        journal.rename(journal.with_stem(f"{journal.stem}-{found}"))
+
+
+def news(line: Mapping[str, Any], last: dict[str, int]) -> tuple[int, dict[str, float]]:
+    """Return the step (or second) of a line, and its metrics that are newer than `last`.
+
+    So a step that a restarted worker computes again counts once, as the first time.
+
+    Args:
+        line: Line of a journal.
+        last: Newest step of each metric; it is updated.
+    """
+    step = line.get("step", line.get("second", 0))
+    fresh = {key: value for key, value in line.get("metrics", {}).items() if step > last.get(key, -1)}
+    last.update(dict.fromkeys(fresh, step))
+    return step, fresh
+
+
+class Sender:
+    """Sends a journal's metrics to MLflow.
+
+    A new one starts at the first line and leaves out the steps that the server has, so everything may be sent again at any
+    time. A request that is repeated has the same time stamps, and MLflow stores equal metrics once.
+    """
+
+    def __init__(self, journal: Journal, uri: str, run_id: str) -> None:
+        self.journal, self.uri, self.run_id = journal, uri, run_id
+        self._start = 0
+        self._known: dict[str, int] | None = None
+        """Newest step of every metric that the server has; None if it has to be asked."""
+
+    def send(self) -> None:
+        """Send all that is new in the file. Raises what MLflow raises."""
+        from mlflow.entities import Metric
+
+        start, batch = self._start, list[Metric]()
+        if next(self.journal.lines(start), None) is None:
+            return
+        client = connect(self.uri)
+        known = newest_steps(client, self.run_id) if self._known is None else self._known
+        self._known = None  # after a failure it is unknown what arrived
+        for end, line in self.journal.lines(self._start):
+            start, (step, fresh) = end, news(line, known)
+            batch += [Metric(key, value, line["time"], step) for key, value in fresh.items()]
+            if len(batch) >= BATCH:
+                client.log_batch(self.run_id, metrics=batch)
+                batch = []
+        client.log_batch(self.run_id, metrics=batch)
+        self._start, self._known = start, known
+
+
+def newest_steps(client: Any, run_id: str) -> dict[str, int]:
+    """Return the newest step of every metric of a run. Raises what MLflow raises."""
+    return {metric.key: metric.step for metric in client.get_run(run_id).data.to_proto().metrics}
+
+
+class Tracker:
+    """Metrics of one run from rank 0: `log` writes a line and returns, a thread sends the lines. Thread-safe.
+
+    Args:
+        journal_path: File that the driver can read too. The journal of another run is retired.
+        uri: Tracking URI.
+        run_id: MLflow run, opened by the driver.
+        system_every: Seconds between samples of the machine's load (``system/...``), as MLflow takes them; 0: none.
+        show: Takes the progress line.
+        also: Names in `report_to.KINDS` of those who get the metrics besides MLflow.
+    """
+
+    def __init__(
+        self,
+        journal_path: Path | str,
+        uri: str,
+        run_id: str,
+        system_every: float = 10.0,
+        show: Callable[[dict[str, Any]], object] = lambda line: None,
+        also: Sequence[str] = (),
+    ) -> None:
+        self.path = Path(journal_path)
+        self.uri, self.run_id, self.system_every, self.progress, self.also = uri, run_id, system_every, show, also
+        retire(self.path, run_id)
+        self._journal = Journal(self.path, run_id, uri)
+        self._last = dict[str, int]()
+        self._reports: Reports | None = None
+        self._began = 0.0
+        self._guard = threading.Lock()
+        self._closing, self._ending = threading.Event(), threading.Event()
+        self._sampling = threading.Thread(target=self._sample, daemon=True, name="tracker-sample")
+        self._sending = threading.Thread(target=self._send, daemon=True, name="tracker-send")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Log metrics of a step. A metric that has a value at this step, or at a later one, keeps it.
+
+        Raises ValueError after `close`, and TypeError for a value that is not a number.
+        """
+        self._append({"step": int(step)}, metrics)
+
+    def _append(self, when: dict[str, int], metrics: Mapping[str, float]) -> None:
+        values = {metric_name(name): float(value) for name, value in metrics.items()}
+        line = {**when, "time": int(time.time() * 1000), "metrics": values}
+        with self._guard:
+            if self._ending.is_set():
+                raise ValueError(f"the tracker of {self.path} is closed")
+            if self._reports is None:
+                self._reports = self._start()
+            _, line["metrics"] = news(line, self._last)
+            if line["metrics"]:
+                self._journal.append(line)
+                self._reports.log(line)
+
+    def _start(self) -> Reports:
+        """Read what the journal has and start the threads.
+
+        MLflow is imported first, in this thread, since other threads import too. That is as late as possible: the first step
+        does not wait for it.
+        """
+        import_mlflow()
+        for _, line in self._journal.lines():
+            news(line, self._last)
+        self._began = (self._journal.header() or {}).get("began", time.time())
+        self._sending.start()
+        if self.system_every > 0:
+            self._sampling.start()
+        return self._journal.report(self.also)
+
+    def resume(self, checkpoint: Path) -> None:
+        """Continue the journal in a checkpoint's folder, if that is ahead of this machine's."""
+        self._journal.take(checkpoint / "journal.jsonl")
+
+    def store(self, checkpoint: Path) -> None:
+        """Put a copy of the journal into a checkpoint's folder."""
+        if self.path.exists():
+            shutil.copy(self.path, checkpoint / "journal.jsonl")
+
+    def close(self, timeout: float = 30.0) -> None:
+        """Send the rest, for at most `timeout` seconds, and stop. What a server that is away did not get, `drain` sends."""
+        # The sampler ends first: its last sample is among what is sent last.
+        for event, thread, seconds in ((self._closing, self._sampling, 5.0), (self._ending, self._sending, timeout)):
+            event.set()
+            if thread.is_alive():
+                thread.join(seconds)
+        with self._guard:
+            self._journal.close()
+            if self._reports:
+                self._reports.close()
+
+    def __enter__(self) -> Tracker:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close(3.0 if kind else 30.0)  # a run that was stopped does not wait for others
+
+    def _sample(self) -> None:
+        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
+
+        # Not started: its own thread ends for good when the server once fails to answer.
+        monitor = SystemMetricsMonitor(self.run_id, tracking_uri=self.uri)
+        monitor.collect_metrics()  # psutil's load counts from the last call; the first one has no meaning
+        closing = False
+        while not closing:
+            closing = self._closing.wait(self.system_every)
+            with contextlib.suppress(Exception):  # a sensor that fails is no reason to stop
+                for one in monitor.monitors:
+                    one.clear_metrics()
+                monitor.collect_metrics()
+                values = {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
+                self._append({"second": int(time.time() - self._began)}, values)
+
+    def _send(self) -> None:
+        sender, pause, away, ending = Sender(self._journal, self.uri, self.run_id), SEND_EVERY, False, False
+        while not ending:
+            ending = self._ending.wait(pause)
+            try:
+                sender.send()
+                if away:
+                    log.warning("the tracking server %s is back; the waiting metrics were sent", self.uri)
+                pause, away = SEND_EVERY, False
+            except Exception as error:
+                pause = min(2 * pause, LONGEST_PAUSE)
+                if not away:
+                    text = "the tracking server %s does not answer (%s); training continues, metrics wait in %s"
+                    log.warning(text, self.uri, brief(error), self.path)
+                away = True
+
+
+def drain(
+    journal: Path | str,
+    uri: str | None = None,
+    run_id: str | None = None,
+    timeout: float = 60.0,
+    status: str = "",
+    ended: float | None = None,
+) -> bool:
+    """Send what MLflow lacks of a journal, trying for `timeout` seconds; True when all is with the server.
+
+    Raises TrackingError for a file that is not a journal, and nothing else.
+
+    Args:
+        journal: File of the run; an absent one has nothing to send.
+        uri: Tracking URI. If None, that of the journal.
+        run_id: Run. If None, that of the journal.
+        timeout: Seconds to keep trying.
+        status: End the run as FINISHED, with all that its folder has for MLflow (see `deliver`), as FAILED or as KILLED.
+        ended: When it ended, in seconds since 1970. If None, now.
+    """
+    book, ended = Journal(journal), ended or time.time()
+    header = {"uri": uri, "run_id": run_id} if uri and run_id else book.header()
+    if header is None:
+        raise TrackingError(f"{journal} is not a journal: its first line names no run. Journals are called journal.jsonl.")
+    uri, run_id = uri or str(header["uri"]), run_id or str(header["run_id"])
+    sender, end, pause = Sender(book, uri, run_id), time.monotonic() + timeout, 0.5
+    while True:
+        try:
+            sender.send()
+            if status:
+                connect(uri).set_terminated(run_id, status, int(ended * 1000))
+            if status == "FINISHED":
+                deliver(book.path.absolute().parent, uri, run_id)
+            return True
+        except Exception as error:
+            left = end - time.monotonic()
+            if left <= 0:
+                text = "%s did not take everything (%s). Nothing is lost: it is in %s. Send it later: %s"
+                log.error(text, uri, brief(error), book.path.parent, sync_command(book.path))
+                return False
+            time.sleep(min(pause, left))
+            pause = min(2 * pause, LONGEST_PAUSE)
+
+
+def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
+    """Send what MLflow lacks of a run, once more and with all else of its folder if the run is finished; see `drain`."""
+    summary = journal.parent / "summary.json"
+    if not summary.exists():
+        return drain(journal, uri, timeout=timeout)
+    return drain(journal, uri, timeout=timeout, status="FINISHED", ended=summary.stat().st_mtime)
+
+
+def sync_command(journal: Path) -> str:
+    """Return what a user types to send a journal later."""
+    return f"{command('track')} sync {journal}"
 
 
 def open_run(
@@ -48,22 +401,28 @@ def open_run(
 ) -> RunHandle:
     """Start a run, or continue the one with `run_id`. The database and the experiment are made when absent.
 
-    uri: empty or none: MLFLOW_TRACKING_URI, else ``sqlite:///mlflow.db`` in the current folder. The artifacts of a
-    SQLite database are beside it, in ``mlartifacts``. params: MLflow cuts one at 6,000 characters; passwords and signatures
-    of URLs are left out of them and of tags. Tags: what MLflow knows of its own accord (user, script, git commit), versions
-    of the libraries, CPUs and GPU. data: what the run reads, as `describe_shards_of` says it: its inputs in MLflow.
+    Tags: what MLflow knows of its own accord (user, script, git commit), versions of the libraries, CPUs and GPU. Raises
+    TrackingError for a URI that MLflow does not take or cannot reach, and for a run that does not exist.
 
-    Raises TrackingError for a URI that MLflow does not take or cannot reach, and for a run that is not there.
+    Args:
+        uri: Tracking URI. If empty or None, MLFLOW_TRACKING_URI, otherwise ``sqlite:///mlflow.db`` in the current folder.
+            The artifacts of a SQLite database are beside it, in ``mlartifacts``.
+        experiment: Name of the experiment.
+        run_name: Name of a new run.
+        params: MLflow cuts one at 6,000 characters; passwords and signatures of URLs are left out of them and of tags.
+        tags: Tags of a new run.
+        run_id: Run to continue.
+        journal: See `RunHandle`. That of another run is retired.
+        data: Rows of `describe_shards_of`: the data sets that the run reads, its inputs in MLflow.
     """
-    uri = resolve_uri(uri)
+    uri, client, experiment_id = open_experiment(uri, experiment)
     with named(uri):
         from mlflow.entities import Param
 
-        client, experiment_id = open_database(uri, experiment)
         if run_id is None:
             run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **public(tags or {})})
         else:
-            run = _go_on(client, uri, run_id)
+            run = _continued(client, uri, run_id)
         # Those that a driver did not come to; others may be, as the number of workers, of the run's first beginning.
         kept = [
             Param(name, value) for key, value in public(params).items() if (name := metric_name(key)) not in run.data.params
@@ -71,10 +430,12 @@ def open_run(
         client.log_batch(run.info.run_id, params=kept)
         if data:  # MLflow keeps the same data set of a run once
             client.log_inputs(run.info.run_id, [data_set(row) for row in data])
+    if journal is not None:
+        retire(journal, run.info.run_id)
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
 
 
-def _go_on(client: Any, uri: str, run_id: str) -> Any:
+def _continued(client: Any, uri: str, run_id: str) -> Any:
     try:
         client.update_run(run_id, status="RUNNING")
         return client.get_run(run_id)
@@ -84,8 +445,7 @@ def _go_on(client: Any, uri: str, run_id: str) -> Any:
         raise
 
 
-@dataclass(frozen=True)
-class FoundRun:
+class FoundRun(NamedTuple):
     """A run that `find_runs` found."""
 
     run_id: str
@@ -95,7 +455,7 @@ class FoundRun:
 
 
 def find_runs(uri: str, experiment: str, tags: Mapping[str, str]) -> list[FoundRun]:
-    """Active runs of an experiment that have all these tags, the newest first. Raises what MLflow raises."""
+    """Return the active runs of an experiment that have all these tags, the newest first. Raises what MLflow raises."""
     client = connect(uri)
     if (found := client.get_experiment_by_name(experiment)) is None:
         return []
@@ -117,8 +477,8 @@ def rename(uri: str, run_id: str, name: str, tags: Mapping[str, str]) -> None:
 class RunHandle:
     """An MLflow run that the driver owns.
 
-    journal: that of the run, once `drain` was called or `open_run` was told. From then on nothing here fails because of
-    the server: what it does not take is written to the journal, and sent with it (`sync_command`).
+    journal: The run's journal, in the run's folder, once `drain` was called or `open_run` was told. `finish` brings the rest
+    of this folder.
     """
 
     run_id: str
@@ -126,176 +486,54 @@ class RunHandle:
     experiment_id: str
     artifact_uri: str
     journal: Path | None = None
-    figures: list[str] = field(default_factory=list)
-    """Artifacts that `log_figure` made, in their order."""
 
     def drain(self, journal: Path | str, timeout: float = 60.0) -> bool:
-        """Send what the workers' journal still holds. See the function `drain`."""
+        """Send what MLflow lacks of the workers' journal. See the function `drain`."""
         self.journal = Path(journal)
         return drain(journal, self.uri, self.run_id, timeout)
 
     def log_artifact(self, path: Path | str, folder: str = "") -> None:
-        """Upload a file, or what is in a folder, into `folder` of the run's artifacts. Raises FileNotFoundError."""
+        """Upload a file, or what is in a folder, into `folder` of the run's artifacts at once.
+
+        Raises FileNotFoundError, and what MLflow raises.
+        """
         path = Path(path)
         if not path.exists():
             raise FileNotFoundError(f"artifact {path}: there is no such file or folder")
-        self._do({"do": "artifacts", "path": str(path.resolve()), "folder": folder})
+        client = connect(self.uri)
+        (client.log_artifacts if path.is_dir() else client.log_artifact)(self.run_id, str(path), folder or None)
 
     def log_figure(self, name: str, figure: Any) -> None:
-        """A matplotlib figure as ``figures/NAME.png`` and ``.svg``, kept beside the journal too."""
+        """Save a matplotlib figure as ``figures/NAME.png`` and ``.svg`` in the run's folder, which `finish` brings."""
         from multicse.evaluation.figures.basic import save
 
-        with tempfile.TemporaryDirectory() as place:
-            kept = Path(place) if self.journal is None else self.journal.parent.resolve() / "figures"
-            files = save(figure, kept, re.sub(r"[^\w\-.]", "_", name))
-            self.figures.append(f"figures/{files[0].name}")
-            for file in files:
-                self.log_artifact(file, "figures")
-
-    def describe(self, text: str) -> None:
-        """What MLflow's page says of the run; Markdown."""
-        self._do({"do": "describe", "text": text})
+        assert self.journal is not None  # a run has a folder
+        save(figure, self.journal.parent / "figures", re.sub(r"[^\w\-.]", "_", name))
 
     def log_metrics(self, metrics: Mapping[str, float], step: int = 0) -> None:
-        """Metrics that belong to the run as a whole, sent at once. Raises what MLflow raises."""
+        """Send metrics that belong to the run as a whole at once. Raises what MLflow raises."""
         from mlflow.entities import Metric
 
         now = int(time.time() * 1000)
         values = [Metric(metric_name(key), float(value), now, step) for key, value in metrics.items()]
         connect(self.uri).log_batch(self.run_id, metrics=values)
 
-    def register(self, export: Path, name: str, alias: str | None = None, text: str = "") -> None:
-        """Log an exported sentence-transformers folder as a model of the run, and as a new version of `name`.
-
-        ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that
-        the alias was given to last. text: what MLflow's page says of the version; Markdown.
-        """
-        self._do({"do": "register", "path": str(export.resolve()), "name": name, "alias": alias, "text": text})
-
     def finish(self, status: str = "FINISHED") -> None:
-        """End the run: FINISHED, FAILED or KILLED, after what its journal still holds. Raises nothing."""
-        if self.journal is not None and Journal(self.journal).waiting():
-            self.drain(self.journal, timeout=3 if status == "KILLED" else 10)
+        """End the run as FINISHED, after all that its folder has for MLflow, as FAILED or as KILLED. Raises nothing.
+
+        What the server does not take, `sync_command` sends later.
+        """
+        if self.journal is not None:
+            book = Journal(self.journal, self.run_id, self.uri)
+            book.flush()  # a sweep logs no metrics, and `sync` has to know the run
+            book.close()
+            drain(self.journal, self.uri, self.run_id, 0, status)
+            return
         try:
-            self._do({"do": "status", "status": status, "time": int(time.time() * 1000)})
+            connect(self.uri).set_terminated(self.run_id, status)
         except Exception as error:
             log.error("run %s could not be marked %s at %s: %s", self.run_id, status, self.uri, brief(error))
 
-    def _do(self, line: dict[str, Any]) -> None:
-        try:
-            _perform(self.uri, self.run_id, line)
-        except Exception as error:
-            if self.journal is None:
-                raise
-            # The result of days of training must not depend on the last request.
-            book = Journal(self.journal)
-            book.create(self.run_id, self.uri)
-            book.append(line)
-            text = "%s (%s) did not reach %s: %s. It waits in %s; send it later: %s"
-            what = line.get("path") or line.get("status")
-            log.error(text, line["do"], what, self.uri, brief(error), self.journal, sync_command(self.journal))
 
-
-def _perform(uri: str, run_id: str, line: Mapping[str, Any]) -> None:
-    """Do what a ``do`` line says. Raises what MLflow raises."""
-    client = connect(uri)
-    if line["do"] == "status":
-        client.set_terminated(run_id, line["status"], line["time"])
-    elif line["do"] == "artifacts":
-        upload = client.log_artifacts if Path(line["path"]).is_dir() else client.log_artifact
-        upload(run_id, line["path"], line["folder"] or None)
-    elif line["do"] == "describe":
-        client.set_tag(run_id, "mlflow.note.content", line["text"])
-    elif line["do"] == "register":
-        _register(uri, run_id, Path(line["path"]), line["name"], line["alias"], line.get("text", ""))
-
-
-def _register(uri: str, run_id: str, export: Path, name: str, alias: str | None, text: str) -> None:
-    mlflow = import_mlflow()
-    from mlflow import sentence_transformers as flavor
-
-    from multicse.models.carried_code import load_by_its_code
-    from multicse.trainers.engine.card import library_versions
-
-    versions = library_versions()
-    needs = [f"{package}=={versions[package]}" for package in ("torch", "transformers", "sentence-transformers")]
-    client = connect(uri)
-    # Made here because log_model would put it into the default experiment, in a folder that depends on where we are.
-    model = client.create_logged_model(client.get_run(run_id).info.experiment_id, name="model", source_run_id=run_id)
-    before = mlflow.get_tracking_uri()
-    mlflow.set_tracking_uri(uri)
-    try:
-        logged = flavor.log_model(
-            load_by_its_code(export),
-            name="model",
-            registered_model_name=name,
-            pip_requirements=needs,  # given: guessing them takes far longer than the rest
-            run_id=run_id,
-            model_id=model.model_id,
-        )
-    finally:
-        mlflow.set_tracking_uri(before)
-    client.update_model_version(name, logged.registered_model_version, description=text)
-    if alias is not None:
-        client.set_registered_model_alias(name, alias, logged.registered_model_version)
-
-
-def send(journal: Journal, uri: str, run_id: str, lock_timeout: float = -1) -> int:
-    """Send all that waits in a journal, in order; returns how many metrics that were.
-
-    A metric is sent once per step: steps up to the last one that the server has are left out. When a process dies between
-    a request and its record, the request is repeated with the same timestamps, and MLflow's database keeps equal metrics
-    once. Raises what MLflow raises.
-    """
-    from mlflow.entities import Metric
-
-    count, batch = 0, list[Metric]()
-    with journal.lock(lock_timeout):
-        sent = journal.sent()
-        if sent is not None and next(journal.lines(sent.offset), None) is None:
-            return 0
-        client = connect(uri)
-        if sent is None:
-            keys = client.get_run(run_id).data.metrics
-            sent = Sent(0, {key: max(metric.step for metric in client.get_metric_history(run_id, key)) for key in keys})
-        for end, line in journal.lines(sent.offset):
-            step, fresh = news(line, sent.last)
-            batch += [Metric(key, value, line["time"], step) for key, value in fresh.items()]
-            sent.offset = end
-            if "do" in line or len(batch) >= BATCH:
-                client.log_batch(run_id, metrics=batch)
-                if "do" in line:
-                    _perform(uri, run_id, line)
-                journal.remember(sent)
-                count, batch = count + len(batch), []
-        client.log_batch(run_id, metrics=batch)
-        journal.remember(sent)
-    return count + len(batch)
-
-
-def drain(journal: Path | str, uri: str | None = None, run_id: str | None = None, timeout: float = 60.0) -> bool:
-    """Send what a journal still holds, trying for `timeout` seconds; True when all is with the server.
-
-    uri, run_id: without them, those in the journal. Raises TrackingError for a file that is no journal, and nothing else.
-    """
-    book = Journal(journal)
-    if not book.path.exists():
-        log.warning("no journal at %s: nothing to send", book.path)
-        return True
-    header = book.header()
-    if header is None:
-        raise TrackingError(f"{journal} is no journal: its first line names no run. Journals are called journal.jsonl.")
-    uri, run_id = uri or header["uri"], run_id or header["run_id"]
-    end, pause = time.monotonic() + timeout, 0.5
-    while True:
-        try:
-            send(book, uri, run_id, max(0.1, end - time.monotonic()))
-            return True
-        except Exception as error:
-            left = end - time.monotonic()
-            if left <= 0:
-                text = "%s cannot be reached (%s). Nothing is lost: %d lines wait in %s. Send them later: %s"
-                log.error(text, uri, brief(error), book.waiting(), book.path, sync_command(book.path))
-                return False
-            time.sleep(min(pause, left))
-            pause = min(2 * pause, LONGEST_PAUSE)
+def _line_of(content: Mapping[str, Any]) -> bytes:
+    return json.dumps(content).encode() + b"\n"

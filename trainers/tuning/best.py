@@ -25,7 +25,7 @@ from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.tuning.trial import SEEDS, Plan, curve_of, run_folder
-from multicse.trainers.tuning.trials import Trial, short_names, show
+from multicse.trainers.tuning.trials import Trial
 from multicse.trainers.tuning.watch import Watch
 
 Scores = dict[str, dict[str, float]]
@@ -89,13 +89,11 @@ def deliver_best(
     parent: RunHandle,
     output: Path,
     model: str,
-    alias: str,
-    why: str,
 ) -> tuple[dict[str, Any], list[Scores]]:
-    """Export, card, figures and registered version of the best trial's model (of several seeds the first's), and its
-    held-out scores of every seed. Returns what `multicse.trainers.engine.launch.deliver` does.
+    """Export, card and figures of the best trial's model (of several seeds the first's), and its held-out scores of every
+    seed. Returns what `multicse.trainers.engine.launch.deliver` does.
 
-    ended: the trial as Tune has it. why: it is the best, see `reason`.
+    ended: the trial as Tune has it. model: the name under which `RunHandle.finish` registers it.
     """
     for name in (METHOD, BEST, AVERAGE):  # of a best trial before; nothing else of the folder is ours to remove
         (output / "checkpoint" / name).unlink(missing_ok=True)
@@ -124,18 +122,9 @@ def deliver_best(
             "skipped": {},
             "skips": {},
         }
-        return deliver(recipe, parent, outcome, output / "checkpoint", output, alias, why), after
+        return deliver(recipe, parent, outcome, output / "checkpoint", output), after
 
 
 def best_step(trial: Trial) -> int:
     """The step of a trial's highest score."""
     return max(trial.points, key=lambda point: point[1], default=(0, 0.0))[0]
-
-
-def reason(best: Trial, plain: Trial, count: int, metric: str) -> str:
-    """The sentence that says why a sweep of `count` trials keeps this one. plain: the recipe as it stands."""
-    names = short_names(list(best.changes))
-    settings = ", ".join(f"{names[path]} {show(value)}" for path, value in best.changes.items())
-    other = f"; as it stands the recipe comes to {plain.score:.2f}" if plain.scored else ""
-    what = f"{best.label} of {count}, {settings or 'the recipe as it stands'},"
-    return f"It is {what} since none has a better {metric} ({best.score:.2f}{other if best.changes else ''})."

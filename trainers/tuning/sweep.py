@@ -19,9 +19,9 @@ from ray.tune.search.sample import Float
 from multicse.data.errors import redacted
 from multicse.trainers import registry
 from multicse.trainers.engine.launch import resolve, travelling
+from multicse.trainers.engine.mlflow_server import source_tags
 from multicse.trainers.engine.preflight import check
 from multicse.trainers.engine.tracking import RunHandle
-from multicse.trainers.engine.tracking_server import source_tags
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning import space as spaces
 from multicse.trainers.tuning.room import resources

@@ -13,8 +13,7 @@ from typing import Any
 
 from ray import tune
 
-from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.tracking import FoundRun, RunHandle, drain, find_runs, rename
+from multicse.trainers.engine.tracking import FoundRun, Journal, RunHandle, drain, find_runs, rename
 from multicse.trainers.tuning.searchers import number_of
 from multicse.trainers.tuning.trial import Plan, changes, run_folder
 from multicse.trainers.tuning.trials import Status, Trial, best_trial, short_names, show

@@ -19,11 +19,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.mirrors import check_mirrors
-from multicse.trainers.engine.tracker import Tracker
-from multicse.trainers.engine.tracking import RunHandle, drain, open_run, send
-from multicse.trainers.engine.tracking_server import TrackingError, metric_name, resolve_uri
+from multicse.trainers.engine.mlflow_server import TrackingError, metric_name, register, resolve_uri
+from multicse.trainers.engine.report_to import check_installed
+from multicse.trainers.engine.tracking import Journal, RunHandle, Sender, Tracker, drain, open_run, sync
 from tests import small
 from tests.conftest import ROOT
 
@@ -53,10 +51,14 @@ def content(run: RunHandle) -> Any:
 
 def write(path: Path, run: RunHandle, steps: range) -> None:
     """A journal whose metric ``m`` is the step, and nobody sends it."""
-    book = Journal(path)
-    book.create(run.run_id, run.uri)
+    book = Journal(path, run.run_id, run.uri)
     for step in steps:
         book.append({"step": step, "time": 1_000_000 + step, "metrics": {"m": float(step)}})
+    book.close()
+
+
+def send(path: Path, run: RunHandle) -> None:
+    Sender(Journal(path), run.uri, run.run_id).send()
 
 
 def test_a_run_has_its_parameters_and_what_it_can_be_repeated_with(uri: str) -> None:
@@ -146,7 +148,6 @@ def test_metrics_reach_the_run(run: RunHandle, tmp_path: Path) -> None:
     assert dict(history(run, "train/text"))[3] == -2.0
     assert dict(history(run, "train/text"))[2] > 1e300  # MLflow's infinity
     assert content(run).data.metrics["odd name: _a_b_"] == 3 and len(metric_name("x" * 300)) == 250
-    assert Journal(path).waiting() == 0
 
 
 def test_a_full_disk_costs_no_metric(
@@ -162,7 +163,7 @@ def test_a_full_disk_costs_no_metric(
             Full.room -= taken
             return taken
 
-    monkeypatch.setattr("multicse.trainers.engine.tracker.FileIO", Full)
+    monkeypatch.setattr("multicse.trainers.engine.tracking.FileIO", Full)
     with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id, system_every=0) as tracker:
         for step in range(3):
             tracker.log(step, {"train/text": step})
@@ -173,14 +174,16 @@ def test_a_full_disk_costs_no_metric(
 
 
 def test_more_metrics_than_a_request_may_hold(run: RunHandle, tmp_path: Path) -> None:
-    book = Journal(tmp_path / "j.jsonl")
-    book.create(run.run_id, run.uri)
+    """Sent once more to the last metric, with nothing asked of the server: it keeps equal ones once."""
+    book = Journal(tmp_path / "j.jsonl", run.run_id, run.uri)
     book.append({"step": 1, "time": 5, "metrics": {f"k{i}": float(i) for i in range(1700)}})
     for step in range(2, 702):
-        book.append({"step": step, "time": 5 + step, "metrics": {"k0": 0.5, "k1": 1.5}})
-    assert send(book, run.uri, run.run_id) == 1700 + 1400
-    assert len(history(run, "k0")) == 701 and history(run, "k1699") == [(1, 1699.0)]
-    assert send(book, run.uri, run.run_id) == 0
+        book.append({"step": step, "time": 5 + step, "metrics": {"k0": 0.5, "k1": math.nan}})
+    for _ in range(2):
+        sender = Sender(book, run.uri, run.run_id)
+        sender._known = {}
+        sender.send()
+        assert len(history(run, "k0")) == len(history(run, "k1")) == 701 and history(run, "k1699") == [(1, 1699.0)]
 
 
 @pytest.mark.parametrize("sent", [True, False])
@@ -189,7 +192,7 @@ def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Pat
     path = tmp_path / "j.jsonl"
     write(path, run, range(1, 8))
     if sent:
-        send(Journal(path), run.uri, run.run_id)
+        send(path, run)
     write(path, run, range(8, 10))
     with open(path, "ab") as file:
         file.write(b'{"step": 10, "ti')  # killed while writing
@@ -198,10 +201,12 @@ def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Pat
         for step in range(5, 13):
             tracker.log(step, {"m": step if step > 9 else -1.0})
     assert history(run, "m") == [(step, float(step)) for step in range(1, 13)]
+    assert [line["step"] for _, line in Journal(path).lines()] == [*range(1, 13)]
 
 
 def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: Path) -> None:
-    """The checkpoint's copy of the journal knows nothing of what was sent after it, nor how far it was sent."""
+    """The checkpoint's copy of the journal knows nothing of what was sent after it. Back on the first machine, the longer
+    copy is continued, and of a deleted run's journal the metrics go to the new one."""
     (tmp_path / "checkpoint").mkdir()
     with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id, system_every=0) as first:
         for step in range(1, 8):
@@ -213,19 +218,22 @@ def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: 
         second.resume(tmp_path / "checkpoint")
         for step in range(5, 10):
             second.log(step, {"m": step + 0.25})
-    assert history(run, "m") == [(s, float(s)) for s in range(1, 8)] + [(8, 8.25), (9, 9.25)]
+            second.store(tmp_path / "checkpoint")
+    want = [(s, float(s)) for s in range(1, 8)] + [(8, 8.25), (9, 9.25)]
+    assert history(run, "m") == want
 
+    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id, system_every=0) as third:
+        third.resume(tmp_path / "checkpoint")
+        third.log(10, {"m": 10.0})
+    assert [line["step"] for _, line in Journal(tmp_path / "a" / "j.jsonl").lines()] == [*range(1, 11)]
+    assert history(run, "m") == [*want, (10, 10.0)]
 
-def test_a_request_whose_record_was_lost_is_not_stored_twice(run: RunHandle, tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-    write(path, run, range(1, 4))
-    send(Journal(path), run.uri, run.run_id)
-    before = Journal(path).sent_path.read_text()
-    write(path, run, range(4, 8))
-    send(Journal(path), run.uri, run.run_id)
-    Journal(path).sent_path.write_text(before)  # the process died between the request and the record
-    assert send(Journal(path), run.uri, run.run_id) == 4
-    assert history(run, "m") == [(step, float(step)) for step in range(1, 8)]
+    fresh = open_run(run.uri, "paper", "fresh", {}, journal=tmp_path / "a" / "j.jsonl")
+    assert (tmp_path / "a" / f"j-{run.run_id}.jsonl").exists()
+    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, fresh.run_id, system_every=0) as fourth:
+        fourth.resume(tmp_path / "checkpoint")
+        fourth.log(10, {"m": 10.0})
+    assert len(history(fresh, "m")) == 10 and (Journal(fourth.path).header() or {})["run_id"] == fresh.run_id
 
 
 def test_finish_sends_the_journal_of_a_run_that_failed(uri: str, tmp_path: Path) -> None:
@@ -237,36 +245,65 @@ def test_finish_sends_the_journal_of_a_run_that_failed(uri: str, tmp_path: Path)
     assert content(run).info.status == "FAILED"
 
 
-def test_the_journal_of_another_run_is_set_aside(uri: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_journal_of_another_run_gets_its_name(uri: str, tmp_path: Path) -> None:
     path = tmp_path / "j.jsonl"
-    first, second, third = (open_run(uri, "paper", name, {}) for name in "abc")
+    first, second = (open_run(uri, "paper", name, {}) for name in "ab")
     write(path, first, range(3))
     with Tracker(path, uri, second.run_id, system_every=0) as tracker:
         assert not path.exists()
-        assert "never sent" in caplog.text
         tracker.log(0, {"m": 9.0})
     assert history(second, "m") == [(0, 9.0)]
     assert drain(tmp_path / f"j-{first.run_id}.jsonl")
     assert history(first, "m") == [(0, 0.0), (1, 1.0), (2, 2.0)]
-    Tracker(path, uri, third.run_id, system_every=0)  # all of the second run's was sent: nothing to keep
-    assert not list(tmp_path.glob(f"*{second.run_id}*")) and not path.exists()
 
 
-def test_files_and_figures_are_beside_the_database(run: RunHandle, uri: str, tmp_path: Path) -> None:
-    from matplotlib.figure import Figure
+def beside(run: RunHandle) -> Path:
+    """Folder of a run's artifacts."""
+    return Path(run.artifact_uri.removeprefix("file://"))
 
+
+def test_files_are_beside_the_database(run: RunHandle, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("content")
     run.log_artifact(tmp_path / "a.txt", "folder")
     with pytest.raises(FileNotFoundError, match="absent"):
         run.log_artifact(tmp_path / "absent")
-    run.journal = tmp_path / "j.jsonl"
+    assert (beside(run) / "folder" / "a.txt").read_text() == "content"
+    assert Path(run.uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" in beside(run).parents
+
+
+CARD = "---\nlicense: other\n---\n\n# our card\n\n## Numbers\n\n| task | before | after |\n\n## Training\n"
+
+
+def test_the_folder_of_a_finished_run_is_brought_once_or_more(uri: str, tmp_path: Path) -> None:
+    """Files, figures, the card's numbers and the registered version, which is the same one unless the export changes."""
+    import mlflow
+    from matplotlib.figure import Figure
+
+    from tests.models.tiny_encoder import encoder
+
+    run = open_run(uri, "finished", "whole", {}, journal=tmp_path / "journal.jsonl")
+    encoder("mean").save(str(tmp_path / "export"))
+    (tmp_path / "export" / "README.md").write_text(CARD)
+    (tmp_path / "recipe.json").write_text(json.dumps({"run": {"register_as": "whole"}}))
     run.log_figure("alignment/uniformity", Figure())
     assert (tmp_path / "figures" / "alignment_uniformity.png").stat().st_size > 1000
-    beside = Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / "paper" / run.run_id / "artifacts"
-    assert (beside / "folder" / "a.txt").read_text() == "content"
-    assert {file.name for file in (beside / "figures").iterdir()} == {
-        f"alignment_uniformity.{kind}" for kind in ("png", "svg")
-    }
+    run.finish("KILLED")
+    assert content(run).info.status == "KILLED" and not beside(run).exists()
+    run.finish()
+    (tmp_path / "summary.json").write_text("{}")
+    assert sync(tmp_path / "journal.jsonl")
+    files = {"recipe.json", "summary.json", "export/README.md"}
+    figures = {f"figures/alignment_uniformity.{kind}" for kind in ("png", "svg")}
+    assert files | figures <= {str(file.relative_to(beside(run))) for file in beside(run).rglob("*")}
+    assert content(run).data.tags["mlflow.note.content"] == "| task | before | after |"
+    assert content(run).info.status == "FINISHED"
+    client = mlflow.MlflowClient(uri)
+    assert [one.version for one in client.search_model_versions("name = 'whole'")] == [1]
+    (tmp_path / "export" / "README.md").write_text(f"{CARD}more\n")
+    assert sync(tmp_path / "journal.jsonl")
+    assert {one.version: one.description for one in client.search_model_versions("name = 'whole'")} == dict.fromkeys(
+        (1, 2), "| task | before | after |"
+    )
 
 
 def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_path: Path) -> None:
@@ -279,8 +316,9 @@ def test_a_registered_model_gives_the_vectors_of_the_export(run: RunHandle, tmp_
 
     encoder("mean").save(str(tmp_path / "export"))
     (tmp_path / "export" / "README.md").write_text("---\nlicense: other\n---\n\n# our card\n")
-    run.register(tmp_path / "export", "tiny", text="Before and after.")
-    assert mlflow.MlflowClient(run.uri).get_model_version("tiny", "1").description == "Before and after."
+    register(run.uri, run.run_id, tmp_path / "export", "tiny", "best", "Before and after.")
+    version = mlflow.MlflowClient(run.uri).get_model_version_by_alias("tiny", "best")
+    assert (version.run_id, version.description) == (run.run_id, "Before and after.")
     before = mlflow.get_tracking_uri()
     mlflow.set_tracking_uri(run.uri)
     try:
@@ -302,7 +340,7 @@ def test_other_code_than_ours_is_not_run_to_register_a_model(run: RunHandle, tmp
         (tmp_path / name).write_text(Path(ours).read_text() + f"\nopen({str(tmp_path / 'ran')!r}, 'w').write('x')\n")
     (tmp_path / "modules.json").write_text(json.dumps([{"idx": 0, "name": "0", "path": "", "type": DUAL}]))
     with pytest.raises(ValueError, match="multicse_dual"):
-        run.register(tmp_path, "tiny")
+        register(run.uri, run.run_id, tmp_path, "tiny")
     assert not (tmp_path / "ran").exists()
 
 
@@ -353,13 +391,15 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
     (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
     write(path, run, range(1, 8))
-    script = "import os; from multicse.trainers.engine import journal, mirrors; "
-    script += f"mirrors.Mirrors(journal.Journal({str(path)!r}), {also}).play(); os.kill(os.getpid(), 9)"
+    script = "import os, time; from multicse.trainers.engine.tracking import Journal; "
+    script += f"Journal({str(path)!r}, 'a').report({also}); time.sleep(2); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     assert len(events(tmp_path / "tensorboard")["m"]) == 7
     write(path, run, range(8, 10))
-    Journal(path).append({"second": 3, "time": 1_000_000, "metrics": {"system/cpu": 50.0}})
+    load = Journal(path)
+    load.append({"second": 3, "time": 1_000_000, "metrics": {"system/cpu": 50.0}})
+    load.close()
     with Tracker(path, run.uri, run.run_id, system_every=0, also=also) as tracker:
         for step in range(5, 13):
             tracker.log(step, {"m": step if step > 9 else -1.0, "train/late": math.nan})
@@ -374,7 +414,7 @@ def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Pa
     assert history(run, "m") == want and asked == []
 
 
-def test_a_mirror_is_waited_for_longer_than_a_server(run: RunHandle, tmp_path: Path) -> None:
+def test_a_record_is_waited_for_longer_than_a_server(run: RunHandle, tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="the extra trackers is not installed")
     tracker = Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",))
     tracker.log(1, {"m": 1.0})
@@ -382,13 +422,13 @@ def test_a_mirror_is_waited_for_longer_than_a_server(run: RunHandle, tmp_path: P
     assert events(tmp_path / "tensorboard")["m"] == [(1, 1.0)]
 
 
-def test_a_mirror_that_fails_does_not_stop_the_run(
+def test_a_record_that_fails_does_not_stop_the_run(
     run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tensorboard").write_text("a file where the folder should be")
     with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",)) as tracker:
         tracker.log(1, {"m": 1.0})
     assert history(run, "m") == [(1, 1.0)] and "tensorboard gets no more metrics" in caplog.text
-    monkeypatch.setattr("multicse.trainers.engine.mirrors.find_spec", lambda name: None)
+    monkeypatch.setattr("multicse.trainers.engine.report_to.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"run\.also: wandb"):
-        check_mirrors(("wandb",))
+        check_installed(("wandb",))

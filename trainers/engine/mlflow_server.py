@@ -1,8 +1,9 @@
-"""MLflow's client and database: which URIs are taken, what is made when absent, what MLflow allows."""
+"""MLflow's side of a run: which URIs are taken, what is made when absent, what a run's folder has for it."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import os
 import re
@@ -13,6 +14,7 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
+from multicse.data.shard_hashes import size_and_sha256
 from multicse.trainers.engine.places import refuse_unwritable
 from multicse.trainers.jobs import kept
 
@@ -21,8 +23,12 @@ SECRET = re.compile(r"(passw|pwd|secret|token)\w*=", re.IGNORECASE)
 """What drivers of databases take in a URI's query."""
 KIND = "custom_model_development"
 """MLflow's word for experiments that train models: its page shows runs and metrics, not traces and prompts."""
-DATABASE_LOCK = 7161125
-"""Key of PostgreSQL's advisory lock under which a driver makes MLflow's tables; any number that all drivers share."""
+BROUGHT = ("recipe.json", "skipped.json", "trials.json", "best.json", "summary.json", "figures", "export")
+"""Files and folders of a run's or a sweep's folder that become artifacts."""
+LONGEST_NOTE = 5000
+"""Characters that MLflow takes as the description of a version."""
+BEST, CHAMPION = "best", "champion"
+"""Folder of a sweep's best run in the sweep's folder, and the alias of its version: ``models:/NAME@champion``."""
 
 
 class TrackingError(ValueError):
@@ -86,37 +92,22 @@ def connect(uri: str) -> Any:
     return import_mlflow().MlflowClient(uri)
 
 
-def open_experiment(uri: str | None, experiment: str) -> None:
-    """Make the database and the experiment where they are absent, which takes seconds, so that `open_run` does not.
+def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
+    """Return the resolved URI, a client, and the experiment's id. Database and experiment are made when absent.
 
-    Raises TrackingError as `open_run`.
+    That takes seconds. Raises TrackingError as `tracking.open_run`.
     """
     uri = resolve_uri(uri)
-    with named(uri):
-        open_database(uri, experiment)
-
-
-def open_database(uri: str, experiment: str) -> tuple[Any, str]:
-    """A client and the experiment's id; database and experiment are made when absent. Raises what MLflow raises."""
-    with _database_lock(uri):
+    with named(uri), _database_lock(uri):
         client = connect(uri)
-        return client, _experiment(client, uri, experiment)
+        return uri, client, _experiment(client, uri, experiment)
 
 
-@contextlib.contextmanager
-def _database_lock(uri: str) -> Iterator[None]:
-    """One driver at a time makes the tables of a database: several at once fail. A server makes its own."""
-    if uri.startswith("postgresql"):
-        from sqlalchemy import NullPool, create_engine, text
-
-        with create_engine(uri, poolclass=NullPool).connect() as connection:
-            connection.execute(text("SELECT pg_advisory_lock(:key)"), {"key": DATABASE_LOCK})
-            yield  # the lock ends with the connection
-    elif uri.startswith("sqlite:///"):
-        with FileLock(f"{uri.removeprefix('sqlite:///')}.lock", timeout=120):
-            yield
-    else:
-        yield
+def _database_lock(uri: str) -> contextlib.AbstractContextManager[object]:
+    """One driver at a time makes the tables of a file: several at once fail. A server makes its own."""
+    if uri.startswith("sqlite:///"):
+        return FileLock(f"{uri.removeprefix('sqlite:///')}.lock", timeout=120)
+    return contextlib.nullcontext()
 
 
 def _experiment(client: Any, uri: str, name: str) -> str:
@@ -175,6 +166,79 @@ def data_set(row: Mapping[str, Any]) -> Any:
         Dataset(row["name"], row["digest"], kind, json.dumps({"uri": place}), profile=json.dumps(profile)),
         [InputTag(name, value) for name, value in tags.items()],
     )
+
+
+def deliver(folder: Path, uri: str, run_id: str) -> None:
+    """Bring what a finished run's folder has to MLflow: artifacts, note and registered version. It may be repeated.
+
+    Of a sweep's folder those of its best run as well. The note is the card's table of numbers. Raises what MLflow raises.
+    """
+    client = connect(uri)
+    for place, alias in ((folder, None), (folder / BEST, CHAMPION)):
+        if alias and not (folder / "trials.json").exists():
+            continue
+        for part in (place / name for name in BROUGHT):
+            if part.is_dir():
+                client.log_artifacts(run_id, str(part), part.name)
+            elif part.exists():
+                client.log_artifact(run_id, str(part))
+        export, recipe = place / "export", place / "recipe.json"
+        if (export / "README.md").exists() and recipe.exists():
+            numbers = (export / "README.md").read_text().partition("## Numbers\n")[2].partition("\n## ")[0].strip()
+            client.set_tag(run_id, "mlflow.note.content", numbers[:LONGEST_NOTE])
+            if name := json.loads(recipe.read_text())["run"]["register_as"]:
+                register(uri, run_id, export, name, alias, numbers[:LONGEST_NOTE])
+
+
+def register(uri: str, run_id: str, export: Path, name: str, alias: str | None = None, note: str = "") -> None:
+    """Log an exported sentence-transformers folder as a model of a run and as a version of `name`.
+
+    ``mlflow.sentence_transformers.load_model("models:/NAME/1")`` loads it, and ``"models:/NAME@ALIAS"`` the version that the
+    alias was given to last. An export that this run registered already keeps its version. Raises what MLflow raises.
+
+    Args:
+        uri: Tracking URI.
+        run_id: Run of the export.
+        export: Folder.
+        name: Name of the registered model, which is made when absent.
+        alias: Alias that this version gets.
+        note: Markdown on MLflow's page of the version.
+    """
+    client, files = connect(uri), (file for file in sorted(export.rglob("*")) if file.is_file())
+    digest = hashlib.sha256("".join(size_and_sha256(str(file))[1] for file in files).encode()).hexdigest()
+    known = client.search_model_versions(f"run_id = '{run_id}'")
+    found = [one.version for one in known if one.name == name and one.tags.get("export") == digest]
+    version = found[0] if found else _new_version(client, uri, run_id, export, name, digest)
+    client.update_model_version(name, version, description=note)
+    if alias is not None:
+        client.set_registered_model_alias(name, alias, version)
+
+
+def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, digest: str) -> Any:
+    mlflow = import_mlflow()
+    from mlflow import sentence_transformers as flavor
+
+    from multicse.models.carried_code import load_by_its_code
+    from multicse.trainers.engine.card import library_versions
+
+    versions = library_versions()
+    # Made here because log_model would put it into the default experiment, in a folder that depends on where we are.
+    model = client.create_logged_model(client.get_run(run_id).info.experiment_id, name="model", source_run_id=run_id)
+    before = mlflow.get_tracking_uri()
+    mlflow.set_tracking_uri(uri)
+    try:
+        return flavor.log_model(
+            load_by_its_code(export),
+            name="model",
+            registered_model_name=name,
+            # Given: guessing them takes far longer than the rest.
+            pip_requirements=[f"{part}=={versions[part]}" for part in ("torch", "transformers", "sentence-transformers")],
+            tags={"export": digest},  # of the version as well
+            run_id=run_id,
+            model_id=model.model_id,
+        ).registered_model_version
+    finally:
+        mlflow.set_tracking_uri(before)
 
 
 def metric_name(name: str) -> str:

@@ -15,7 +15,7 @@ from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower, ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
     from multicse.models.dual_encoder import DualEncoder
@@ -30,13 +30,7 @@ class CLIPConfig(MethodConfig):
     `nli_sentences`.
     """
 
-    citation: ClassVar[str] = bibtex(
-        "zhao2024language",
-        author="Zhao, Mengjie and others",
-        title="On the Language Encoder of Contrastive Cross-modal Models",
-        booktitle="Findings of ACL",
-        year=2024,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("zhao2024language",)
 
     name: Literal["clip"] = "clip"
     """Name of the method; fixed, since the other settings belong to it."""

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from multicse.data.batch import Batch
 from multicse.models.pwva import pwva
 from multicse.trainers import losses
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
     from multicse.models.word_encoder import WordEncoder
@@ -56,13 +56,7 @@ class GroupsConfig(BaseModel):
 class GCLSRConfig(GroupsConfig, MethodConfig):
     """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
 
-    citation: ClassVar[str] = bibtex(
-        "wang2023grouped",
-        author="Wang and others",
-        title="Grouped Contrastive Learning of Self-Supervised Sentence Representation",
-        journal="Applied Sciences",
-        year=2023,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("wang2023grouped",)
     encoder_kind: ClassVar[str] = "word vectors"
     place: ClassVar[str] = "method"
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import torch.nn.functional as F
@@ -18,12 +20,18 @@ if TYPE_CHECKING:
 
 Variant = Literal["paper", "released", "fixed"]
 Schedule = Literal["constant", "linear", "cosine"]
+PAPERS = Path(__file__).with_name("papers.bib")
 
 
-def bibtex(key: str, **facts: str | int) -> str:
-    """A BibTeX entry of these facts: an article where a journal is among them, else a paper of a conference."""
-    lines = [f"  {name} = {{{fact}}}," for name, fact in facts.items()]
-    return "\n".join([f"@{'article' if 'journal' in facts else 'inproceedings'}{{{key},", *lines, "}"])
+def bibtex(citations: Sequence[str]) -> list[str]:
+    """Return the BibTeX entries of papers.
+
+    Args:
+        citations: Keys of `papers.bib` (`MethodConfig.citations`). An entry is returned as it is.
+    """
+    entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
+    by_key = {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
+    return [by_key.get(citation, citation) for citation in citations]
 
 
 class MethodConfig(BaseModel):
@@ -39,8 +47,8 @@ class MethodConfig(BaseModel):
     """The kind of encoder that the method trains (`multicse.models.config`)."""
     smallest_batch: ClassVar[int] = 2
     """Samples without which there is nothing to compare a sample with."""
-    citation: ClassVar[str] = ""
-    """The paper as a BibTeX entry (`bibtex`), for the cards of models."""
+    citations: ClassVar[tuple[str, ...]] = ()
+    """Papers for the cards of models: keys of `papers.bib`, or BibTeX entries."""
 
     name: str
     variant: Variant = "fixed"

@@ -17,7 +17,7 @@ from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import positions
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex
+from multicse.trainers.method import Method, MethodConfig, StepOutput
 
 if TYPE_CHECKING:
     from multicse.trainers.recipe import Recipe
@@ -48,12 +48,7 @@ VARIANTS = {
 class MoCoUTRLConfig(MethodConfig):
     """Settings of MoCoUTRL. None: what the variant says."""
 
-    citation: ClassVar[str] = bibtex(
-        "mocoutrl2023",
-        title="{MoCoUTRL}: a momentum contrastive framework for unsupervised text representation learning",
-        journal="Connection Science",
-        year=2023,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("zou2023mocoutrl",)
 
     name: Literal["mocoutrl"] = "mocoutrl"
     """Name of the method; fixed, since the other settings belong to it."""

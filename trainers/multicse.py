@@ -34,8 +34,10 @@ class MultiCSEConfig(NonLingSettings):
     Synonyms and antonyms are the text stream's: of kind `triplet`, with `text.supervised`.
     """
 
-    citation: ClassVar[str] = "\n\n".join(
-        method.citation for method in (SimCSEConfig, NonLingSettings, SGBERTConfig, MoCoUTRLConfig, GCLSRConfig, CLIPConfig)
+    citations: ClassVar[tuple[str, ...]] = tuple(
+        key
+        for method in (SimCSEConfig, NonLingSettings, SGBERTConfig, MoCoUTRLConfig, GCLSRConfig, CLIPConfig)
+        for key in method.citations
     )
 
     name: Literal["multicse"] = "multicse"

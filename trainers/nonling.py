@@ -15,7 +15,7 @@ from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patc
 from multicse.models.text_encoder import STACKS, TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import MethodConfig, StepOutput, Variant, bibtex
+from multicse.trainers.method import MethodConfig, StepOutput, Variant
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 if TYPE_CHECKING:
@@ -133,13 +133,7 @@ class AudioConfig(NonLingStreamConfig):
 class NonLingSettings(MethodConfig):
     """What VisualCSE, AudioCSE and both together have in common."""
 
-    citation: ClassVar[str] = bibtex(
-        "jian2022nonlinguistic",
-        author="Jian, Yiren and Gao, Chongyang and Vosoughi, Soroush",
-        title="Non-Linguistic Supervision for Contrastive Learning of Sentence Embeddings",
-        booktitle="Advances in Neural Information Processing Systems",
-        year=2022,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("jian2022nonlinguistic",)
 
     text: SimCSEConfig = SimCSEConfig()
     image: ImageConfig | None = None

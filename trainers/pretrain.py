@@ -12,19 +12,13 @@ from torch import Tensor, nn
 from multicse.data.batch import Batch
 from multicse.models.fresh_bert import FreshEncoder
 from multicse.models.text_encoder import TextEncoder
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex
+from multicse.trainers.method import Method, MethodConfig, StepOutput
 
 
 class MaskedLMConfig(MethodConfig):
     """Settings of masked-language-model pretraining."""
 
-    citation: ClassVar[str] = bibtex(
-        "devlin2019bert",
-        author="Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina",
-        title="{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding",
-        booktitle="Proceedings of NAACL",
-        year=2019,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("devlin2019bert",)
     smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"

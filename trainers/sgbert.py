@@ -18,7 +18,7 @@ from multicse.models.pooling import layer_stack, pooled_layers
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
     from multicse.trainers.recipe import Recipe
@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 class SGBERTConfig(MethodConfig):
     """Settings of SG-BERT, and of the back-translation baselines of its tables."""
 
-    citation: ClassVar[str] = bibtex(
-        "kim2021selfguided",
-        author="Kim, Taeuk and Yoo, Kang Min and Lee, Sang-goo",
-        title="Self-Guided Contrastive Learning for {BERT} Sentence Representations",
-        booktitle="Proceedings of ACL",
-        year=2021,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("kim2021selfguided",)
 
     name: Literal["sgbert"] = "sgbert"
     """Name of the method; fixed, since the other settings belong to it."""

@@ -14,7 +14,7 @@ from multicse.data.batch import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
 
 if TYPE_CHECKING:
     from multicse.trainers.recipe import Recipe
@@ -23,13 +23,7 @@ if TYPE_CHECKING:
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text turn of everything built on it."""
 
-    citation: ClassVar[str] = bibtex(
-        "gao2021simcse",
-        author="Gao, Tianyu and Yao, Xingcheng and Chen, Danqi",
-        title="{SimCSE}: Simple Contrastive Learning of Sentence Embeddings",
-        booktitle="Proceedings of EMNLP",
-        year=2021,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
 
     name: Literal["simcse"] = "simcse"
     """Name of the method; fixed, since the other settings belong to it."""

@@ -101,7 +101,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
 
 def _run(search: Sweep, folder: Path, resume: bool) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
-    from multicse.trainers.engine.lease import held
+    from multicse.trainers.engine.output import held
     from multicse.trainers.tuning import sweep as engine
 
     engine.check_sweep(search)

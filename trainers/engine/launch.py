@@ -26,10 +26,21 @@ from multicse.trainers.engine.description import describe
 from multicse.trainers.engine.figures import log_figures
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
 from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mirrors import Mirrors
-from multicse.trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, RECIPE, SKIPPED, Output, experiment_of
+from multicse.trainers.engine.output import (
+    CHECKPOINT,
+    EXPORT,
+    JOURNAL,
+    OUTLIVES,
+    RAY,
+    RECIPE,
+    SKIPPED,
+    WRITER,
+    Output,
+    experiment_of,
+    held,
+)
 from multicse.trainers.engine.preflight import check, describe_shards_of
 from multicse.trainers.engine.prepare import prepare
 from multicse.trainers.engine.progress import Board, ProgressLine
@@ -146,7 +157,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
                 start_ray(recipe)
                 stop.listen()
             check(recipe, *capacity())
-        with held(output.folder), leased(output.store):
+        with held(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
             with held(output.folder, name=WRITER, wait=OUTLIVES):

@@ -9,8 +9,11 @@ import logging
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from multicse.data.errors import DataError
 from multicse.trainers.engine.journal import Journal
@@ -26,6 +29,37 @@ RECIPE, SUMMARY, NOTE, JOURNAL, SKIPPED = "recipe.json", "summary.json", "run.js
 """Files of a run's folder: what it does, what came of it, its run in MLflow, what is logged, which samples were left out."""
 CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
 """Folders of it: checkpoints, the model, what Ray Train writes down while it trains."""
+DRIVER, WRITER = ".lock", ".writer.lock"
+"""Locks in a run's output: of its driver, and of the worker that writes there, which may outlive a dead driver a while."""
+OUTLIVES = 60.0
+"""Seconds that this may take."""
+
+
+@contextlib.contextmanager
+def held(folder: Path, setting: str = "run.output", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
+    """Lock a folder for this process, and make it if it does not exist. The lock ends with the process.
+
+    Args:
+        folder: Folder that one process at a time works in.
+        setting: Setting that the error names.
+        name: File name of the lock, as the driver and the worker that writes are two processes.
+        wait: Seconds that another process has to end.
+
+    Raises:
+        RecipeError: If another process holds the lock, which is named.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    try:
+        lock = FileLock(file).acquire(timeout=wait)
+    except Timeout:
+        holder = file.read_text() or "another process"
+        raise RecipeError(
+            f"{setting}={str(folder)!r} is in use by {holder}; wait for it, end it, or give another one"
+        ) from None
+    with lock:
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield
 
 
 class Output:

@@ -191,32 +191,9 @@ class Store:
 
         copy_files(place, str(file), self._files, self._disk)
 
-    def read(self, name: str) -> bytes | None:
-        """The content of a small file beside the checkpoints; none where there is none. Raises CheckpointError for a store
-        that does not answer."""
-        try:
-            return self._content(f"{self._root}/{name}")
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise self._away(error) from None
-
     def _content(self, place: str) -> bytes:
         with self._files.open_input_stream(place) as file:
             return bytes(file.read())
-
-    def write(self, name: str, content: bytes) -> None:
-        """Replace a small file beside the checkpoints. Raises CheckpointError as `read`."""
-        try:
-            self._files.create_dir(self._root)
-            with self._files.open_output_stream(f"{self._root}/{name}") as file:
-                file.write(content)
-        except OSError as error:
-            raise self._away(error) from None
-
-    def delete(self, name: str) -> None:
-        """Remove a small file beside the checkpoints."""
-        self._files.delete_file(f"{self._root}/{name}")
 
     def tidy(self) -> None:
         """Remove what a killed process left of a checkpoint on its way."""

@@ -30,10 +30,10 @@ from multicse.data.batch import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import simcse, visualcse
 from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host, LocalHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.store import Store
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.tracking import open_run
 from multicse.trainers.engine.window import Window

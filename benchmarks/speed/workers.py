@@ -40,10 +40,10 @@ from multicse.pipelines import parts, registry
 from multicse.pipelines.cli import prepare as make_shards
 from multicse.trainers import gather
 from multicse.trainers.engine import batchnorm
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.prepare import prepare
-from multicse.trainers.engine.store import Store
 from multicse.trainers.engine.window import Window
 from multicse.trainers.recipe import Recipe
 

@@ -24,7 +24,7 @@ from multicse.models.towers import ViTTower
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.batchnorm import synchronised
 from multicse.trainers.engine.cached import cached_backward
-from multicse.trainers.engine.sharding import apart, clipped, shard, whole
+from multicse.trainers.engine.sharding import apart, clipped, full_tensors, shard
 from multicse.trainers.gather import average, offset, rank, world_size
 from multicse.trainers.gclsr import GCLSRConfig
 from multicse.trainers.method import Method, MethodConfig, StepOutput
@@ -142,21 +142,21 @@ def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
         for turn, optimizer in zip(method.turns, optimizers, strict=True):
             given = {stream: batches[stream] for stream in turn}
             if chunk is None:
-                backward(out := whole(model(given)))
+                backward(out := full_tensors(model(given)))
             else:
                 out = cached_backward(method, given, chunk, backward, nullcontext)
             if model is method:
                 average(apart([p.grad for p in method.parameters() if p.grad is not None])[0])
             results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
             grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
-            results |= {f"{name}/{step}/{turn}/grad/{part}": whole(grad).clone() for part, grad in grads.items()}
+            results |= {f"{name}/{step}/{turn}/grad/{part}": full_tensors(grad).clone() for part, grad in grads.items()}
             clipped([p for p in method.parameters() if p.grad is not None], 1.0)
             optimizer.step()
             optimizer.zero_grad()
         method.after_step(step)
     parts = {**dict(method.named_parameters()), **dict(method.named_buffers())}
     return results | {
-        f"{name}/weights/{part}": whole(t.detach()).clone() for part, t in parts.items() if t.is_floating_point()
+        f"{name}/weights/{part}": full_tensors(t.detach()).clone() for part, t in parts.items() if t.is_floating_point()
     }
 
 

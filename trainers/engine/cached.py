@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from multicse.data.batch import Batch
-from multicse.trainers.engine.sharding import whole
+from multicse.trainers.engine.sharding import full_tensors
 from multicse.trainers.method import Method, StepOutput
 
 
@@ -47,7 +47,7 @@ def cached_backward(
     del parts
     with autocast():
         output = method.nested_losses(features, batches)
-        output = whole(StepOutput({**output.losses, **method.penalties()}, output.metrics))
+        output = full_tensors(StepOutput({**output.losses, **method.penalties()}, output.metrics))
     backward(output)
     after = _random_state(device)
     for (name, first, rows), state in zip(chunks, states, strict=True):

@@ -20,7 +20,7 @@ from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
-from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.checkpoint import OTHER, CheckpointError, Store, load_method
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.description import describe
 from multicse.trainers.engine.figures import log_figures
@@ -45,7 +45,6 @@ from multicse.trainers.engine.preflight import check, describe_shards_of
 from multicse.trainers.engine.prepare import prepare
 from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.stop import Interrupted, Stop
-from multicse.trainers.engine.store import OTHER, CheckpointError, Store
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.engine.tracking_server import brief

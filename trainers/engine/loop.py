@@ -25,7 +25,7 @@ from multicse.trainers.engine.baseline import whitened
 from multicse.trainers.engine.batchnorm import synchronised
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.malloc import keep_freed_memory
-from multicse.trainers.engine.sharding import gathered, shard, whole
+from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.watchdog import Watchdog
@@ -318,12 +318,12 @@ class Engine:
             weights[checkpoint.AVERAGE] = checkpoint.weights_of(self.chosen)
         state = checkpoint.copied(state)
 
-        def fill(folder: Path) -> None:
+        def write_files(folder: Path) -> None:
             checkpoint.write(folder, self.recipe, weights, state)
             if self.log:
                 self.log.store(folder)
 
-        self.host.save(fill if self.host.rank == 0 else None, metrics, last)
+        self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
 
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method, None if self.average is None else self.chosen)
@@ -358,5 +358,5 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         digest.update(name.encode())
-        digest.update(whole(parameter.detach()).cpu().float().contiguous().numpy().tobytes())
+        digest.update(full_tensors(parameter.detach()).cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

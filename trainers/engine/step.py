@@ -17,7 +17,7 @@ from multicse.data.stream import Reader
 from multicse.trainers.engine.cached import cached_backward
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.sharding import apart, whole
+from multicse.trainers.engine.sharding import apart, full_tensors
 from multicse.trainers.engine.window import Window
 from multicse.trainers.gather import average
 from multicse.trainers.method import Method, StepOutput
@@ -103,7 +103,7 @@ class Stepper:
         wait = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
             with self._autocast():
-                output: StepOutput = whole(self.model(batches))  # a penalty of shared weights
+                output: StepOutput = full_tensors(self.model(batches))  # a penalty of shared weights
             backward(output)
         return output
 

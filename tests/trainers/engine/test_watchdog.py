@@ -16,9 +16,9 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.store import Store
 from multicse.trainers.engine.watchdog import Watchdog
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe

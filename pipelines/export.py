@@ -58,8 +58,7 @@ def export(arguments: Arguments) -> Path:
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
     from multicse.trainers.engine.checkpoint import load_method
-    from multicse.trainers.engine.export import fit_of, write_export
-    from multicse.trainers.engine.hub import check_hub, push
+    from multicse.trainers.engine.export import check_hub, fit_of, push, write_export
 
     checkpoint, out, name = arguments.checkpoint, arguments.out, arguments.push_to_hub
     if name is not None:
@@ -100,7 +99,7 @@ def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
     """
     from multicse.trainers.engine.card import library_versions, model_card
     from multicse.trainers.engine.checkpoint import latest_checkpoint, read_state
-    from multicse.trainers.engine.preflight import describe_shards_of
+    from multicse.trainers.engine.checks import describe_shards_of
 
     checkpoint, recipe = latest_checkpoint(checkpoint), _recipe_of(checkpoint)
     state = read_state(checkpoint)

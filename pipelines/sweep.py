@@ -214,7 +214,7 @@ def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
 
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     """The sweep's own MLflow run, the same one when it is resumed."""
-    from multicse.trainers.engine.preflight import describe_shards_of
+    from multicse.trainers.engine.checks import describe_shards_of
 
     folder.mkdir(parents=True, exist_ok=True)
     uri = search.first.run.tracking_uri or ""

@@ -34,9 +34,9 @@ from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host, LocalHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import TurnOptimizer
+from multicse.trainers.engine.step import Window
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.tracking import open_run
-from multicse.trainers.engine.window import Window
 from multicse.trainers.recipe import Recipe
 
 EVERY = {"log": 10, "checkpoint": 100, "evaluation": 125}

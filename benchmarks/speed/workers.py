@@ -43,8 +43,8 @@ from multicse.trainers.engine import batchnorm
 from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.prepare import prepare
-from multicse.trainers.engine.window import Window
+from multicse.trainers.engine.step import Window
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.recipe import Recipe
 
 RATE, NODE, INSIDE, ACROSS, DELAY, CORES = 400e12, 8, 300e9, 50e9, 20e-6, 16

@@ -21,9 +21,9 @@ from multicse.evaluation.load import load_model
 from multicse.pipelines import gclsr, mocoutrl, parts
 from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
+from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.engine.launch import fit
-from multicse.trainers.engine.preflight import check, check_settings
-from multicse.trainers.engine.prepare import prepare
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import four_steps, write_text

@@ -22,7 +22,7 @@ from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ResNetTower, ViTTower
 from multicse.trainers import clip
-from multicse.trainers.engine.preflight import check, check_settings
+from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 from tests.models import tiny_encoder
 from tests.small import write_tar

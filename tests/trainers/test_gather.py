@@ -23,8 +23,8 @@ from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.engine.batchnorm import synchronised
-from multicse.trainers.engine.cached import cached_backward
 from multicse.trainers.engine.sharding import apart, clipped, full_tensors, shard
+from multicse.trainers.engine.step import cached_backward
 from multicse.trainers.gather import average, offset, rank, world_size
 from multicse.trainers.gclsr import GCLSRConfig
 from multicse.trainers.method import Method, MethodConfig, StepOutput

@@ -14,7 +14,7 @@ from torch import Tensor
 from multicse.data.batch import Batch
 from multicse.pipelines import multicse
 from multicse.trainers import losses
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.multicse import MultiCSE, MultiCSEConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig

@@ -21,6 +21,7 @@ from multicse.evaluation import registry as tasks
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import OTHER, CheckpointError, Store, load_method
+from multicse.trainers.engine.checks import check, check_cluster, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.description import describe
 from multicse.trainers.engine.figures import log_figures
@@ -41,10 +42,9 @@ from multicse.trainers.engine.output import (
     experiment_of,
     held,
 )
-from multicse.trainers.engine.preflight import check, describe_shards_of
-from multicse.trainers.engine.prepare import prepare
 from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.stop import Interrupted, Stop
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.engine.tracking_server import brief
@@ -155,7 +155,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
             with opening(recipe, experiment_of(recipe)):
                 start_ray(recipe)
                 stop.listen()
-            check(recipe, *capacity())
+            check_cluster(recipe, *capacity())
         with held(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
@@ -322,8 +322,7 @@ def deliver(
     alias: of the registered version, for example ``champion``. why: see `describe`.
     """
     from multicse.trainers.engine.card import library_versions, model_card
-    from multicse.trainers.engine.export import fit_of, write_export
-    from multicse.trainers.engine.hub import push
+    from multicse.trainers.engine.export import fit_of, push, write_export
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}

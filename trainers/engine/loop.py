@@ -20,16 +20,16 @@ from multicse.data.stream import Reader
 from multicse.evaluation.encoders.sharded import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
-from multicse.trainers.engine import callbacks, checkpoint
-from multicse.trainers.engine.baseline import whitened
+from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.batchnorm import synchronised
+from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.malloc import keep_freed_memory
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
-from multicse.trainers.engine.step import Stepper
+from multicse.trainers.engine.step import Stepper, Window
+from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.watchdog import Watchdog
-from multicse.trainers.engine.window import Window
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -61,7 +61,7 @@ class Engine:
             self.average = AveragedModel(self.method, multi_avg_fn=get_ema_multi_avg_fn(run.ema))
         self.stepper = Stepper(recipe, self.method, host, self.steps)
         self.encoder = ShardedEncoder(checkpoint.module_encoder(self.chosen, host.device), partial(gathered, self.method))
-        self.callbacks = [callbacks.find(name) for name in run.callbacks] if host.rank == 0 else []
+        self.callbacks = [find_callback(name) for name in run.callbacks] if host.rank == 0 else []
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)

@@ -17,8 +17,8 @@ from filelock import FileLock, Timeout
 
 from multicse.data.errors import DataError
 from multicse.trainers.engine.checkpoint import CheckpointError, Store
+from multicse.trainers.engine.checks import describe_shards_of
 from multicse.trainers.engine.journal import Journal
-from multicse.trainers.engine.preflight import describe_shards_of
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
 from multicse.trainers.engine.tracking_server import TrackingError, import_mlflow
 from multicse.trainers.recipe import Recipe, RecipeError, local_name

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import ray
 from ray import tune
 
+from multicse.trainers.engine.checks import check
 from multicse.trainers.engine.cluster import capacity, grows
-from multicse.trainers.engine.preflight import check
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.trial import in_process
 

@@ -18,8 +18,8 @@ from ray.tune.search.sample import Float
 
 from multicse.data.redact import redacted
 from multicse.trainers import registry
+from multicse.trainers.engine.checks import check
 from multicse.trainers.engine.launch import resolve, travelling
-from multicse.trainers.engine.preflight import check
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.engine.tracking_server import source_tags
 from multicse.trainers.recipe import Recipe, RecipeError

@@ -29,13 +29,13 @@ from torch import Tensor
 
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import BEST, METHOD, Store, WriteFiles, read_state, weights_of
+from multicse.trainers.engine.checks import check, describe_shards_of
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.engine.journal import Journal
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import store_of
-from multicse.trainers.engine.preflight import check, describe_shards_of
-from multicse.trainers.engine.prepare import prepare
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracker import Tracker
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
 from multicse.trainers.recipe import Recipe

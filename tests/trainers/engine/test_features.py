@@ -20,9 +20,9 @@ from multicse.models.adapters import merged
 from multicse.models.config import EncoderConfig
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
+from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.engine.export import write_export
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.preflight import check, check_settings
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder

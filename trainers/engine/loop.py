@@ -27,9 +27,9 @@ from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_o
 from multicse.trainers.engine.malloc import keep_freed_memory
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import Stepper, Window
+from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracker import Tracker
-from multicse.trainers.engine.watchdog import Watchdog
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 

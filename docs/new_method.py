@@ -34,9 +34,6 @@ class ESimCSEConfig(MethodConfig):
     momentum: float = Field(0.995, ge=0, le=1)
     """Share of the slow encoder that a step leaves as it was."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def check(self, recipe: Recipe, encoder: Any) -> None:
         check_texts(recipe, "text", (1,), "method.name='esimcse'", "one column, txt")
 
@@ -59,7 +56,6 @@ def repeat_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tenso
 class ESimCSE(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L)."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: ESimCSEConfig) -> None:

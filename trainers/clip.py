@@ -15,7 +15,7 @@ from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower, ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
+from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts, named_turns
 
 if TYPE_CHECKING:
     from multicse.models.dual_encoder import DualEncoder
@@ -61,8 +61,8 @@ class CLIPConfig(MethodConfig):
         names = ("contrastive", "i_cyclic", "c_cyclic", "captions", "nli", "nli_sentences")
         return {name: weight for name in names if (weight := float(getattr(self, name)))}
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)),)
+    def turns(self) -> dict[str, tuple[str, ...]]:
+        return named_turns(("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}
@@ -140,7 +140,7 @@ class CLIP(Method):
 
         super().__init__()
         config.check_settings()
-        self.config, self.turns = config, config.streams()
+        self.config = config
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
         # Cosines alone have no scale, and DDP waits for the gradient of everything that is learned.

@@ -78,9 +78,6 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
     """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
     the softmax of their scores, with which section 3.2 compares it."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def check_settings(self) -> None:
         super().check_settings()
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
@@ -139,7 +136,6 @@ class Groups(nn.Module):
 class GCLSR(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 views made before (EDA, translation)."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: WordEncoder
 
     def __init__(self, encoder: WordEncoder, config: GCLSRConfig) -> None:

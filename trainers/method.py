@@ -54,9 +54,13 @@ class MethodConfig(BaseModel):
     variant: Variant = "fixed"
     """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        """The turns of a step: each names the streams that share one backward; known without building a model."""
-        raise NotImplementedError  # the interface: every config defines it
+    def turns(self) -> dict[str, tuple[str, ...]]:
+        """Return the turns of a step, name -> streams: those of a turn share one backward and one optimizer step.
+
+        ``named_turns(("image",), ("text",))`` is one optimizer step on images, then one on text. Default: one turn of the
+        stream ``text``.
+        """
+        return named_turns(("text",))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         """Of each stream the features that are sentence vectors as the model will give them: what `run.matryoshka` can cut.
@@ -107,11 +111,9 @@ class StepOutput(NamedTuple):
 class Method(nn.Module):
     """A paper: the modules it adds and how batches become losses.
 
-    ``turns`` names the streams of each optimizer step: ``(("image",), ("text",))`` is one optimizer step on images, then
-    one on text. The streams inside a turn share one backward. DDP wraps the method and is called exactly once per turn.
+    DDP wraps the method and is called exactly once per turn (`MethodConfig.turns`).
     """
 
-    turns: tuple[tuple[str, ...], ...]
     sentence_encoder: SentenceEncoder
     matryoshka: tuple[int, ...] = ()
     """Further sizes of sentence vectors to be learned."""
@@ -176,6 +178,6 @@ class Method(nn.Module):
         """Called after all turns of a step: clamp a scale, move a momentum copy."""
 
 
-def turn_name(streams: tuple[str, ...]) -> str:
-    """The name of a turn in recipes and metrics: its streams joined by a plus sign, ``text`` or ``image+text``."""
-    return "+".join(streams)
+def named_turns(*turns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return turns by the name that recipes and metrics give them: ``text``, or ``image+text`` for two streams."""
+    return {"+".join(streams): streams for streams in turns}

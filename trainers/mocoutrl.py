@@ -80,9 +80,6 @@ class MoCoUTRLConfig(MethodConfig):
         own = {name: value for name in Choices._fields if (value := getattr(self, name)) is not None}
         return VARIANTS[self.variant]._replace(**own)
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def check(self, recipe: Recipe, encoder: Any) -> None:
         stream: Any = recipe.streams["text"]
         if stream.kind != "triplet":
@@ -111,7 +108,6 @@ class MoCoUTRL(Method):
     """One stream ``text`` of triplets x, x+, x-: ``input_ids``, ``attention_mask``, ``word_mask`` (B, 3, L), and
     ``candidate`` (B,)."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
     dictionary: Tensor
     """(V, d), an average of the word embeddings over the steps; in checkpoints, without gradient."""

@@ -15,7 +15,7 @@ from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patc
 from multicse.models.text_encoder import STACKS, TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import MethodConfig, StepOutput, Variant
+from multicse.trainers.method import MethodConfig, StepOutput, Variant, named_turns
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
 
 if TYPE_CHECKING:
@@ -147,12 +147,12 @@ class NonLingSettings(MethodConfig):
         both = {"image": self.image, "audio": self.audio}
         return {name: stream for name, stream in both.items() if stream is not None}
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
+    def turns(self) -> dict[str, tuple[str, ...]]:
         if self.summed:
-            return ((*self.nonling, "text"),)
-        nonling = tuple((name,) for name in self.nonling)
+            return named_turns((*self.nonling, "text"))
+        nonling = [(name,) for name in self.nonling]
         # [errata 2.6] Algorithm 1 begins with the text, the released code with the images.
-        return (("text",), *nonling) if self.variant == "paper" else (*nonling, ("text",))
+        return named_turns(("text",), *nonling) if self.variant == "paper" else named_turns(*nonling, ("text",))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return self.text.vectors()
@@ -212,7 +212,6 @@ class NonLingCSE(SimCSE):
     def __init__(self, encoder: TextEncoder, config: NonLingSettings) -> None:
         super().__init__(encoder, config.text)
         self.config = config
-        self.turns = config.streams()
         self.patches = nn.ModuleDict(
             {name: stream.patches(encoder.hidden_size, config.variant) for name, stream in config.nonling.items()}
         )

@@ -28,9 +28,6 @@ class MaskedLMConfig(MethodConfig):
     fresh: FreshEncoder | None = None
     """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def build(self, encoder: TextEncoder) -> MaskedLM:
         return MaskedLM(encoder, self)
 
@@ -38,7 +35,6 @@ class MaskedLMConfig(MethodConfig):
 class MaskedLM(Method):
     """One stream ``text`` with ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
-    turns = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: MaskedLMConfig) -> None:

@@ -56,9 +56,6 @@ class SGBERTConfig(MethodConfig):
         """Texts a sample has: 1, with back-translations 2."""
         return 1 if self.positive == "teacher" else 2
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {} if self.head_width else {"text": ("c", "h")}
 
@@ -159,7 +156,6 @@ class SGBERT(Method):
     ``cls_before_pooler``), without a head. BERT_F is in `guide`; they share the frozen embeddings.
     """
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:

@@ -36,9 +36,6 @@ class SimCSEConfig(MethodConfig):
     hard_negative_log_weight: float = 0.0
     """Added to the logit of a sample's own contradiction: the logarithm of its weight."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {"text": ("views",)} if self.supervised or self.head == "none" else {}
 
@@ -53,7 +50,6 @@ class SimCSEConfig(MethodConfig):
 class SimCSE(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L) with V = 1 unsupervised, 2 or 3 supervised."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: SimCSEConfig) -> None:

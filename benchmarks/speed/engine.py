@@ -114,7 +114,7 @@ def loops(made: Engine) -> tuple[dict[str, Call], Any, Window]:
         update.optimizer.zero_grad(set_to_none=True)
 
     sides: dict[str, Call] = {"engine": ours}
-    for turn, streams in made.recipe.turns.items():
+    for turn, streams in made.recipe.method.turns().items():
         update = TurnOptimizer(plain, turn, made.recipe.optim[turn], made.steps, "fp32")
         sides[turn] = partial(bare, streams, update)
     return sides, readers, window

@@ -106,7 +106,7 @@ def imagined(made: Engine, world: int) -> tuple[Counter[str], float]:
     """What one of `world` workers exchanges in a step with the recipe's batches, and its floating-point operations."""
     method = batchnorm.synchronised(made.method).train()
     with counting(world) as found, FlopCounterMode(display=False) as operations:
-        for streams in made.recipe.turns.values():
+        for streams in made.recipe.method.turns().values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
             torch.stack([*losses.values()]).sum().backward()
             found["gradients"] += sum(p.nbytes for p in method.parameters() if p.requires_grad)  # of other turns too

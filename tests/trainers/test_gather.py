@@ -82,7 +82,7 @@ def _mean_over_workers(loss: Tensor) -> Tensor:
     return total / world_size()
 
 
-def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
+def _batches(config: MethodConfig, supervised: bool) -> dict[str, Batch]:
     everything = {
         "text": tiny_encoder.text_batch(ROWS, views=3 if supervised else 1),
         "image": tiny_encoder.image_batch(ROWS),
@@ -91,7 +91,7 @@ def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
         "nli": tiny_encoder.text_batch(ROWS, views=3, seed=4),
         "nli_sentences": tiny_encoder.text_batch(ROWS // 2, seed=5),
     }
-    wanted = {name for turn in method.turns for name in turn}
+    wanted = {name for turn in config.turns().values() for name in turn}
     return {
         name: Batch({k: _share(t.double() if t.is_floating_point() else t) for k, t in batch.tensors.items()})
         for name, batch in everything.items()
@@ -106,7 +106,7 @@ def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method
     else:
         encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
         method = config.build(encoder).double().train()
-    batches = _batches(method, supervised="supervised" in name)
+    batches = _batches(config, supervised="supervised" in name)
     if isinstance(config, MoCoUTRLConfig):
         marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
         marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all of the last worker
@@ -124,22 +124,23 @@ def _sum(method: Method, output: StepOutput) -> Tensor:
 def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
     """Two steps of all turns, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per turn."""
     method, batches = _made(name, METHODS[name])
+    turns = [*METHODS[name].turns().values()]
     model: nn.Module = method
     if world_size() > 1:
         method = synchronised(method)  # type: ignore[assignment]
     if shared:
         shard(method, torch.device("cpu"))
     elif world_size() > 1 and chunk is None:
-        model = DistributedDataParallel(method, find_unused_parameters=len(method.turns) > 1, broadcast_buffers=False)
+        model = DistributedDataParallel(method, find_unused_parameters=len(turns) > 1, broadcast_buffers=False)
 
     def backward(output: StepOutput) -> None:
         _sum(method, output).backward()
 
     groups = [{"params": params} for params in apart(list(method.parameters())) if params]
-    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in method.turns]
+    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in turns]
     results: dict[str, Tensor] = {}
     for step in range(2):
-        for turn, optimizer in zip(method.turns, optimizers, strict=True):
+        for turn, optimizer in zip(turns, optimizers, strict=True):
             given = {stream: batches[stream] for stream in turn}
             if chunk is None:
                 backward(out := full_tensors(model(given)))
@@ -212,7 +213,8 @@ RANDOM = {
 )
 def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precision: torch.dtype) -> None:
     """Dropout, augmentation and layers that are drawn are the same in both passes, and what follows draws what it would."""
-    method, batches = _made(name, {**METHODS, **{f"{name}-random": c for name, c in RANDOM.items()}}[name], dropout=0.1)
+    config = {**METHODS, **{f"{name}-random": c for name, c in RANDOM.items()}}[name]
+    method, batches = _made(name, config, dropout=0.1)
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     if precision is torch.bfloat16:
         method, batches = method.float(), {n: _float(batch) for n, batch in batches.items()}
@@ -228,7 +230,7 @@ def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precisio
     def cached(given: dict[str, Batch]) -> None:
         cached_backward(method, given, CHUNK, lambda output: (1024 * _sum(method, output)).backward(), autocast)
 
-    for turn in method.turns:
+    for turn in config.turns().values():
         found = []
         for way in (one_graph, cached):
             torch.manual_seed(3)

@@ -151,7 +151,8 @@ def _named(prefix: str = "") -> Iterator[None]:
 
 
 def _check_turns(recipe: Recipe) -> None:
-    wanted = {stream for streams in recipe.turns.values() for stream in streams}
+    turns = recipe.method.turns()
+    wanted = {stream for streams in turns.values() for stream in streams}
     if missing := wanted - set(recipe.streams):
         raise RecipeError(
             f"method {recipe.method.name!r} needs the stream {sorted(missing)[0]!r}; streams has {sorted(recipe.streams)}. "
@@ -159,12 +160,12 @@ def _check_turns(recipe: Recipe) -> None:
         )
     if spare := set(recipe.streams) - wanted:
         raise RecipeError(
-            f"streams.{sorted(spare)[0]} is used by no turn of {recipe.method.name!r} ({list(recipe.turns)}); remove it"
+            f"streams.{sorted(spare)[0]} is used by no turn of {recipe.method.name!r} ({list(turns)}); remove it"
         )
-    if absent := set(recipe.turns) - set(recipe.optim):
+    if absent := set(turns) - set(recipe.optim):
         raise RecipeError(f"optim has {sorted(recipe.optim)}; every turn has its optimizer: add optim.{sorted(absent)[0]}")
-    if unused := set(recipe.optim) - set(recipe.turns):
-        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no turn; the turns are {list(recipe.turns)}. Remove it.")
+    if unused := set(recipe.optim) - set(turns):
+        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no turn; the turns are {list(turns)}. Remove it.")
     if recipe.lead not in recipe.streams:
         raise RecipeError(f"lead={recipe.lead!r} is no stream; allowed: {sorted(recipe.streams)}")
 

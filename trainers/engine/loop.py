@@ -189,7 +189,7 @@ class Engine:
                 streams=len(recipe.streams),
             )
             for name, config in recipe.streams.items()
-            if any(name in streams for streams in self.recipe.turns.values())
+            if any(name in streams for streams in self.recipe.method.turns().values())
         }
 
     def _samples(self) -> int:
@@ -277,7 +277,8 @@ class Engine:
             self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
             reader.skipped = []
             values[f"data/{name}/skipped"] = float(self.skips[name])
-        batches = sum(self.recipe.streams[name].batch_size for streams in self.recipe.turns.values() for name in streams)
+        turns = self.recipe.method.turns().values()
+        batches = sum(self.recipe.streams[name].batch_size for streams in turns for name in streams)
         speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
         values |= window.wait_shares(readers) | {
             "time/samples_per_second": speed,

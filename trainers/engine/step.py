@@ -52,10 +52,10 @@ class Stepper:
                 method,
                 device_ids=[host.device] if host.device.type == "cuda" else None,
                 broadcast_buffers=False,
-                find_unused_parameters=len(recipe.turns) > 1,  # each leaves the other's parameters unused
+                find_unused_parameters=len(recipe.method.turns()) > 1,  # each leaves the other's parameters unused
             )
         self.optimizers = {
-            turn: TurnOptimizer(method, turn, recipe.optim[turn], steps, run.precision) for turn in recipe.turns
+            turn: TurnOptimizer(method, turn, recipe.optim[turn], steps, run.precision) for turn in recipe.method.turns()
         }
         self.watch = Watch(host.device)
 
@@ -69,7 +69,7 @@ class Stepper:
         window.steps += 1
         self.model.train()
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
-        for turn, streams in self.recipe.turns.items():
+        for turn, streams in self.recipe.method.turns().items():
             optimizer = self.optimizers[turn]
             for part in range(run.accumulation):
                 batches = {

@@ -16,7 +16,7 @@ from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import parts
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 from multicse.trainers.recipe import OptimConfig, Recipe
 
 
@@ -34,7 +34,7 @@ class ESimCSEConfig(MethodConfig):
     momentum: float = Field(0.995, ge=0, le=1)
     """Share of the slow encoder that a step leaves as it was."""
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         check_texts(recipe, "text", (1,), "method.name='esimcse'", "one column, txt")
 
     def build(self, encoder: TextEncoder) -> ESimCSE:

@@ -15,12 +15,11 @@ from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower, ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts, named_turns
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_turns
 
 if TYPE_CHECKING:
     from multicse.models.dual_encoder import DualEncoder
     from multicse.models.text_encoder import TextEncoder
-    from multicse.trainers.recipe import Recipe
 
 
 class CLIPConfig(MethodConfig):
@@ -71,7 +70,7 @@ class CLIPConfig(MethodConfig):
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
             raise ValueError("method.contrastive=0: nothing ties items to captions; give it a weight, or use SimCSE")
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         self._check_streams(recipe)
         if recipe.run.chunk is not None and self.tower.batch_norm:
             raise ValueError(
@@ -102,7 +101,7 @@ class CLIPConfig(MethodConfig):
         for setting, path in {"encoder.path": own, "method.tower.path": getattr(self.tower, "path", None)}.items():
             check_projection(setting, path, self.projection, self.embed_dim)
 
-    def _check_streams(self, recipe: Recipe) -> None:
+    def _check_streams(self, recipe: RecipeParts) -> None:
         """The pairs are of the tower's modality and prepared as it expects; the sentences have the right columns."""
         stream: Any = recipe.streams["pairs"]
         kind = {"image": "image_text", "audio": "audio_text"}[self.tower.modality]

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from multicse.data.batch import Batch
 from multicse.models.pwva import pwva
 from multicse.trainers import losses
-from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 
 if TYPE_CHECKING:
     from multicse.models.word_encoder import WordEncoder
-    from multicse.trainers.recipe import Recipe
 
 
 log = logging.getLogger(__name__)
@@ -90,7 +89,7 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
                 f"{self.variant!r} scales its noise to the word and zeroes runs of components"
             )
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         hint = "one column, txt, or two views of it, original and translation"
         check_texts(recipe, "text", (1, 2), f"method.name={self.name!r}", hint)
         stream: Any = recipe.streams["text"]

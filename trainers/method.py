@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
@@ -14,9 +14,6 @@ from torch import Tensor, nn
 from multicse.data.batch import Batch
 from multicse.data.streams.text import TextStream
 from multicse.models.sentence_encoder import SentenceEncoder
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
 
 Variant = Literal["paper", "released", "fixed"]
 Schedule = Literal["constant", "linear", "cosine"]
@@ -32,6 +29,25 @@ def bibtex(citations: Sequence[str]) -> list[str]:
     entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
     by_key = {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
     return [by_key.get(citation, citation) for citation in citations]
+
+
+class RecipeParts(Protocol):
+    """The parts of a recipe that `MethodConfig.check` reads; a `Recipe` has more, and contains the method itself."""
+
+    @property
+    def streams(self) -> Mapping[str, Any]:
+        """Stream of each name."""
+        ...
+
+    @property
+    def encoder(self) -> Any:
+        """Settings of the encoder, of any kind."""
+        ...
+
+    @property
+    def run(self) -> Any:
+        """Settings of the run."""
+        ...
 
 
 class MethodConfig(BaseModel):
@@ -72,7 +88,7 @@ class MethodConfig(BaseModel):
     def check_settings(self) -> None:
         """Raise ValueError, which names the setting, for settings that contradict each other."""
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Raise ValueError, which names the setting, where the method cannot train this recipe.
 
         encoder: what `AnyEncoderConfig.read` found, a transformer's configuration for example; None where no file is to be
@@ -84,7 +100,7 @@ class MethodConfig(BaseModel):
         raise NotImplementedError  # the interface: every config defines it
 
 
-def check_texts(recipe: Recipe, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
+def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
     """Raise ValueError unless the stream has as many texts a sample as `setting`, given as ``name=value``, wants."""
     config = recipe.streams[stream]
     if not isinstance(config, TextStream):

@@ -4,7 +4,7 @@ embeddings embeds these views, and its row of the word is what the replacements 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,7 @@ from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import positions
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
-
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput
 
 PADDED = 200
 """Positions that the released code pads every sentence to, and takes the mean over."""
@@ -80,7 +76,7 @@ class MoCoUTRLConfig(MethodConfig):
         own = {name: value for name in Choices._fields if (value := getattr(self, name)) is not None}
         return VARIANTS[self.variant]._replace(**own)
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         stream: Any = recipe.streams["text"]
         if stream.kind != "triplet":
             raise ValueError(

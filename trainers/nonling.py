@@ -4,7 +4,7 @@ nothing to do with the sentences, through the same transformer layers. Only the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
@@ -15,11 +15,8 @@ from multicse.models.patches import AudioPatches, ImagePatches, check_audio_patc
 from multicse.models.text_encoder import STACKS, TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import MethodConfig, StepOutput, Variant, named_turns
+from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Variant, named_turns
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
 
 
 class NonLingStreamConfig(BaseModel):
@@ -39,7 +36,7 @@ class NonLingStreamConfig(BaseModel):
     path: str | None = None
     """Folder or hub name of pretrained patch embeddings (a ViT; an AST for sounds); none: fresh weights."""
 
-    def check_stream(self, name: str, recipe: Recipe) -> None:
+    def check_stream(self, name: str, recipe: RecipeParts) -> None:
         """Raise ValueError unless the stream gives what the turn takes."""
         stream: Any = recipe.streams[name]
         if stream.kind != name:
@@ -157,7 +154,7 @@ class NonLingSettings(MethodConfig):
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return self.text.vectors()
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         self.text.check(recipe, encoder, "method.text.supervised")
         for name, config in self.nonling.items():
             config.check_stream(name, recipe)
@@ -248,11 +245,6 @@ class NonLingCSE(SimCSE):
         config, z_all, first = self.config.nonling[name], gather(z), offset(len(z))
         if config.loss == "simclr":
             return losses.simclr(z[:, 0], z_all[:, 1], config.temperature, first)  # eq. 5, 7
-        if "label" not in batch:
-            raise ValueError(
-                f"method.{name}.loss is 'supcon', and the samples of the {name} stream have no label. "
-                f"Name their field in streams.{name}.label, or set method.{name}.loss to 'simclr'."
-            )
         labels = gather(batch["label"])
         if self.config.variant == "fixed":
             return losses.supcon(z, z_all, labels, config.temperature, first)

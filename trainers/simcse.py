@@ -5,7 +5,7 @@ The optional masked-language-model term of the released code (off by default the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -14,10 +14,7 @@ from multicse.data.batch import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 
 
 class SimCSEConfig(MethodConfig):
@@ -39,7 +36,7 @@ class SimCSEConfig(MethodConfig):
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {"text": ("views",)} if self.supervised or self.head == "none" else {}
 
-    def check(self, recipe: Recipe, encoder: Any, setting: str = "method.supervised") -> None:
+    def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
 
@@ -88,11 +85,4 @@ class SimCSE(Method):
         )
 
     def _views(self, tokens: Tensor) -> Tensor:
-        given = tokens.shape[1]
-        if given not in ((2, 3) if self.text.supervised else (1,)):
-            raise ValueError(
-                f"method.supervised is {self.text.supervised}, and the text stream has {given} texts a sample. "
-                "Unsupervised takes 1 text; supervised 2 (pair) or 3 (with a contradiction). "
-                "Change streams.text.columns or method.supervised."
-            )
-        return tokens.expand(-1, 2, -1) if given == 1 else tokens
+        return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens

@@ -181,10 +181,13 @@ class Store:
         self.place, self.remote = place, "://" in place
         self.local = local if local and self.remote else Path(place)
         self._disk = fs.LocalFileSystem()
-        try:
-            self._files, self._root = fs.FileSystem.from_uri(place) if self.remote else (self._disk, os.path.abspath(place))
-        except (OSError, ValueError) as error:
-            raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from None
+        self._files: fs.FileSystem = self._disk
+        self._root: str = os.path.abspath(place)
+        if self.remote:
+            try:
+                self._files, self._root = fs.FileSystem.from_uri(place)
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from None
         self._thread: threading.Thread | None = None
         self._error: Exception | None = None
         self._last: int | None = None

@@ -114,10 +114,10 @@ def resolve(recipe: Recipe) -> Recipe:
     return recipe.replace("evaluation.select", evaluation.select and tasks.absolute(evaluation.select))
 
 
-def travelling(recipe: Recipe) -> Recipe:
-    """The recipe for workers on other nodes: small packed folders of this machine replaced by copies in the storage.
+def with_uploaded_shards(recipe: Recipe) -> Recipe:
+    """Return the recipe for workers on other nodes, with copies in the storage of small packed folders of this machine.
 
-    Only where `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
+    Nothing is uploaded unless `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
     """
     storage, evaluation = recipe.run.storage, recipe.evaluation
     if storage is None or "://" not in storage:
@@ -160,7 +160,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
             with held(output.folder, name=WRITER, wait=OUTLIVES):
-                handle = output.claim()
+                handle = output.start_or_resume()
             return _carry_out(recipe, handle, output, stop, began)
 
 
@@ -237,7 +237,7 @@ def _in_workers(
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
-            "recipe": travelling(recipe).to_json(secrets=True),
+            "recipe": with_uploaded_shards(recipe).to_json(secrets=True),
             "methods": registry.loaded(),
             "output": str(output),
             "place": place,
@@ -282,12 +282,12 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
             outcome.set_exception(error)
 
     threading.Thread(target=fit, daemon=True, name="fit").start()
-    told = False
+    passed_on = False
     while not outcome.done():
         wait([outcome], timeout=0.2)
-        if stop.asked is not None and not told:
+        if stop.asked is not None and not passed_on:
             board.stop()
-            told = True
+            passed_on = True
     return outcome.result()
 
 

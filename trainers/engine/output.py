@@ -126,11 +126,14 @@ class Output:
                     "back, give another run.output, or --run.overwrite to train again"
                 )
 
-    def claim(self) -> RunHandle:
-        """Make the folder this run's: what goes on stays, what does not is removed. Its run in MLflow, new or the same.
+    def start_or_resume(self) -> RunHandle:
+        """Prepare the folder for an unfinished run: keep what it resumes from, and remove what an earlier run left.
 
-        What is `finished` is not to be claimed. Raises RecipeError with ``run.resume=must`` where there is nothing to go on
-        with.
+        Returns:
+            The run in MLflow, new or resumed.
+
+        Raises:
+            RecipeError: If there is nothing to resume and ``run.resume=must``.
         """
         run, store = self.recipe.run, self.store
         store.tidy()

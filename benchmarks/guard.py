@@ -29,7 +29,7 @@ from benchmarks.timer import Call, device, race, ratio, show
 from multicse.data.offline.demo import write_demo_shards
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.pipelines import parts
-from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.engine.text_fit import sentences
 
 ROOT = Path(__file__).resolve().parents[1]
 RECORDED = Path(__file__).with_suffix(".json")

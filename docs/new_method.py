@@ -16,7 +16,7 @@ from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import parts
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, check_texts
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 from multicse.trainers.recipe import OptimConfig, Recipe
 
 
@@ -34,10 +34,7 @@ class ESimCSEConfig(MethodConfig):
     momentum: float = Field(0.995, ge=0, le=1)
     """Share of the slow encoder that a step leaves as it was."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         check_texts(recipe, "text", (1,), "method.name='esimcse'", "one column, txt")
 
     def build(self, encoder: TextEncoder) -> ESimCSE:
@@ -59,7 +56,6 @@ def repeat_words(ids: Tensor, mask: Tensor, share: float) -> tuple[Tensor, Tenso
 class ESimCSE(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, 1, L)."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: ESimCSEConfig) -> None:

@@ -20,7 +20,6 @@ from multicse.models.towers import ResNetTower, ViTTower
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
 from multicse.trainers.clip import CLIPConfig
-from multicse.trainers.method import turn_name
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
 SENTENCES: dict[str, dict[str, float]] = {"": {}, "-s": {"captions": 0.1}, "-n": {"nli": 0.1}, "-e": {"nli_sentences": 0.1}}
@@ -63,7 +62,7 @@ def model(weights: str) -> Recipe:
         streams["nli"] = parts.nli(BATCH)
     if method.nli_sentences:
         streams["nli_sentences"] = TextStream(shards="shards/nli-sentences", batch_size=BATCH)
-    (turn,) = map(turn_name, method.streams())
+    (turn,) = method.turns()
     seen = {FLICKR} if method.nli or method.nli_sentences else set()  # SNLI's premises are Flickr30K's captions
     return Recipe(
         name=f"cyclip/{weights}",

@@ -194,11 +194,11 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     trained = sum(p.numel() for p in method.parameters() if p.requires_grad)
     frozen = sum(p.numel() for p in method.parameters() if not p.requires_grad)
     # fp32 weights and gradients once, AdamW's two moments for every turn, the best weights in host memory.
-    state = 4 * trained * (2 + 2 * len(recipe.turns)) + 4 * frozen
+    state = 4 * trained * (2 + 2 * len(recipe.method.turns())) + 4 * frozen
     lines += [
         "",
         f"  steps       {steps:,} ({per_pass:,} per pass over {recipe.lead!r})",
-        f"  turns       {', '.join(recipe.turns)} (one optimizer each)",
+        f"  turns       {', '.join(recipe.method.turns())} (one optimizer each)",
         f"  parameters  {trained:,} trained" + (f", {frozen:,} frozen" if frozen else ""),
         f"  memory      about {state / 1e9:.2f} GB per worker for weights, gradients, optimizers, without activations",
     ]

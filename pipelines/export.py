@@ -58,8 +58,7 @@ def export(arguments: Arguments) -> Path:
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
     from multicse.trainers.engine.checkpoint import load_method
-    from multicse.trainers.engine.export import fit_of, write_export
-    from multicse.trainers.engine.hub import check_hub, push
+    from multicse.trainers.engine.export import check_hub, fit_of, push, write_export
 
     checkpoint, out, name = arguments.checkpoint, arguments.out, arguments.push_to_hub
     if name is not None:
@@ -74,9 +73,9 @@ def export(arguments: Arguments) -> Path:
 
 
 def _recipe_of(checkpoint: Path) -> Recipe:
-    from multicse.trainers.engine.store import whole
+    from multicse.trainers.engine.checkpoint import latest_checkpoint
 
-    return Recipe.from_json((whole(checkpoint) / "recipe.json").read_text())
+    return Recipe.from_json((latest_checkpoint(checkpoint) / "recipe.json").read_text())
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
@@ -99,11 +98,10 @@ def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
     checkpoint; names and licences come from the shards, where they can still be read.
     """
     from multicse.trainers.engine.card import library_versions, model_card
-    from multicse.trainers.engine.checkpoint import read_state
-    from multicse.trainers.engine.preflight import describe_shards_of
-    from multicse.trainers.engine.store import whole
+    from multicse.trainers.engine.checkpoint import latest_checkpoint, read_state
+    from multicse.trainers.engine.checks import describe_shards_of
 
-    checkpoint, recipe = whole(checkpoint), _recipe_of(checkpoint)
+    checkpoint, recipe = latest_checkpoint(checkpoint), _recipe_of(checkpoint)
     state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
     for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):

@@ -15,7 +15,7 @@ from multicse.data.shards import ShardSet, size_and_sha256
 from multicse.models.fresh_bert import FreshEncoder, make_encoder
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
-from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.engine.text_fit import sentences
 from multicse.trainers.pretrain import MaskedLMConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError, RunConfig
 

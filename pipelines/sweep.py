@@ -100,7 +100,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
 
 def _run(search: Sweep, folder: Path, resume: bool) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
-    from multicse.trainers.engine.lease import held
+    from multicse.trainers.engine.output import held
     from multicse.trainers.tuning import sweep as engine
 
     engine.check_sweep(search)
@@ -213,7 +213,7 @@ def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
 
 def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
     """The sweep's own MLflow run, the same one when it is resumed."""
-    from multicse.trainers.engine.preflight import describe_shards_of
+    from multicse.trainers.engine.checks import describe_shards_of
 
     folder.mkdir(parents=True, exist_ok=True)
     uri = search.first.run.tracking_uri or ""

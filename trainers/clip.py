@@ -15,12 +15,11 @@ from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower, ViTTower
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts, named_turns
 
 if TYPE_CHECKING:
     from multicse.models.dual_encoder import DualEncoder
     from multicse.models.text_encoder import TextEncoder
-    from multicse.trainers.recipe import Recipe
 
 
 class CLIPConfig(MethodConfig):
@@ -30,13 +29,7 @@ class CLIPConfig(MethodConfig):
     `nli_sentences`.
     """
 
-    citation: ClassVar[str] = bibtex(
-        "zhao2024language",
-        author="Zhao, Mengjie and others",
-        title="On the Language Encoder of Contrastive Cross-modal Models",
-        booktitle="Findings of ACL",
-        year=2024,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("zhao2024language",)
 
     name: Literal["clip"] = "clip"
     """Name of the method; fixed, since the other settings belong to it."""
@@ -71,8 +64,8 @@ class CLIPConfig(MethodConfig):
     def batch_norm(self) -> bool:
         return self.tower.batch_norm
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)),)
+    def turns(self) -> dict[str, tuple[str, ...]]:
+        return named_turns(("pairs", *(name for name in ("nli", "nli_sentences") if name in self.weights)))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {"pairs": ("texts", "items"), "nli": ("texts",), "nli_sentences": ("texts",)}
@@ -81,7 +74,7 @@ class CLIPConfig(MethodConfig):
         if not {"contrastive", "i_cyclic", "c_cyclic"} & set(self.weights):
             raise ValueError("method.contrastive=0: nothing ties items to captions; give it a weight, or use SimCSE")
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         self._check_streams(recipe)
         if recipe.run.chunk is not None and self.batch_norm:
             raise ValueError(
@@ -112,7 +105,7 @@ class CLIPConfig(MethodConfig):
         for setting, path in {"encoder.path": own, "method.tower.path": getattr(self.tower, "path", None)}.items():
             check_projection(setting, path, self.projection, self.embed_dim)
 
-    def _check_streams(self, recipe: Recipe) -> None:
+    def _check_streams(self, recipe: RecipeParts) -> None:
         """The pairs are of the tower's modality and prepared as it expects; the sentences have the right columns."""
         stream: Any = recipe.streams["pairs"]
         kind = {"image": "image_text", "audio": "audio_text"}[self.tower.modality]
@@ -150,7 +143,7 @@ class CLIP(Method):
 
         super().__init__()
         config.check_settings()
-        self.config, self.turns = config, config.streams()
+        self.config = config
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)
         # Cosines alone have no scale, and DDP waits for the gradient of everything that is learned.

@@ -14,11 +14,10 @@ from torch import Tensor, nn
 from multicse.data.streams.base import Batch
 from multicse.models.pwva import pwva
 from multicse.trainers import losses
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 
 if TYPE_CHECKING:
     from multicse.models.word_encoder import WordEncoder
-    from multicse.trainers.recipe import Recipe
 
 
 log = logging.getLogger(__name__)
@@ -56,13 +55,7 @@ class GroupsConfig(BaseModel):
 class GCLSRConfig(GroupsConfig, MethodConfig):
     """Settings of GCLSR. The filters are the encoder's (`encoder.regions`, `encoder.filters`)."""
 
-    citation: ClassVar[str] = bibtex(
-        "wang2023grouped",
-        author="Wang and others",
-        title="Grouped Contrastive Learning of Self-Supervised Sentence Representation",
-        journal="Applied Sciences",
-        year=2023,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("wang2023grouped",)
     encoder_kind: ClassVar[str] = "word vectors"
     place: ClassVar[str] = "method"
 
@@ -84,9 +77,6 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
     """What attention makes of a word: its vector times its importance (Algorithm 1); or, as BERT, the mean of all words by
     the softmax of their scores, with which section 3.2 compares it."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def check_settings(self) -> None:
         super().check_settings()
         if not all(0 <= kind < math.inf for kind in self.kinds) or not sum(self.kinds) > 0:
@@ -103,7 +93,7 @@ class GCLSRConfig(GroupsConfig, MethodConfig):
     def batch_norm(self) -> bool:
         return True
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         hint = "one column, txt, or two views of it, original and translation"
         check_texts(recipe, "text", (1, 2), f"method.name={self.name!r}", hint)
         stream: Any = recipe.streams["text"]
@@ -149,7 +139,6 @@ class Groups(nn.Module):
 class GCLSR(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L), V = 1, or 2 views made before (EDA, translation)."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: WordEncoder
 
     def __init__(self, encoder: WordEncoder, config: GCLSRConfig) -> None:

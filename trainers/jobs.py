@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -77,3 +78,22 @@ def without_copies(text: str) -> str:
     The recipe of a job can then be run again in a clone.
     """
     return _COPY.sub(lambda match: match[0] if Path(match[0]).is_dir() else "", text)
+
+
+def refuse_unwritable(setting: str, folder: Path) -> None:
+    """Raise ValueError if a folder, or the nearest existing one above it, is a file or cannot be written to.
+
+    It is tried, since permissions do not show it: an administrator cannot write to /proc or a read-only disk either.
+
+    Args:
+        setting: Setting that the error begins with.
+        folder: Folder of the setting.
+    """
+    there = next(place for place in (folder, *folder.resolve().parents) if place.exists())
+    if not there.is_dir():
+        raise ValueError(f"{setting}: {there} is a file; give a folder")
+    try:
+        with tempfile.TemporaryFile(dir=there):
+            pass
+    except OSError as error:
+        raise ValueError(f"{setting}: {there} cannot be written to ({error.strerror}); give another folder") from None

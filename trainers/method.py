@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import torch.nn.functional as F
 from pydantic import BaseModel, ConfigDict
@@ -13,17 +15,39 @@ from multicse.data.streams.base import Batch
 from multicse.data.streams.text import TextStream
 from multicse.models.sentence_encoder import SentenceEncoder
 
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
-
 Variant = Literal["paper", "released", "fixed"]
 Schedule = Literal["constant", "linear", "cosine"]
+PAPERS = Path(__file__).with_name("papers.bib")
 
 
-def bibtex(key: str, **facts: str | int) -> str:
-    """A BibTeX entry of these facts: an article where a journal is among them, else a paper of a conference."""
-    lines = [f"  {name} = {{{fact}}}," for name, fact in facts.items()]
-    return "\n".join([f"@{'article' if 'journal' in facts else 'inproceedings'}{{{key},", *lines, "}"])
+def bibtex(citations: Sequence[str]) -> list[str]:
+    """Return the BibTeX entries of papers.
+
+    Args:
+        citations: Keys of `papers.bib` (`MethodConfig.citations`). An entry is returned as it is.
+    """
+    entries = PAPERS.read_text(encoding="utf-8").strip().split("\n\n")
+    by_key = {entry[entry.index("{") + 1 : entry.index(",")]: entry for entry in entries}
+    return [by_key.get(citation, citation) for citation in citations]
+
+
+class RecipeParts(Protocol):
+    """The parts of a recipe that `MethodConfig.check` reads; a `Recipe` has more, and contains the method itself."""
+
+    @property
+    def streams(self) -> Mapping[str, Any]:
+        """Stream of each name."""
+        ...
+
+    @property
+    def encoder(self) -> Any:
+        """Settings of the encoder, of any kind."""
+        ...
+
+    @property
+    def run(self) -> Any:
+        """Settings of the run."""
+        ...
 
 
 class MethodConfig(BaseModel):
@@ -39,16 +63,20 @@ class MethodConfig(BaseModel):
     """The kind of encoder that the method trains (`multicse.models.sentence_encoder.AnyEncoderConfig`)."""
     smallest_batch: ClassVar[int] = 2
     """Samples without which there is nothing to compare a sample with."""
-    citation: ClassVar[str] = ""
-    """The paper as a BibTeX entry (`bibtex`), for the cards of models."""
+    citations: ClassVar[tuple[str, ...]] = ()
+    """Papers for the cards of models: keys of `papers.bib`, or BibTeX entries."""
 
     name: str
     variant: Variant = "fixed"
     """The paper's text, the authors' code with its defects, or what the paper meant, repaired: see docs/errata.md."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        """The turns of a step: each names the streams that share one backward; known without building a model."""
-        raise NotImplementedError  # the interface: every config defines it
+    def turns(self) -> dict[str, tuple[str, ...]]:
+        """Return the turns of a step, name -> streams: those of a turn share one backward and one optimizer step.
+
+        ``named_turns(("image",), ("text",))`` is one optimizer step on images, then one on text. Default: one turn of the
+        stream ``text``.
+        """
+        return named_turns(("text",))
 
     @property
     def batch_norm(self) -> bool:
@@ -65,7 +93,7 @@ class MethodConfig(BaseModel):
     def check_settings(self) -> None:
         """Raise ValueError, which names the setting, for settings that contradict each other."""
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         """Raise ValueError, which names the setting, where the method cannot train this recipe.
 
         encoder: what `AnyEncoderConfig.read` found, a transformer's configuration for example; None where no file is to be
@@ -77,7 +105,7 @@ class MethodConfig(BaseModel):
         raise NotImplementedError  # the interface: every config defines it
 
 
-def check_texts(recipe: Recipe, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
+def check_texts(recipe: RecipeParts, stream: str, allowed: tuple[int, ...], setting: str, hint: str) -> None:
     """Raise ValueError unless the stream has as many texts a sample as `setting`, given as ``name=value``, wants."""
     config = recipe.streams[stream]
     if not isinstance(config, TextStream):
@@ -104,11 +132,9 @@ class StepOutput(NamedTuple):
 class Method(nn.Module):
     """A paper: the modules it adds and how batches become losses.
 
-    ``turns`` names the streams of each optimizer step: ``(("image",), ("text",))`` is one optimizer step on images, then
-    one on text. The streams inside a turn share one backward. DDP wraps the method and is called exactly once per turn.
+    DDP wraps the method and is called exactly once per turn (`MethodConfig.turns`).
     """
 
-    turns: tuple[tuple[str, ...], ...]
     sentence_encoder: SentenceEncoder
     matryoshka: tuple[int, ...] = ()
     """Further sizes of sentence vectors to be learned."""
@@ -173,6 +199,6 @@ class Method(nn.Module):
         """Called after all turns of a step: clamp a scale, move a momentum copy."""
 
 
-def turn_name(streams: tuple[str, ...]) -> str:
-    """The name of a turn in recipes and metrics: its streams joined by a plus sign, ``text`` or ``image+text``."""
-    return "+".join(streams)
+def named_turns(*turns: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    """Return turns by the name that recipes and metrics give them: ``text``, or ``image+text`` for two streams."""
+    return {"+".join(streams): streams for streams in turns}

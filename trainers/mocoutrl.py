@@ -4,7 +4,7 @@ embeddings embeds these views, and its row of the word is what the replacements 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -17,11 +17,7 @@ from multicse.models.text_encoder import TextEncoder
 from multicse.models.text_folders import positions
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
-
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput
 
 PADDED = 200
 """Positions that the released code pads every sentence to, and takes the mean over."""
@@ -48,12 +44,7 @@ VARIANTS = {
 class MoCoUTRLConfig(MethodConfig):
     """Settings of MoCoUTRL. None: what the variant says."""
 
-    citation: ClassVar[str] = bibtex(
-        "mocoutrl2023",
-        title="{MoCoUTRL}: a momentum contrastive framework for unsupervised text representation learning",
-        journal="Connection Science",
-        year=2023,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("zou2023mocoutrl",)
 
     name: Literal["mocoutrl"] = "mocoutrl"
     """Name of the method; fixed, since the other settings belong to it."""
@@ -85,10 +76,7 @@ class MoCoUTRLConfig(MethodConfig):
         own = {name: value for name in Choices._fields if (value := getattr(self, name)) is not None}
         return VARIANTS[self.variant]._replace(**own)
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         stream: Any = recipe.streams["text"]
         if stream.kind != "triplet":
             raise ValueError(
@@ -116,7 +104,6 @@ class MoCoUTRL(Method):
     """One stream ``text`` of triplets x, x+, x-: ``input_ids``, ``attention_mask``, ``word_mask`` (B, 3, L), and
     ``candidate`` (B,)."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
     dictionary: Tensor
     """(V, d), an average of the word embeddings over the steps; in checkpoints, without gradient."""

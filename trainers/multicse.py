@@ -5,7 +5,7 @@ a frozen copy (SG-BERT), synonyms and antonyms (MoCoUTRL), groups of dimensions 
 from __future__ import annotations
 
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 import torch.nn.functional as F
@@ -18,14 +18,11 @@ from multicse.trainers import losses
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.gather import gather, offset
 from multicse.trainers.gclsr import GCLSRConfig, Groups, GroupsConfig
-from multicse.trainers.method import Schedule, StepOutput, decay
+from multicse.trainers.method import RecipeParts, Schedule, StepOutput, decay
 from multicse.trainers.mocoutrl import MoCoUTRLConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig, NonLingCSE, NonLingSettings
 from multicse.trainers.sgbert import SelfGuidance, SGBERTConfig
 from multicse.trainers.simcse import SimCSEConfig
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
 
 
 class MultiCSEConfig(NonLingSettings):
@@ -34,8 +31,10 @@ class MultiCSEConfig(NonLingSettings):
     Synonyms and antonyms are the text stream's: of kind `triplet`, with `text.supervised`.
     """
 
-    citation: ClassVar[str] = "\n\n".join(
-        method.citation for method in (SimCSEConfig, NonLingSettings, SGBERTConfig, MoCoUTRLConfig, GCLSRConfig, CLIPConfig)
+    citations: ClassVar[tuple[str, ...]] = tuple(
+        key
+        for method in (SimCSEConfig, NonLingSettings, SGBERTConfig, MoCoUTRLConfig, GCLSRConfig, CLIPConfig)
+        for key in method.citations
     )
 
     name: Literal["multicse"] = "multicse"
@@ -87,7 +86,7 @@ class MultiCSEConfig(NonLingSettings):
                 "method.cyclic 0"
             )
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         super().check(recipe, encoder)
         if encoder is not None and self.guidance:
             self.guide.check_depth(int(encoder.num_hidden_layers))

@@ -4,7 +4,7 @@ nothing to do with the sentences, through the same transformer layers. Only the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
@@ -15,11 +15,8 @@ from multicse.models.pooling import Head
 from multicse.models.text_encoder import STACKS, TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset, world_size
-from multicse.trainers.method import MethodConfig, StepOutput, Variant, bibtex
+from multicse.trainers.method import MethodConfig, RecipeParts, StepOutput, Variant, named_turns
 from multicse.trainers.simcse import SimCSE, SimCSEConfig
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
 
 
 class NonLingStreamConfig(BaseModel):
@@ -39,7 +36,7 @@ class NonLingStreamConfig(BaseModel):
     path: str | None = None
     """Folder or hub name of pretrained patch embeddings (a ViT; an AST for sounds); none: fresh weights."""
 
-    def check_stream(self, name: str, recipe: Recipe) -> None:
+    def check_stream(self, name: str, recipe: RecipeParts) -> None:
         """Raise ValueError unless the stream gives what the turn takes."""
         stream: Any = recipe.streams[name]
         if stream.kind != name:
@@ -133,13 +130,7 @@ class AudioConfig(NonLingStreamConfig):
 class NonLingSettings(MethodConfig):
     """What VisualCSE, AudioCSE and both together have in common."""
 
-    citation: ClassVar[str] = bibtex(
-        "jian2022nonlinguistic",
-        author="Jian, Yiren and Gao, Chongyang and Vosoughi, Soroush",
-        title="Non-Linguistic Supervision for Contrastive Learning of Sentence Embeddings",
-        booktitle="Advances in Neural Information Processing Systems",
-        year=2022,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("jian2022nonlinguistic",)
 
     text: SimCSEConfig = SimCSEConfig()
     image: ImageConfig | None = None
@@ -153,17 +144,17 @@ class NonLingSettings(MethodConfig):
         both = {"image": self.image, "audio": self.audio}
         return {name: stream for name, stream in both.items() if stream is not None}
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
+    def turns(self) -> dict[str, tuple[str, ...]]:
         if self.summed:
-            return ((*self.nonling, "text"),)
-        nonling = tuple((name,) for name in self.nonling)
+            return named_turns((*self.nonling, "text"))
+        nonling = [(name,) for name in self.nonling]
         # [errata 2.6] Algorithm 1 begins with the text, the released code with the images.
-        return (("text",), *nonling) if self.variant == "paper" else (*nonling, ("text",))
+        return named_turns(("text",), *nonling) if self.variant == "paper" else named_turns(*nonling, ("text",))
 
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return self.text.vectors()
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         self.text.check(recipe, encoder, "method.text.supervised")
         for name, config in self.nonling.items():
             config.check_stream(name, recipe)
@@ -218,7 +209,6 @@ class NonLingCSE(SimCSE):
     def __init__(self, encoder: TextEncoder, config: NonLingSettings) -> None:
         super().__init__(encoder, config.text)
         self.config = config
-        self.turns = config.streams()
         self.patches = nn.ModuleDict(
             {name: stream.patches(encoder.hidden_size, config.variant) for name, stream in config.nonling.items()}
         )
@@ -255,11 +245,6 @@ class NonLingCSE(SimCSE):
         config, z_all, first = self.config.nonling[name], gather(z), offset(len(z))
         if config.loss == "simclr":
             return losses.simclr(z[:, 0], z_all[:, 1], config.temperature, first)  # eq. 5, 7
-        if "label" not in batch:
-            raise ValueError(
-                f"method.{name}.loss is 'supcon', and the samples of the {name} stream have no label. "
-                f"Name their field in streams.{name}.label, or set method.{name}.loss to 'simclr'."
-            )
         labels = gather(batch["label"])
         if self.config.variant == "fixed":
             return losses.supcon(z, z_all, labels, config.temperature, first)

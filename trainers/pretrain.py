@@ -12,19 +12,13 @@ from torch import Tensor, nn
 from multicse.data.streams.base import Batch
 from multicse.models.fresh_bert import FreshEncoder
 from multicse.models.text_encoder import TextEncoder
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex
+from multicse.trainers.method import Method, MethodConfig, StepOutput
 
 
 class MaskedLMConfig(MethodConfig):
     """Settings of masked-language-model pretraining."""
 
-    citation: ClassVar[str] = bibtex(
-        "devlin2019bert",
-        author="Devlin, Jacob and Chang, Ming-Wei and Lee, Kenton and Toutanova, Kristina",
-        title="{BERT}: Pre-training of Deep Bidirectional Transformers for Language Understanding",
-        booktitle="Proceedings of NAACL",
-        year=2019,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("devlin2019bert",)
     smallest_batch: ClassVar[int] = 1
 
     name: Literal["mlm"] = "mlm"
@@ -34,9 +28,6 @@ class MaskedLMConfig(MethodConfig):
     fresh: FreshEncoder | None = None
     """What is made of the stream's text before training, in a folder below `encoder.path`; none: the encoder is that one."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def build(self, encoder: TextEncoder) -> MaskedLM:
         return MaskedLM(encoder, self)
 
@@ -44,7 +35,6 @@ class MaskedLMConfig(MethodConfig):
 class MaskedLM(Method):
     """One stream ``text`` with ``input_ids`` and ``attention_mask`` (B, 1, L)."""
 
-    turns = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: MaskedLMConfig) -> None:

@@ -18,7 +18,7 @@ from multicse.models.config import WordEncoderConfig as WordEncoderConfig
 from multicse.models.sentence_encoder import Settings
 from multicse.models.text_encoder import EncoderConfig as EncoderConfig
 from multicse.trainers.jobs import without_copies
-from multicse.trainers.method import MethodConfig, turn_name
+from multicse.trainers.method import MethodConfig
 from multicse.trainers.registry import method_config
 
 
@@ -343,12 +343,6 @@ class Recipe(Settings):
     def paper(self) -> str:
         """The first half of the name."""
         return self.name.split("/")[0]
-
-    @property
-    def turns(self) -> dict[str, tuple[str, ...]]:
-        """Name of each turn -> its streams, in order."""
-        config: MethodConfig = self.method
-        return {turn_name(streams): streams for streams in config.streams()}
 
     def steps(self, samples: int) -> int:
         """Steps of the run when the leading stream has `samples` samples."""

@@ -5,7 +5,7 @@ frozen copy; nothing is augmented.
 from __future__ import annotations
 
 import copy
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import torch
 from pydantic import Field
@@ -17,22 +17,13 @@ from multicse.models.pooling import Head, layer_stack, pooled_layers
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 
 
 class SGBERTConfig(MethodConfig):
     """Settings of SG-BERT, and of the back-translation baselines of its tables."""
 
-    citation: ClassVar[str] = bibtex(
-        "kim2021selfguided",
-        author="Kim, Taeuk and Yoo, Kang Min and Lee, Sang-goo",
-        title="Self-Guided Contrastive Learning for {BERT} Sentence Representations",
-        booktitle="Proceedings of ACL",
-        year=2021,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("kim2021selfguided",)
 
     name: Literal["sgbert"] = "sgbert"
     """Name of the method; fixed, since the other settings belong to it."""
@@ -61,9 +52,6 @@ class SGBERTConfig(MethodConfig):
         """Texts a sample has: 1, with back-translations 2."""
         return 1 if self.positive == "teacher" else 2
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {} if self.head_width else {"text": ("c", "h")}
 
@@ -83,7 +71,7 @@ class SGBERTConfig(MethodConfig):
                 "layer's number and looks it up in what begins at the first layer, so it takes another or none. Use 'fixed'."
             )
 
-    def check(self, recipe: Recipe, encoder: Any) -> None:
+    def check(self, recipe: RecipeParts, encoder: Any) -> None:
         hint = "original and translation" if self.texts == 2 else "one column, txt"
         check_texts(recipe, "text", (self.texts,), f"method.positive={self.positive!r}", hint)
         if encoder is not None:
@@ -164,7 +152,6 @@ class SGBERT(Method):
     ``cls_before_pooler``), without a head. BERT_F is in `guide`; they share the frozen embeddings.
     """
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
@@ -181,7 +168,7 @@ class SGBERT(Method):
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """``c`` (B, d) and its positives ``h`` (B, K, d), behind f: K layers for SG-OPT, else 1."""
-        ids, mask = (self._texts(batch[name]) for name in ("input_ids", "attention_mask"))
+        ids, mask = batch["input_ids"], batch["attention_mask"]
         if self.config.positive == "translation":  # both texts through BERT_T
             views = self.sentence_encoder.pooled(ids.flatten(0, 1), mask.flatten(0, 1)).unflatten(0, ids.shape[:2])
         else:
@@ -195,12 +182,3 @@ class SGBERT(Method):
 
     def penalties(self) -> dict[str, Tensor]:
         return self.guide.distance(self.sentence_encoder.model)
-
-    def _texts(self, tokens: Tensor) -> Tensor:
-        if tokens.shape[1] != self.config.texts:
-            raise ValueError(
-                f"method.positive is {self.config.positive!r}, and the text stream has {tokens.shape[1]} texts a sample. "
-                "'teacher' takes 1 text; 'translation' and 'both' take 2 (text, back-translation). "
-                "Change streams.text.columns or method.positive."
-            )
-        return tokens

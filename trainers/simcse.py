@@ -5,7 +5,7 @@ The optional masked-language-model term of the released code (off by default the
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -14,22 +14,13 @@ from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses
 from multicse.trainers.gather import gather, offset
-from multicse.trainers.method import Method, MethodConfig, StepOutput, bibtex, check_texts
-
-if TYPE_CHECKING:
-    from multicse.trainers.recipe import Recipe
+from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutput, check_texts
 
 
 class SimCSEConfig(MethodConfig):
     """Settings of SimCSE, and of the text turn of everything built on it."""
 
-    citation: ClassVar[str] = bibtex(
-        "gao2021simcse",
-        author="Gao, Tianyu and Yao, Xingcheng and Chen, Danqi",
-        title="{SimCSE}: Simple Contrastive Learning of Sentence Embeddings",
-        booktitle="Proceedings of EMNLP",
-        year=2021,
-    )
+    citations: ClassVar[tuple[str, ...]] = ("gao2021simcse",)
 
     name: Literal["simcse"] = "simcse"
     """Name of the method; fixed, since the other settings belong to it."""
@@ -42,13 +33,10 @@ class SimCSEConfig(MethodConfig):
     hard_negative_log_weight: float = 0.0
     """Added to the logit of a sample's own contradiction: the logarithm of its weight."""
 
-    def streams(self) -> tuple[tuple[str, ...], ...]:
-        return (("text",),)
-
     def vectors(self) -> dict[str, tuple[str, ...]]:
         return {"text": ("views",)} if self.supervised or self.head == "none" else {}
 
-    def check(self, recipe: Recipe, encoder: Any, setting: str = "method.supervised") -> None:
+    def check(self, recipe: RecipeParts, encoder: Any, setting: str = "method.supervised") -> None:
         hint = "a pair or a triple, for example sent0 sent1 hard_neg" if self.supervised else "one column, txt"
         check_texts(recipe, "text", (2, 3) if self.supervised else (1,), f"{setting}={self.supervised}", hint)
 
@@ -59,7 +47,6 @@ class SimCSEConfig(MethodConfig):
 class SimCSE(Method):
     """One stream ``text``: ``input_ids``, ``attention_mask`` (B, V, L) with V = 1 unsupervised, 2 or 3 supervised."""
 
-    turns: tuple[tuple[str, ...], ...] = (("text",),)
     sentence_encoder: TextEncoder
 
     def __init__(self, encoder: TextEncoder, config: SimCSEConfig) -> None:
@@ -98,11 +85,4 @@ class SimCSE(Method):
         )
 
     def _views(self, tokens: Tensor) -> Tensor:
-        given = tokens.shape[1]
-        if given not in ((2, 3) if self.text.supervised else (1,)):
-            raise ValueError(
-                f"method.supervised is {self.text.supervised}, and the text stream has {given} texts a sample. "
-                "Unsupervised takes 1 text; supervised 2 (pair) or 3 (with a contradiction). "
-                "Change streams.text.columns or method.supervised."
-            )
-        return tokens.expand(-1, 2, -1) if given == 1 else tokens
+        return tokens.expand(-1, 2, -1) if tokens.shape[1] == 1 else tokens

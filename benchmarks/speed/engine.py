@@ -30,12 +30,12 @@ from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import simcse, visualcse
 from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import Host, LocalHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.store import Store
+from multicse.trainers.engine.step import Window
 from multicse.trainers.engine.tracking import Tracker, open_run
-from multicse.trainers.engine.window import Window
 from multicse.trainers.recipe import Recipe
 
 EVERY = {"log": 10, "checkpoint": 100, "evaluation": 125}
@@ -113,7 +113,7 @@ def loops(made: Engine) -> tuple[dict[str, Call], Any, Window]:
         update.optimizer.zero_grad(set_to_none=True)
 
     sides: dict[str, Call] = {"engine": ours}
-    for turn, streams in made.recipe.turns.items():
+    for turn, streams in made.recipe.method.turns().items():
         update = TurnOptimizer(plain, turn, made.recipe.optim[turn], made.steps, "fp32")
         sides[turn] = partial(bare, streams, update)
     return sides, readers, window

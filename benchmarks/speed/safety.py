@@ -20,11 +20,11 @@ from multicse.data import shards
 from multicse.pipelines import visualcse
 from multicse.pipelines.cli import prepare
 from multicse.trainers.engine import checkpoint
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
-from multicse.trainers.engine.lease import DRIVER, WRITER, held
 from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.output import DRIVER, WRITER, held
 from multicse.trainers.engine.stop import Stop
-from multicse.trainers.engine.store import Store
 from multicse.trainers.recipe import Recipe
 
 

@@ -21,7 +21,7 @@ from benchmarks.timer import Target, clock, device, peak_mb
 from multicse.data.streams.base import Batch
 from multicse.pipelines import cyclip, parts
 from multicse.pipelines.cli import prepare
-from multicse.trainers.engine.window import Window
+from multicse.trainers.engine.step import Window
 from multicse.trainers.recipe import Recipe
 
 MEMORY_GB = 8

@@ -21,10 +21,10 @@ import tyro
 from benchmarks.timer import Target
 from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.store import Store
 
 
 class Ran(NamedTuple):

@@ -32,7 +32,7 @@ from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from multicse.pipelines.cli import prepare
 from multicse.trainers.engine.malloc import keep_freed_memory
-from multicse.trainers.engine.window import Window
+from multicse.trainers.engine.step import Window
 from multicse.trainers.recipe import OptimConfig, Recipe
 
 LENGTH = 32

@@ -39,11 +39,11 @@ from multicse.data.offline.demo import write_demo_shards
 from multicse.pipelines import parts, registry
 from multicse.pipelines.cli import prepare as make_shards
 from multicse.trainers import gather
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.prepare import prepare
-from multicse.trainers.engine.store import Store
-from multicse.trainers.engine.window import Window
+from multicse.trainers.engine.step import Window
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.recipe import Recipe
 
 RATE, NODE, INSIDE, ACROSS, DELAY, CORES = 400e12, 8, 300e9, 50e9, 20e-6, 16
@@ -104,7 +104,7 @@ def imagined(made: Engine, world: int) -> tuple[Counter[str], float]:
     """What one of `world` workers exchanges in a step with the recipe's batches, and its floating-point operations."""
     method = made.method.train()
     with counting(world) as found, FlopCounterMode(display=False) as operations:
-        for streams in made.recipe.turns.values():
+        for streams in made.recipe.method.turns().values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
             torch.stack([*losses.values()]).sum().backward()
             found["gradients"] += sum(p.nbytes for p in method.parameters() if p.requires_grad)  # of other turns too

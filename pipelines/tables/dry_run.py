@@ -25,7 +25,7 @@ from multicse.data.streams.text import TextStream
 from multicse.models.config import WordEncoderConfig
 from multicse.models.text_encoder import EncoderConfig
 from multicse.models.tower import TowerConfig
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe, RecipeError
 
 LARGE: dict[str, Any] = {"hidden_size": 1024, "num_hidden_layers": 24, "num_attention_heads": 16, "intermediate_size": 4096}

@@ -203,7 +203,7 @@ def test_the_image_holds_every_package(cluster: dict[str, Any]) -> None:
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:
     from multicse.pipelines import visualcse
     from multicse.pipelines.cli import parse
-    from multicse.trainers.engine.preflight import check_settings
+    from multicse.trainers.engine.checks import check_settings
 
     words = rayjob["spec"]["entrypoint"].split()
     assert words[:2] == ["python", "pipelines/visualcse.py"]

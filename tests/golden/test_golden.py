@@ -32,7 +32,7 @@ from threadpoolctl import threadpool_limits
 from multicse.pipelines.cli import parse, prepare
 from multicse.pipelines.registry import started
 from multicse.trainers.engine import launch
-from multicse.trainers.engine.store import CheckpointError
+from multicse.trainers.engine.checkpoint import CheckpointError
 
 FOLDER = Path(__file__).parent
 NAMES = sorted(file.stem for file in FOLDER.glob("*.json"))

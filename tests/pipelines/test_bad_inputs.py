@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multicse.trainers.engine.preflight import check
+from multicse.trainers.engine.checks import check
 from multicse.trainers.recipe import Recipe
 
 

@@ -20,11 +20,10 @@ from multicse.data.word_vectors import open_vectors, write_vectors
 from multicse.evaluation.load import load_model
 from multicse.pipelines import gclsr, mocoutrl, parts
 from multicse.pipelines.cli import report
-from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
+from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.engine.launch import fit
-from multicse.trainers.engine.preflight import check, check_settings
-from multicse.trainers.engine.prepare import prepare
-from multicse.trainers.engine.store import whole as whole_one
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import four_steps, write_text
@@ -113,7 +112,7 @@ def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:
     interrupted(half)
     resumed, _, _ = run(half)
     assert [resumed.values[step]["train/text"] for step in (3, 4)] == [whole.values[step]["train/text"] for step in (3, 4)]
-    assert not [name for name in load_file(whole_one(tmp_path / "half") / "method.safetensors") if "table" in name]
+    assert not [name for name in load_file(latest_checkpoint(tmp_path / "half") / "method.safetensors") if "table" in name]
 
 
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:

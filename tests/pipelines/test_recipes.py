@@ -9,7 +9,7 @@ import pytest
 from multicse.evaluation.registry import is_development
 from multicse.pipelines.cli import parse
 from multicse.pipelines.registry import NAMES, load
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
 
 ALL = {f"{paper}/{name}": make for paper in NAMES for name, make in load(paper).RECIPES.items()}

@@ -11,8 +11,8 @@ import pytest
 from multicse.pipelines import clap, cyclip
 from multicse.pipelines.tables import clip as tables
 from multicse.pipelines.tables.offline import Offline
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import schedule_factor
-from multicse.trainers.engine.preflight import check_settings
 from multicse.trainers.recipe import Recipe
 from tests.pipelines.rows import difference, holds
 

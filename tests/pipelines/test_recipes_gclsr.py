@@ -19,7 +19,7 @@ from multicse.pipelines.tables import gclsr as tables
 from multicse.pipelines.tables import gclsr_mini
 from multicse.pipelines.tables.offline import Offline
 from multicse.pipelines.tables.runs import recipe_of
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 
 NUMBERS: dict[str, Any] = {

@@ -17,7 +17,7 @@ from multicse.pipelines import audiocse, nonlingcse, simcse, visualcse
 from multicse.pipelines.tables import nonling
 from multicse.pipelines.tables.offline import Offline
 from multicse.pipelines.tables.runs import recipe_of
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 
 RECIPES = {

@@ -12,9 +12,8 @@ from safetensors import safe_open
 from multicse.data.pack import table_rows
 from multicse.data.shard_writer import Output, pack
 from multicse.pipelines import sgbert
-from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.launch import resolve
-from multicse.trainers.engine.store import whole
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERT
 from tests.small import WORDS, four_steps
@@ -51,7 +50,7 @@ def test_runs_and_leaves_the_student_alone_in_the_checkpoint(guided: Recipe, pos
     assert isinstance(method, SGBERT)
     assert all(np.isfinite(memory.values[step]["train/text"]) for step in (1, 2, 3, 4))
     assert memory.values[1]["train/regularisation"] == 0 < memory.values[4]["train/regularisation"]
-    checkpoint = whole(Path(recipe.run.output))
+    checkpoint = latest_checkpoint(Path(recipe.run.output))
     for name in ("method", "best"):
         with safe_open(checkpoint / f"{name}.safetensors", "pt") as file:
             assert not [key for key in file.keys() if "teacher" in key]  # noqa: SIM118

@@ -22,7 +22,7 @@ from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ResNetTower, ViTTower
 from multicse.trainers import clip
-from multicse.trainers.engine.preflight import check, check_settings
+from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RecipeError
 from tests.models import tiny_encoder
 from tests.small import write_tar
@@ -58,7 +58,8 @@ def recipe(tmp_path: Path, encoder: EncoderConfig, **method: Any) -> Recipe:
     place = shards(tmp_path / "pairs", {"wav" if audio else "png": b"", "txt": b"a"})
     pairs: Any = AudioTextStream if audio else ImageTextStream
     streams: dict[str, Any] = {"pairs": pairs(shards=place, batch_size=2, input=config.tower.input)}
-    for name in config.streams()[0][1:]:
+    (wanted,) = config.turns().values()
+    for name in wanted[1:]:
         streams[name] = TextStream(shards=shards(tmp_path / name, {"txt": b"a"}), batch_size=2)
     return Recipe(
         name="cyclip/test",

@@ -22,8 +22,8 @@ from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
 from multicse.trainers.clip import CLIPConfig
-from multicse.trainers.engine.cached import cached_backward
-from multicse.trainers.engine.sharding import apart, clipped, shard, whole
+from multicse.trainers.engine.sharding import apart, clipped, full_tensors, shard
+from multicse.trainers.engine.step import cached_backward
 from multicse.trainers.gather import average, offset, rank, world_size
 from multicse.trainers.gclsr import GCLSRConfig
 from multicse.trainers.method import Method, MethodConfig, StepOutput
@@ -80,7 +80,7 @@ def _mean_over_workers(loss: Tensor) -> Tensor:
     return total / world_size()
 
 
-def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
+def _batches(config: MethodConfig, supervised: bool) -> dict[str, Batch]:
     everything = {
         "text": tiny_encoder.text_batch(ROWS, views=3 if supervised else 1),
         "image": tiny_encoder.image_batch(ROWS),
@@ -89,7 +89,7 @@ def _batches(method: Method, supervised: bool) -> dict[str, Batch]:
         "nli": tiny_encoder.text_batch(ROWS, views=3, seed=4),
         "nli_sentences": tiny_encoder.text_batch(ROWS // 2, seed=5),
     }
-    wanted = {name for turn in method.turns for name in turn}
+    wanted = {name for turn in config.turns().values() for name in turn}
     return {
         name: Batch({k: _share(t.double() if t.is_floating_point() else t) for k, t in batch.tensors.items()})
         for name, batch in everything.items()
@@ -104,7 +104,7 @@ def _made(name: str, config: MethodConfig, dropout: float = 0.0) -> tuple[Method
     else:
         encoder = tiny_encoder.encoder(config=tiny_encoder.bert_config(dropout))
         method = config.build(encoder).double().train()
-    batches = _batches(method, supervised="supervised" in name)
+    batches = _batches(config, supervised="supervised" in name)
     if isinstance(config, MoCoUTRLConfig):
         marks = torch.zeros(ROWS, 3, 6, dtype=torch.long)
         marks[: ROWS - 5, :, 1:3] = 1  # five sentences without a candidate, all of the last worker
@@ -122,37 +122,38 @@ def _sum(method: Method, output: StepOutput) -> Tensor:
 def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
     """Two steps of all turns, as the engine does them: by DDP, chunks or shared layers; clipping and AdamW per turn."""
     method, batches = _made(name, METHODS[name])
+    turns = [*METHODS[name].turns().values()]
     model: nn.Module = method
     if shared:
         shard(method, torch.device("cpu"))
     elif world_size() > 1 and chunk is None:
-        model = DistributedDataParallel(method, find_unused_parameters=len(method.turns) > 1, broadcast_buffers=False)
+        model = DistributedDataParallel(method, find_unused_parameters=len(turns) > 1, broadcast_buffers=False)
 
     def backward(output: StepOutput) -> None:
         _sum(method, output).backward()
 
     groups = [{"params": params} for params in apart(list(method.parameters())) if params]
-    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in method.turns]
+    optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in turns]
     results: dict[str, Tensor] = {}
     for step in range(2):
-        for turn, optimizer in zip(method.turns, optimizers, strict=True):
+        for turn, optimizer in zip(turns, optimizers, strict=True):
             given = {stream: batches[stream] for stream in turn}
             if chunk is None:
-                backward(out := whole(model(given)))
+                backward(out := full_tensors(model(given)))
             else:
                 out = cached_backward(method, given, chunk, backward, nullcontext)
             if model is method:
                 average(apart([p.grad for p in method.parameters() if p.grad is not None])[0])
             results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
             grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
-            results |= {f"{name}/{step}/{turn}/grad/{part}": whole(grad).clone() for part, grad in grads.items()}
+            results |= {f"{name}/{step}/{turn}/grad/{part}": full_tensors(grad).clone() for part, grad in grads.items()}
             clipped([p for p in method.parameters() if p.grad is not None], 1.0)
             optimizer.step()
             optimizer.zero_grad()
         method.after_step(step)
     parts = {**dict(method.named_parameters()), **dict(method.named_buffers())}
     return results | {
-        f"{name}/weights/{part}": whole(t.detach()).clone() for part, t in parts.items() if t.is_floating_point()
+        f"{name}/weights/{part}": full_tensors(t.detach()).clone() for part, t in parts.items() if t.is_floating_point()
     }
 
 
@@ -209,7 +210,8 @@ RANDOM = {
 )
 def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precision: torch.dtype) -> None:
     """Dropout, augmentation and layers that are drawn are the same in both passes, and what follows draws what it would."""
-    method, batches = _made(name, {**METHODS, **{f"{name}-random": c for name, c in RANDOM.items()}}[name], dropout=0.1)
+    config = {**METHODS, **{f"{name}-random": c for name, c in RANDOM.items()}}[name]
+    method, batches = _made(name, config, dropout=0.1)
     autocast: Callable[[], AbstractContextManager[Any]] = nullcontext
     if precision is torch.bfloat16:
         method, batches = method.float(), {n: _float(batch) for n, batch in batches.items()}
@@ -225,7 +227,7 @@ def test_chunks_equal_one_graph_with_the_same_random_numbers(name: str, precisio
     def cached(given: dict[str, Batch]) -> None:
         cached_backward(method, given, CHUNK, lambda output: (1024 * _sum(method, output)).backward(), autocast)
 
-    for turn in method.turns:
+    for turn in config.turns().values():
         found = []
         for way in (one_graph, cached):
             torch.manual_seed(3)

@@ -18,8 +18,8 @@ from multicse.data.streams.text import EDATextStream
 from multicse.pipelines import gclsr as recipes
 from multicse.pipelines import simcse
 from multicse.trainers import losses
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.preflight import check_settings
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig
 from multicse.trainers.recipe import GroupOverride, Recipe, SGDConfig, WordEncoderConfig
 from tests.models import tiny_encoder

@@ -14,7 +14,7 @@ from torch import Tensor
 from multicse.data.streams.base import Batch
 from multicse.pipelines import multicse
 from multicse.trainers import losses
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.step import Stepper
 from multicse.trainers.multicse import MultiCSE, MultiCSEConfig
 from multicse.trainers.nonling import AudioConfig, ImageConfig
@@ -34,7 +34,7 @@ def made(**settings: Any) -> MultiCSE:
 
 
 def out(method: MultiCSE) -> dict[str, Tensor]:
-    return method({name: BATCHES[name] for name in method.turns[0]}).losses
+    return method({name: BATCHES[name] for name in next(iter(method.config.turns().values()))}).losses
 
 
 def cosine(a: np.ndarray, b: np.ndarray) -> float:

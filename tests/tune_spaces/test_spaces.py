@@ -19,7 +19,8 @@ SPACES = every()
 def fitting(pipeline: str, recipe: Recipe) -> dict[str, SearchSpace]:
     """The spaces for a recipe: of those for NLI sentences the ones whose stream it has, of MultiCSE's those of its turn."""
     if pipeline == "multicse":
-        own = {name: space for name, space in SPACES[pipeline].items() if f"optim.{next(iter(recipe.turns))}.lr" in space}
+        (turn,) = recipe.method.turns()
+        own = {name: space for name, space in SPACES[pipeline].items() if f"optim.{turn}.lr" in space}
         return {name: space for name, space in own.items() if name != "synonyms" or recipe.streams["text"].kind == "triplet"}
     streams = [f"{name.replace('_', '-')}-" for name in recipe.streams if name.startswith("nli")]
     return {

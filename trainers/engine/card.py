@@ -8,12 +8,15 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multicse.evaluation.tables import before_after
 from multicse.models.sentence_encoder import CardText, hub_names
 from multicse.trainers.method import bibtex
 from multicse.trainers.registry import method_config
+
+if TYPE_CHECKING:
+    from huggingface_hub import ModelCardData
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
 SHOWN = (
@@ -44,13 +47,9 @@ HUB_LICENCE = re.compile(
 """Identifiers of the hub that data has; anything else is ``other``, by name."""
 OPTIMIZER = ("lr", "schedule", "warmup", "weight_decay", "clip")
 TRAINING = ("epochs", "max_steps", "accumulation", "precision", "workers", "seed")
-LIBRARY = bibtex(
-    "reimers2019sentencebert",
-    author="Reimers, Nils and Gurevych, Iryna",
-    title="{Sentence-BERT}: Sentence Embeddings using {Siamese BERT}-Networks",
-    booktitle="Proceedings of EMNLP-IJCNLP",
-    year=2019,
-)
+LIBRARY = "reimers2019sentencebert"
+"""Key of sentence-transformers' paper, which every card cites."""
+TEMPLATE = Path(__file__).with_name("card.md")
 FOLDER = "path/to/this/folder"
 """What an encoder's usage calls the folder; a card on the hub has its repository there."""
 PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "also", "verbose")
@@ -75,42 +74,45 @@ def model_card(
     versions: Mapping[str, str],
     text: CardText,
 ) -> str:
-    """README.md of an exported sentence-transformers folder, with the metadata that the Hugging Face hub reads.
-
-    recipe: the content of recipe.json. data: one mapping per stream with ``name``, ``licence``, ``source``, ``samples`` and
-    ``languages``; an empty licence or source is said to be unknown. numbers: ``before`` and ``after``, each task -> metric
-    -> value (correlations in points; either may be absent), and ``best_step``. versions: library -> version. text: what the
-    encoder says of itself, `SentenceEncoder.card`, and `write_export` of its folder.
+    """Return the README.md of an exported folder, with the metadata that the Hugging Face Hub reads.
 
     Local folders in the recipe are reduced to their last name, and settings of the machine are left out.
+
+    Args:
+        recipe: Content of recipe.json.
+        data: For each stream ``name``, ``licence``, ``source``, ``samples`` and ``languages``. An empty licence or source is
+            unknown.
+        numbers: ``before`` and ``after``, each task -> metric -> value (correlations in points; either may be absent), and
+            ``best_step``.
+        versions: Library -> version.
+        text: The encoder's description of itself (`SentenceEncoder.card`) and `write_export`'s of the folder.
     """
+    from huggingface_hub import ModelCard
+
     name, method = recipe["name"], recipe["method"]["name"]
     place = json.dumps(recipe["run"].get("push_to_hub") or FOLDER)
-    parts = [
-        _front_matter(name, method, text, data, (numbers.get("after") if text.whitened is None else text.whitened) or {}),
-        f"# {name}",
-        f"{text.what} {text.initialised_from} with {method} by [MultiCSE](#recipe). It is a "
-        "[sentence-transformers](https://sbert.net) model.",
-        "## Use",
-        "\n".join(("```python", *(line.replace(json.dumps(FOLDER), place) for line in text.usage), "```")),
-        text.notes,
-        *(("## Model", text.form) if text.form else ()),
-        "## Numbers",
-        _number_table(numbers, text.whitened),
-        "## Training",
-        _training_table(recipe),
-        "## Data",
-        _data_table(data),
-        "The licence of a model that was trained on data of several licences is for whoever publishes it to decide; "
-        "the metadata above lists those of the data.",
-        "## Recipe",
-        "```json\n" + json.dumps(_publishable(recipe), indent=2, ensure_ascii=False) + "\n```",
-        "## Citation",
-        "\n".join(("```bibtex", *(work for work in (method_config(method).citation, LIBRARY) if work), "```")),
-        "## Versions",
-        ", ".join(f"{library} {version}" for library, version in versions.items()),
-    ]
-    return "\n\n".join(parts) + "\n"
+    head, *scores = _scores(numbers, text.whitened)
+    metrics = {row[1] for row in scores}
+    after = numbers.get("after") if text.whitened is None else text.whitened
+    card = ModelCard.from_template(
+        _metadata(name, method, text, data, after or {}),
+        template_path=str(TEMPLATE),
+        name=name,
+        method=method,
+        text=text,
+        usage="\n".join(text.usage).replace(json.dumps(FOLDER), place),
+        scores_head=head,
+        scores=scores,
+        ranks=any(metric.endswith(("_r1", "_map10")) for metric in metrics),
+        loss="loss" in metrics,
+        best_step=numbers["best_step"],
+        training=_training(recipe),
+        data=[_data_row(row) for row in data],
+        recipe=json.dumps(_publishable(recipe), indent=2, ensure_ascii=False),
+        citations="\n".join(bibtex([*method_config(method).citations, LIBRARY])),
+        versions=", ".join(f"{library} {version}" for library, version in versions.items()),
+    )
+    return f"{card}\n"
 
 
 def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -122,13 +124,13 @@ def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({name if HUB_LICENCE.fullmatch(name) or name == "unknown" else "other-terms" for name in dashed})
 
 
-def _front_matter(
+def _metadata(
     name: str,
     method: str,
     text: CardText,
     data: Sequence[Mapping[str, Any]],
     after: Mapping[str, Mapping[str, float]],
-) -> str:
+) -> ModelCardData:
     from huggingface_hub import EvalResult, ModelCardData
 
     scores = [
@@ -147,7 +149,7 @@ def _front_matter(
     bases, licences = hub_names(text.bases), licence_ids(data)
     known = len(licences) == 1 and HUB_LICENCE.fullmatch(licences[0]) is not None
     learned = sorted({language for row in data for language in row.get("languages", ())})
-    card = ModelCardData(
+    return ModelCardData(
         language=learned or list(text.languages) or None,
         library_name="sentence-transformers",
         pipeline_tag=text.pipeline_tag,
@@ -158,67 +160,32 @@ def _front_matter(
         model_name=name,
         eval_results=scores or None,
     )
-    return f"---\n{card.to_yaml()}\n---"
 
 
-def _training_table(recipe: Mapping[str, Any]) -> str:
-    """What people ask of a training first; the rest is in the recipe."""
+def _training(recipe: Mapping[str, Any]) -> list[list[str]]:
+    """Return the rows of the settings that readers of a card look for first; the rest is in the recipe."""
     rows = [[f"samples of `{name}` a batch", str(stream["batch_size"])] for name, stream in recipe["streams"].items()]
     for turn, optim in recipe.get("optim", {}).items():
         kind = "SGD" if "momentum" in optim else "AdamW"
         settings = (f"{name} {optim[name]}" for name in OPTIMIZER if name in optim)
         rows.append([f"optimizer of `{turn}`", f"{kind}, {', '.join(settings)}"])
     run = recipe["run"]
-    rows += [[name.replace("_", " "), str(run[name])] for name in TRAINING if run.get(name) is not None]
-    return _table(["setting", "value"], rows)
+    return rows + [[name.replace("_", " "), str(run[name])] for name in TRAINING if run.get(name) is not None]
 
 
-def _number_table(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str, float]] | None) -> str:
+def _scores(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str, float]] | None) -> list[list[str]]:
+    """Return the head and the rows of the table of scores."""
     sides = {name: numbers.get(name) or {} for name in ("before", "baseline", "after")}
-    baseline = sides["baseline"]
-    if not baseline:
+    if not sides["baseline"]:
         del sides["baseline"]
     if whitened is not None:
         sides["whitened"] = whitened
-    head, *rows = before_after(sides, SHOWN.__contains__, ("before", "after"))
-    if not rows:
-        return "None were measured."
-    table = _table(head, rows)
-    shown = {row[1] for row in rows}
-    notes = [
-        "Spearman is that of cosine against human ratings, times 100; of alignment and uniformity the smaller is better."
-    ]
-    if any(metric.endswith(("_r1", "_map10")) for metric in shown):
-        notes.append(
-            "r1 is the share of queries, in points, whose first hit is right, map10 the mean average precision of 10."
-        )
-    if whitened is not None:
-        notes.append("Before and after are of the trained weights; this folder, with its last layer, is `whitened`.")
-    if baseline:
-        notes.append("Baseline is what the encoder of before gives after whitening on training text, without training.")
-    if "loss" in shown:
-        notes.append("The loss is the contrastive one, and smaller is better.")
-    untrained = " They are those that training began with: no later ones scored higher." if numbers["best_step"] == 0 else ""
-    notes.append(f"The weights are those of step {numbers['best_step']}.{untrained}")
-    return f"{table}\n\n{' '.join(notes)}"
+    return before_after(sides, SHOWN.__contains__, ("before", "after"))
 
 
-def _data_table(data: Sequence[Mapping[str, Any]]) -> str:
-    rows = [
-        [
-            str(row.get("name") or "unknown"),
-            f"{row['samples']:,}" if row.get("samples") is not None else "unknown",
-            str(row.get("licence") or "unknown"),
-            str(row.get("source") or "unknown"),
-        ]
-        for row in data
-    ]
-    return _table(["data", "samples", "licence", "source"], rows)
-
-
-def _table(head: list[str], rows: list[list[str]]) -> str:
-    cells = [head, ["---"] * len(head), *([cell.replace("|", "\\|").replace("\n", " ") for cell in row] for row in rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in cells)
+def _data_row(row: Mapping[str, Any]) -> list[str]:
+    samples = f"{row['samples']:,}" if row.get("samples") is not None else "unknown"
+    return [row.get("name") or "unknown", samples, row.get("licence") or "unknown", row.get("source") or "unknown"]
 
 
 def _publishable(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,22 +1,31 @@
-"""A run on disk: its method made from the recipe, its weights, and the checkpoint that it goes on from."""
+"""Checkpoints of a run: the files in one, and the folder or URL that keeps the last ones, complete and checked when read."""
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 import logging
+import os
+import re
+import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
+from pyarrow import fs
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from multicse.data.errors import redacted
 from multicse.data.order import seed_of
+from multicse.data.remote import retry
 from multicse.evaluation.encoders.encoder import ModuleEncoder
-from multicse.trainers.engine.sharding import part_of, whole
-from multicse.trainers.engine.store import whole as whole_folder
+from multicse.trainers.engine.sharding import full_tensors, part_of
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -26,6 +35,24 @@ METHOD, BEST, STATE, RECIPE = "method.safetensors", "best.safetensors", "state.p
 """Files of a checkpoint's folder: the weights now, those of the best evaluation if they are kept, the rest, the recipe."""
 AVERAGE = "average.safetensors"
 """The moving average of the weights, where there is one."""
+KEPT = 2
+"""Checkpoints that are kept; each has the best weights so far beside those of its step."""
+MANIFEST = "manifest.json"
+"""Name -> SHA-256 of the other files of a checkpoint. It is written last: a checkpoint without it is incomplete."""
+PART = ".part"
+"""Suffix of the folder of a checkpoint that is being written or downloaded."""
+OTHER = "rank-"
+"""Prefix of the folder into which a rank other than the first downloads a checkpoint; its number follows."""
+
+WriteFiles = Callable[[Path], None]
+"""Writes the files of a checkpoint into an existing folder."""
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be kept or read. The text names the place, the reason and a fix, without a URL's password."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(redacted(text))
 
 
 def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
@@ -47,7 +74,7 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
     checkpoint: its folder, or that of all of a run, or the run's output: then the newest. recipe: none: the checkpoint's
     own, whose paths are those of the machine that wrote it.
     """
-    folder = whole_folder(Path(checkpoint))
+    folder = latest_checkpoint(Path(checkpoint))
     if not (folder / RECIPE).is_file():
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
     if (weights := next((folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()), None)) is None:
@@ -80,7 +107,7 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
 
 def weights_of(method: nn.Module) -> dict[str, Tensor]:
     """Copies of all weights on the CPU, as safetensors takes them."""
-    return {name: whole(tensor).detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
+    return {name: full_tensors(tensor).detach().cpu().contiguous().clone() for name, tensor in method.state_dict().items()}
 
 
 def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
@@ -99,7 +126,7 @@ def load_weights(method: nn.Module, file: Path) -> None:
 def copied(state: dict[str, Any]) -> dict[str, Any]:
     """The same with copies of all tensors on the CPU, which training does not change."""
     copies: dict[str, Any] = tree_map(
-        lambda x: whole(x).detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state
+        lambda x: full_tensors(x).detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state
     )
     return copies
 
@@ -136,3 +163,240 @@ def read_state(folder: Path) -> dict[str, Any]:
             f"{folder / STATE} is damaged ({type(error).__name__}); take an earlier checkpoint, or train again"
         ) from None
     return state
+
+
+class Store:
+    """The checkpoints of a run, ``step-00000012`` and so on, in a folder or behind a URL.
+
+    A checkpoint is first written to a folder of this machine. In a folder it is then renamed, which is one step. Behind a
+    URL there is no such step: the files are copied, and the manifest, which is last, marks the checkpoint as complete.
+
+    Args:
+        place: Folder, or any URL that pyarrow takes (``s3://…``).
+        local: With a URL, a folder of this machine's disk for checkpoints on their way.
+    """
+
+    def __init__(self, place: str, local: Path | None = None) -> None:
+        self.place, self.remote = place, "://" in place
+        self.local = local if local and self.remote else Path(place)
+        self._disk = fs.LocalFileSystem()
+        self._files: fs.FileSystem = self._disk
+        self._root: str = os.path.abspath(place)
+        if self.remote:
+            try:
+                self._files, self._root = fs.FileSystem.from_uri(place)
+            except (OSError, ValueError) as error:
+                raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from None
+        self._thread: threading.Thread | None = None
+        self._error: Exception | None = None
+        self._last: int | None = None
+        self._fetched: Path | None = None
+
+    def steps(self) -> list[int]:
+        """Return the steps of all checkpoints, complete or not, the latest first.
+
+        Raises:
+            CheckpointError: If the store does not answer, since it may contain some.
+        """
+        try:
+            found = retry(lambda: self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True)))
+        except OSError as error:
+            raise self._away(error) from None
+        names = [info.base_name for info in found if info.type == fs.FileType.Directory]
+        return sorted((step_of(name) for name in names if re.fullmatch(r"step-\d+", name)), reverse=True)
+
+    def newest(self) -> Path | None:
+        """Return a local folder with the latest complete checkpoint, or None if there is none.
+
+        Checkpoints behind a URL are downloaded. One that does not match its manifest is named in the log, and the one before
+        it is taken.
+
+        Raises:
+            CheckpointError: If the store does not answer, since its checkpoints may be complete.
+        """
+        try:
+            for step in self.steps():
+                try:
+                    return self.get(step)
+                except (FileNotFoundError, ValueError) as error:
+                    log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
+        except OSError as error:
+            raise self._away(error) from None
+        return None
+
+    def get(self, step: int) -> Path:
+        """Return a local folder with the checkpoint of a step, downloaded if it is behind a URL.
+
+        Raises:
+            CheckpointError: If it is incomplete.
+        """
+        folder = self.local / name_of(step)
+        if self.remote:
+            if self._fetched is not None:
+                remove(self._fetched)
+            self._fetch(step, folder)
+            self._fetched = folder
+        verify(folder)
+        self._last = step
+        return folder
+
+    def save(self, step: int, write_files: WriteFiles, wait: bool = False) -> None:
+        """Write a checkpoint in a thread. Errors are logged and leave the checkpoint before as it is.
+
+        Args:
+            step: Step of the checkpoint.
+            write_files: Writes the files of the checkpoint into a folder.
+            wait: Return when the checkpoint is complete.
+
+        Raises:
+            CheckpointError: If `wait` is set and it could not be written.
+        """
+        self.settle()
+        self._thread = threading.Thread(target=self._attempt, args=(step, write_files), name="checkpoint")
+        self._thread.start()
+        if wait:
+            self.settle()
+            if self._error is not None:
+                raise CheckpointError(self._failure(step)) from self._error
+
+    def settle(self) -> None:
+        """Wait for the checkpoint that is being written."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def tidy(self) -> None:
+        """Remove the unfinished checkpoints and downloads of a killed process."""
+        ours = rf"step-\d+{re.escape(PART)}|{OTHER}\d+"
+        for part in self.local.glob("*-*"):
+            if re.fullmatch(ours, part.name):
+                shutil.rmtree(part, ignore_errors=True)
+
+    def clear(self) -> None:
+        """Remove every checkpoint, and nothing else in their folder."""
+        self.tidy()
+        for step in self.steps():
+            self._remove(step)
+
+    def _attempt(self, step: int, write_files: WriteFiles) -> None:
+        try:
+            self._write(step, write_files)
+            self._error, self._last = None, step
+        except Exception as error:  # of the disk, the store, safetensors, torch: training does not depend on them
+            self._error = error
+            log.error("%s. Training goes on.", redacted(self._failure(step)))
+
+    def _failure(self, step: int) -> str:
+        before = "there is none before it" if self._last is None else f"that of step {self._last} is as it was"
+        return (
+            f"the checkpoint of step {step} could not be written to {self.place} ({self._error}); {before}. "
+            "Make room, or give another run.storage or run.output"
+        )
+
+    def _away(self, error: OSError) -> CheckpointError:
+        return CheckpointError(
+            f"run.storage: {self.place} does not answer ({error}); the same command goes on when it does. This machine "
+            "needs credentials for it (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
+        )
+
+    def _write(self, step: int, write_files: WriteFiles) -> None:
+        self.tidy()
+        part = self.local / f"{name_of(step)}{PART}"
+        part.mkdir(parents=True)
+        try:
+            write_files(part)
+            (part / MANIFEST).write_text(json.dumps({file.name: _hash(file) for file in sorted(part.iterdir())}))
+            if self.remote:
+                retry(lambda: self._send(part, step))
+            else:
+                self._remove(step)  # an incomplete one
+                part.rename(self.local / name_of(step))
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+        steps = self.steps()
+        for other in steps[: steps.index(step)] + steps[steps.index(step) + KEPT :]:  # later ones are incomplete
+            self._remove(other)
+
+    def _send(self, part: Path, step: int) -> None:
+        there = f"{self._root}/{name_of(step)}"
+        self._files.create_dir(there)
+        for file in sorted(part.iterdir(), key=lambda file: file.name == MANIFEST):
+            fs.copy_files(str(file), f"{there}/{file.name}", self._disk, self._files)
+
+    def _fetch(self, step: int, folder: Path) -> None:
+        part = folder.with_name(f"{folder.name}{PART}")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+
+        def fetch(name: str) -> None:
+            there = f"{self._root}/{name_of(step)}/{name}"
+            retry(lambda: fs.copy_files(there, str(part / name), self._files, self._disk))
+
+        fetch(MANIFEST)
+        for name in json.loads((part / MANIFEST).read_text()):
+            fetch(_plain(name))
+        remove(folder)
+        part.rename(folder)
+
+    def _remove(self, step: int) -> None:
+        if self.remote:
+            self._files.delete_dir(f"{self._root}/{name_of(step)}")
+        else:
+            remove(self.local / name_of(step))
+
+
+def latest_checkpoint(folder: Path) -> Path:
+    """Return the latest checkpoint of a run's output or of its folder ``checkpoint``; `folder` if it is neither.
+
+    Raises:
+        CheckpointError: If `folder` is a checkpoint that does not match its manifest.
+    """
+    for place in (folder, folder / "checkpoint"):
+        if place.is_dir() and (found := Store(str(place)).newest()):
+            return found
+    if (folder / MANIFEST).is_file():
+        verify(folder)
+    return folder
+
+
+def name_of(step: int) -> str:
+    """Return the name of a checkpoint's folder."""
+    return f"step-{step:08d}"
+
+
+def step_of(name: str) -> int:
+    """Return the step of a checkpoint's folder."""
+    return int(name.removeprefix("step-"))
+
+
+def verify(folder: Path) -> None:
+    """Raise CheckpointError for a checkpoint that does not match its manifest."""
+    try:
+        listed = json.loads((folder / MANIFEST).read_text())
+        wrong = [name for name, digest in listed.items() if _hash(folder / _plain(name)) != digest]
+    except (OSError, ValueError, AttributeError) as error:
+        raise CheckpointError(f"{folder} is not whole: {error}") from None
+    if wrong:
+        raise CheckpointError(f"{folder} is damaged: {', '.join(wrong)} is not what was written")
+
+
+def remove(folder: Path) -> None:
+    """Remove the files of a checkpoint, and its folder if it contains nothing else."""
+    try:
+        names = json.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError):
+        names = {}
+    for name in [*names, MANIFEST]:
+        (folder / _plain(name)).unlink(missing_ok=True)
+    if folder.is_dir() and not any(folder.iterdir()):
+        folder.rmdir()
+
+
+def _plain(name: str) -> str:
+    """Return a name from a manifest, which may be a stranger's, without a way out of the folder."""
+    return Path(name).name
+
+
+def _hash(file: Path) -> str:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()

@@ -25,7 +25,7 @@ from multicse.models.carried_code import load_by_its_code
 from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.text_folders import add_whitening
-from multicse.trainers.engine.prepare import sentences
+from multicse.trainers.engine.text_fit import sentences
 from multicse.trainers.recipe import ExportConfig, Recipe
 
 PROBES = [
@@ -189,3 +189,45 @@ def _compare(loader: str, what: str, got: Any, want: Any, tolerance: float = TOL
         raise ExportError(
             f"{loader} gives other {what} than the checkpoint: up to {apart:.3g} apart, the largest is {scale:.3g}"
         )
+
+
+class HubError(ValueError):
+    """A name that the hub does not take, or an upload that it refused."""
+
+
+def check_hub(name: str, setting: str) -> None:
+    """Raise HubError, which names `setting`, where an upload to the repository `name` cannot begin."""
+    import huggingface_hub
+    from huggingface_hub.errors import HFValidationError
+    from huggingface_hub.utils import validate_repo_id
+
+    try:
+        validate_repo_id(name)
+    except HFValidationError as error:
+        raise HubError(f"{setting}={name!r} is no name of a repository, which is USER/NAME: {error}") from None
+    if huggingface_hub.constants.is_offline_mode():
+        raise HubError(
+            f"{setting}={name!r}: HF_HUB_OFFLINE is set, so that nothing can be uploaded; unset it, or leave it out"
+        )
+    if huggingface_hub.get_token() is None:
+        raise HubError(f"{setting}={name!r}: the hub wants a token; `hf auth login` once, or set HF_TOKEN")
+
+
+def push(folder: Path, name: str, files: Sequence[str]) -> str:
+    """Upload these files of an export, in one commit; returns the address of the repository.
+
+    One that is not there is made, and private: who wants it public says so on its page. Raises HubError with the hub's
+    reason.
+    """
+    from huggingface_hub import HfApi
+    from huggingface_hub.errors import HfHubHTTPError
+
+    hub = HfApi()
+    try:
+        made = hub.create_repo(name, private=True, exist_ok=True)
+        hub.upload_folder(
+            repo_id=made.repo_id, folder_path=folder, allow_patterns=[*files], commit_message="MultiCSE export"
+        )
+    except (HfHubHTTPError, OSError) as error:
+        raise HubError(f"the hub did not take {folder} as {name}: {error}") from error
+    return str(made)

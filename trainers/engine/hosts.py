@@ -11,8 +11,8 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from multicse.trainers.engine.checkpoint import Store, WriteFiles, remove, step_of
 from multicse.trainers.engine.progress import Board
-from multicse.trainers.engine.store import Fill, Store, remove, step_of
 
 
 class Host(Protocol):
@@ -29,7 +29,7 @@ class Host(Protocol):
         """The folder to resume from, if any."""
         ...
 
-    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
+    def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
         """Keep a checkpoint; called by every rank, on rank 0 with what writes its files into a folder.
 
         metrics: ``step``, and where a development task is selected on its ``score`` now and the ``best`` so far, with the
@@ -90,9 +90,9 @@ class LocalHost:
         self.store.tidy()
         yield self.store.newest()
 
-    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
-        if fill is not None:
-            self.store.save(int(metrics["step"]), fill, last)
+    def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
+        if write_files is not None:
+            self.store.save(int(metrics["step"]), write_files, last)
 
     def stopping(self) -> bool:
         return on_any_rank(self._stop(), self)
@@ -140,11 +140,11 @@ class RayHost:
             if self.rank:
                 self.store.local.rmdir()
 
-    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
+    def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
         import ray.train
 
-        if fill is not None:
-            self.store.save(int(metrics["step"]), fill, last)
+        if write_files is not None:
+            self.store.save(int(metrics["step"]), write_files, last)
         ray.train.report(metrics)
 
     def stopping(self) -> bool:

@@ -20,19 +20,28 @@ from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
-from multicse.trainers.engine.checkpoint import load_method
+from multicse.trainers.engine.checkpoint import OTHER, CheckpointError, Store, load_method
+from multicse.trainers.engine.checks import check, check_cluster, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
 from multicse.trainers.engine.figures import log_figures
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
-from multicse.trainers.engine.lease import OUTLIVES, WRITER, held, leased
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
-from multicse.trainers.engine.output import CHECKPOINT, EXPORT, JOURNAL, RAY, SKIPPED, Output, experiment_of
-from multicse.trainers.engine.preflight import check, describe_shards_of
-from multicse.trainers.engine.prepare import prepare
+from multicse.trainers.engine.output import (
+    CHECKPOINT,
+    EXPORT,
+    JOURNAL,
+    OUTLIVES,
+    RAY,
+    SKIPPED,
+    WRITER,
+    Output,
+    experiment_of,
+    held,
+)
 from multicse.trainers.engine.progress import Board, ProgressLine
 from multicse.trainers.engine.stop import Interrupted, Stop
-from multicse.trainers.engine.store import OTHER, CheckpointError, Store
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker
 from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
 from multicse.trainers.recipe import ExportConfig, Recipe
@@ -100,10 +109,10 @@ def resolve(recipe: Recipe) -> Recipe:
     return recipe.replace("evaluation.select", evaluation.select and tasks.absolute(evaluation.select))
 
 
-def travelling(recipe: Recipe) -> Recipe:
-    """The recipe for workers on other nodes: small packed folders of this machine replaced by copies in the storage.
+def with_uploaded_shards(recipe: Recipe) -> Recipe:
+    """Return the recipe for workers on other nodes, with copies in the storage of small packed folders of this machine.
 
-    Only where `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
+    Nothing is uploaded unless `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
     """
     storage, evaluation = recipe.run.storage, recipe.evaluation
     if storage is None or "://" not in storage:
@@ -141,12 +150,12 @@ def fit(recipe: Recipe) -> dict[str, Any]:
             with opening(recipe, experiment_of(recipe)):
                 start_ray(recipe)
                 stop.listen()
-            check(recipe, *capacity())
-        with held(output.folder), leased(output.store):
+            check_cluster(recipe, *capacity())
+        with held(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
             with held(output.folder, name=WRITER, wait=OUTLIVES):
-                handle = output.claim()
+                handle = output.start_or_resume()
             return _carry_out(recipe, handle, output, stop, began)
 
 
@@ -221,7 +230,7 @@ def _in_workers(
     trainer = TorchTrainer(
         _train_worker,
         train_loop_config={
-            "recipe": travelling(recipe).to_json(secrets=True),
+            "recipe": with_uploaded_shards(recipe).to_json(secrets=True),
             "methods": registry.loaded(),
             "output": str(output),
             "place": place,
@@ -266,12 +275,12 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
             outcome.set_exception(error)
 
     threading.Thread(target=fit, daemon=True, name="fit").start()
-    told = False
+    passed_on = False
     while not outcome.done():
         wait([outcome], timeout=0.2)
-        if stop.asked is not None and not told:
+        if stop.asked is not None and not passed_on:
             board.stop()
-            told = True
+            passed_on = True
     return outcome.result()
 
 
@@ -295,8 +304,7 @@ def _worker_error(error: Exception) -> Exception:
 def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoint: Path, output: Path) -> dict[str, Any]:
     """Export the chosen weights, write card and figures; `RunHandle.finish` brings them to MLflow. Returns the summary."""
     from multicse.trainers.engine.card import library_versions, model_card
-    from multicse.trainers.engine.export import fit_of, write_export
-    from multicse.trainers.engine.hub import push
+    from multicse.trainers.engine.export import fit_of, push, write_export
 
     export, method = output / EXPORT, load_method(checkpoint)
     numbers = {name: result.get(name) for name in ("before", "baseline", "after", "best_step")}

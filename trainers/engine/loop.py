@@ -20,15 +20,15 @@ from multicse.data.stream import Reader
 from multicse.evaluation.encoders.sharded import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
-from multicse.trainers.engine import callbacks, checkpoint
-from multicse.trainers.engine.baseline import whitened
+from multicse.trainers.engine import checkpoint
+from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
 from multicse.trainers.engine.malloc import keep_freed_memory
-from multicse.trainers.engine.sharding import gathered, shard, whole
-from multicse.trainers.engine.step import Stepper
+from multicse.trainers.engine.sharding import full_tensors, gathered, shard
+from multicse.trainers.engine.step import Stepper, Window
+from multicse.trainers.engine.stop import Watchdog
+from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import Tracker
-from multicse.trainers.engine.watchdog import Watchdog
-from multicse.trainers.engine.window import Window
 from multicse.trainers.gather import synchronised
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
@@ -63,7 +63,7 @@ class Engine:
             self.average = AveragedModel(self.method, multi_avg_fn=get_ema_multi_avg_fn(run.ema))
         self.stepper = Stepper(recipe, self.method, host, self.steps)
         self.encoder = ShardedEncoder(checkpoint.module_encoder(self.chosen, host.device), partial(gathered, self.method))
-        self.callbacks = [callbacks.find(name) for name in run.callbacks] if host.rank == 0 else []
+        self.callbacks = [find_callback(name) for name in run.callbacks] if host.rank == 0 else []
         evaluation = recipe.evaluation
         development = [*([evaluation.select] if evaluation.select else []), *evaluation.watch]
         self.development: list[Task] = make_tasks(development, evaluation.data)
@@ -191,7 +191,7 @@ class Engine:
                 streams=len(recipe.streams),
             )
             for name, config in recipe.streams.items()
-            if any(name in streams for streams in self.recipe.turns.values())
+            if any(name in streams for streams in self.recipe.method.turns().values())
         }
 
     def _samples(self) -> int:
@@ -279,7 +279,8 @@ class Engine:
             self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
             reader.skipped = []
             values[f"data/{name}/skipped"] = float(self.skips[name])
-        batches = sum(self.recipe.streams[name].batch_size for streams in self.recipe.turns.values() for name in streams)
+        turns = self.recipe.method.turns().values()
+        batches = sum(self.recipe.streams[name].batch_size for streams in turns for name in streams)
         speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
         values |= window.wait_shares(readers) | {
             "time/samples_per_second": speed,
@@ -320,12 +321,12 @@ class Engine:
             weights[checkpoint.AVERAGE] = checkpoint.weights_of(self.chosen)
         state = checkpoint.copied(state)
 
-        def fill(folder: Path) -> None:
+        def write_files(folder: Path) -> None:
             checkpoint.write(folder, self.recipe, weights, state)
             if self.log:
                 self.log.store(folder)
 
-        self.host.save(fill if self.host.rank == 0 else None, metrics, last)
+        self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
 
     def _load(self, folder: Path) -> None:
         self.best, state = checkpoint.read(folder, self.method, None if self.average is None else self.chosen)
@@ -360,5 +361,5 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, parameter in module.named_parameters():
         digest.update(name.encode())
-        digest.update(whole(parameter.detach()).cpu().float().contiguous().numpy().tobytes())
+        digest.update(full_tensors(parameter.detach()).cpu().float().contiguous().numpy().tobytes())
     return digest.hexdigest()[:16]

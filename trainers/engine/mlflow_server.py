@@ -14,9 +14,8 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock
 
-from multicse.data.shard_hashes import size_and_sha256
-from multicse.trainers.engine.places import refuse_unwritable
-from multicse.trainers.jobs import kept
+from multicse.data.shards import size_and_sha256
+from multicse.trainers.jobs import kept, refuse_unwritable
 
 SCHEMES = ("sqlite", "http", "https", "postgresql", "mysql", "mssql", "databricks", "uc")
 SECRET = re.compile(r"(passw|pwd|secret|token)\w*=", re.IGNORECASE)

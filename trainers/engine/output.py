@@ -9,13 +9,16 @@ import logging
 import os
 import shutil
 import socket
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock, Timeout
+
 from multicse.data.errors import DataError
+from multicse.trainers.engine.checkpoint import CheckpointError, Store
+from multicse.trainers.engine.checks import describe_shards_of
 from multicse.trainers.engine.mlflow_server import TrackingError, import_mlflow
-from multicse.trainers.engine.preflight import describe_shards_of
-from multicse.trainers.engine.store import CheckpointError, Store
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, retire
 from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
@@ -25,6 +28,37 @@ RECIPE, SUMMARY, NOTE, JOURNAL, SKIPPED = "recipe.json", "summary.json", "run.js
 """Files of a run's folder: what it does, what came of it, its run in MLflow, what is logged, which samples were left out."""
 CHECKPOINT, EXPORT, RAY = "checkpoint", "export", ".ray-train"
 """Folders of it: checkpoints, the model, what Ray Train writes down while it trains."""
+DRIVER, WRITER = ".lock", ".writer.lock"
+"""Locks in a run's output: of its driver, and of the worker that writes there, which may outlive a dead driver a while."""
+OUTLIVES = 60.0
+"""Seconds that this may take."""
+
+
+@contextlib.contextmanager
+def held(folder: Path, setting: str = "run.output", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
+    """Lock a folder for this process, and make it if it does not exist. The lock ends with the process.
+
+    Args:
+        folder: Folder that one process at a time works in.
+        setting: Setting that the error names.
+        name: File name of the lock, as the driver and the worker that writes are two processes.
+        wait: Seconds that another process has to end.
+
+    Raises:
+        RecipeError: If another process holds the lock, which is named.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / name
+    try:
+        lock = FileLock(file).acquire(timeout=wait)
+    except Timeout:
+        holder = file.read_text() or "another process"
+        raise RecipeError(
+            f"{setting}={str(folder)!r} is in use by {holder}; wait for it, end it, or give another one"
+        ) from None
+    with lock:
+        file.write_text(f"process {os.getpid()} on {socket.gethostname()}")
+        yield
 
 
 class Output:
@@ -91,11 +125,14 @@ class Output:
                     "back, give another run.output, or --run.overwrite to train again"
                 )
 
-    def claim(self) -> RunHandle:
-        """Make the folder this run's: what goes on stays, what does not is removed. Its run in MLflow, new or the same.
+    def start_or_resume(self) -> RunHandle:
+        """Prepare the folder for an unfinished run: keep what it resumes from, and remove what an earlier run left.
 
-        What is `finished` is not to be claimed. Raises RecipeError with ``run.resume=must`` where there is nothing to go on
-        with.
+        Returns:
+            The run in MLflow, new or resumed.
+
+        Raises:
+            RecipeError: If there is nothing to resume and ``run.resume=must``.
         """
         run, store = self.recipe.run, self.store
         store.tidy()

@@ -52,7 +52,7 @@ def is_shared(value: Any) -> bool:
     return hasattr(value, "full_tensor")
 
 
-def whole(values: Any) -> Any:
+def full_tensors(values: Any) -> Any:
     """The same tree with whole tensors; a collective where there are shared ones."""
     return tree_map(lambda value: value.full_tensor() if is_shared(value) else value, values)
 
@@ -76,7 +76,7 @@ def apart(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
 def clipped(params: Sequence[nn.Parameter], most: float | None) -> Tensor:
     """Scale the gradients down to a norm of `most`, where that is given. Returns their norm before."""
     kinds = [kind for kind in apart(params) if kind]
-    norms: list[Tensor] = whole([nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds])
+    norms: list[Tensor] = full_tensors([nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds])
     norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
     if most is not None:  # at infinity every gradient would be written once more
         for kind in kinds:

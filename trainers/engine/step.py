@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections import deque
+import time
+from collections import defaultdict, deque
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -14,11 +17,9 @@ from torch.nn.parallel import DistributedDataParallel
 from multicse.data.order import seed_of
 from multicse.data.stream import Reader
 from multicse.data.streams.base import Batch
-from multicse.trainers.engine.cached import cached_backward
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.sharding import apart, whole
-from multicse.trainers.engine.window import Window
+from multicse.trainers.engine.sharding import apart, full_tensors
 from multicse.trainers.gather import average
 from multicse.trainers.method import Method, StepOutput
 from multicse.trainers.recipe import Recipe
@@ -51,10 +52,10 @@ class Stepper:
                 method,
                 device_ids=[host.device] if host.device.type == "cuda" else None,
                 broadcast_buffers=False,
-                find_unused_parameters=len(recipe.turns) > 1,  # each leaves the other's parameters unused
+                find_unused_parameters=len(recipe.method.turns()) > 1,  # each leaves the other's parameters unused
             )
         self.optimizers = {
-            turn: TurnOptimizer(method, turn, recipe.optim[turn], steps, run.precision) for turn in recipe.turns
+            turn: TurnOptimizer(method, turn, recipe.optim[turn], steps, run.precision) for turn in recipe.method.turns()
         }
         self.watch = Watch(host.device)
 
@@ -68,7 +69,7 @@ class Stepper:
         window.steps += 1
         self.model.train()
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
-        for turn, streams in self.recipe.turns.items():
+        for turn, streams in self.recipe.method.turns().items():
             optimizer = self.optimizers[turn]
             for part in range(run.accumulation):
                 batches = {
@@ -103,7 +104,7 @@ class Stepper:
         wait = not last and isinstance(self.model, DistributedDataParallel)
         with self.model.no_sync() if wait else contextlib.nullcontext():  # type: ignore[operator]  # DDP's
             with self._autocast():
-                output: StepOutput = whole(self.model(batches))  # a penalty of shared weights
+                output: StepOutput = full_tensors(self.model(batches))  # a penalty of shared weights
             backward(output)
         return output
 
@@ -171,3 +172,111 @@ def _transformers(method: nn.Module) -> list[PreTrainedModel]:
     ]
     inner = {part for module in trained for part in module.modules() if part is not module}
     return [module for module in trained if module not in inner]
+
+
+def cached_backward(
+    method: Method,
+    batches: dict[str, Batch],
+    chunk: int,
+    backward: Callable[[StepOutput], None],
+    autocast: Callable[[], AbstractContextManager[Any]],
+) -> StepOutput:
+    """Losses of a turn, and their gradients added to those of the parameters, with the activations of `chunk` samples at a
+    time.
+
+    Every chunk is encoded without a graph; `backward` takes the losses of all features back to these, and to the parameters
+    that the losses use themselves; then every chunk is encoded again, with the random numbers that it had, and its
+    features' gradients go on from there. The gradients are those of one graph over the same chunks, for one more forward.
+
+    Args:
+        autocast: makes a new context of mixed precision; one for every graph, since it keeps the weights that it has cast.
+    """
+    device = next(method.parameters()).device
+    chunks = [
+        (name, first, batch.rows(first, first + chunk))
+        for name, batch in batches.items()
+        for first in range(0, len(batch), chunk)
+    ]
+    states: list[list[Tensor]] = []
+    parts: dict[str, list[dict[str, Tensor]]] = {name: [] for name in batches}
+    with torch.no_grad(), autocast():
+        for name, _, rows in chunks:
+            states.append(_random_state(device))
+            parts[name].append(method.encode(name, rows))
+    features = {name: _leaves(found) for name, found in parts.items()}
+    del parts
+    with autocast():
+        output = method.nested_losses(features, batches)
+        output = full_tensors(StepOutput({**output.losses, **method.penalties()}, output.metrics))
+    backward(output)
+    after = _random_state(device)
+    for (name, first, rows), state in zip(chunks, states, strict=True):
+        _set_random_state(state, device)
+        with autocast():
+            again = method.encode(name, rows)
+        gradients = {key: leaf.grad[first : first + chunk] for key, leaf in features[name].items() if leaf.grad is not None}
+        learned = [key for key in gradients if again[key].requires_grad]
+        torch.autograd.backward([again[key] for key in learned], [gradients[key] for key in learned])
+    _set_random_state(after, device)
+    return output
+
+
+def _leaves(parts: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """The chunks' features one below the other, as leaves that collect gradients where they can have any."""
+    joined = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    return {key: feature.requires_grad_(feature.is_floating_point()) for key, feature in joined.items()}
+
+
+def _random_state(device: torch.device) -> list[Tensor]:
+    return [torch.get_rng_state(), *([torch.cuda.get_rng_state(device)] if device.type == "cuda" else [])]
+
+
+def _set_random_state(state: list[Tensor], device: torch.device) -> None:
+    torch.set_rng_state(state[0])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state[1], device)
+
+
+class Window:
+    """Means and times since the last report. Sums stay on the device until somebody asks for the means."""
+
+    def __init__(self, readers: dict[str, Reader]) -> None:
+        self.began, self.steps = time.perf_counter(), 0
+        self.sums: dict[tuple[str, ...], Tensor] = {}
+        self.rates: defaultdict[str, float] = defaultdict(float)
+        """Sums of what the host knows."""
+        self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
+
+    def add(self, values: dict[str, Tensor], share: float = 1.0) -> None:
+        """Add `share` of each value, a scalar tensor, to the sum of its name."""
+        names = tuple(values)
+        added = torch.stack([value.detach().double() for value in values.values()]) * share
+        self.sums[names] = self.sums[names].to(added.device) + added if names in self.sums else added
+
+    def state(self) -> dict[str, Any]:
+        """What was measured so far, for a run that goes on; waits for the device."""
+        sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
+        return {"steps": self.steps, "sums": sums, "rates": dict(self.rates), "seconds": self.elapsed()}
+
+    def restore(self, state: dict[str, Any] | None) -> None:
+        """Go on with what another window measured."""
+        if state is not None:
+            self.steps, self.sums = state["steps"], dict(state["sums"])
+            self.rates.update(state["rates"])
+            self.began -= state["seconds"]
+
+    def elapsed(self) -> float:
+        return max(1e-9, time.perf_counter() - self.began)
+
+    def means(self) -> dict[str, float]:
+        """Mean of every value over the steps, as ``train/<name>``; waits for the device."""
+        found = dict(self.rates)
+        for names, sums in self.sums.items():
+            found |= {f"train/{name}": value for name, value in zip(names, sums.tolist(), strict=True)}
+        return {name: value / self.steps for name, value in found.items()}
+
+    def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
+        return {
+            f"data/{name}/wait_share": (reader.wait_seconds - self.waited[name]) / self.elapsed()
+            for name, reader in readers.items()
+        }

@@ -17,10 +17,9 @@ from ray import tune
 from multicse.evaluation import statistics
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
-from multicse.trainers.engine.baseline import whitened
-from multicse.trainers.engine.checkpoint import AVERAGE, BEST, METHOD, build_method, load_method, module_encoder
+from multicse.trainers.engine.checkpoint import AVERAGE, BEST, METHOD, Store, build_method, load_method, module_encoder
 from multicse.trainers.engine.launch import deliver
-from multicse.trainers.engine.store import Store
+from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe

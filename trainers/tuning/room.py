@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 import ray
 from ray import tune
 
+from multicse.trainers.engine.checks import check_cluster
 from multicse.trainers.engine.cluster import capacity, grows
-from multicse.trainers.engine.preflight import check
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.trial import in_process
 
@@ -64,7 +64,7 @@ def room_on_cluster(recipes: Collection[Recipe], most: int | None = None) -> Roo
     """
     cpus, gpus, nodes = capacity()
     for recipe in recipes:
-        check(recipe, nodes=nodes)
+        check_cluster(recipe, nodes=nodes)
     found = room(recipes, cpus, gpus, most)
     there = [node["Resources"] for node in ray.nodes() if node["Alive"]]
     for run in [recipe.run for recipe in recipes] if not grows() else ():

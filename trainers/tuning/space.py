@@ -10,7 +10,7 @@ import numpy as np
 from ray import tune
 from ray.tune.search.sample import Categorical, Domain, Float, Integer, LogUniform
 
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SearchSpace = Mapping[str, Domain | dict[str, list[Any]]]

@@ -18,9 +18,9 @@ from ray.tune.search.sample import Float
 
 from multicse.data.errors import redacted
 from multicse.trainers import registry
-from multicse.trainers.engine.launch import resolve, travelling
+from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.launch import resolve, with_uploaded_shards
 from multicse.trainers.engine.mlflow_server import source_tags
-from multicse.trainers.engine.preflight import check
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning import space as spaces
@@ -245,7 +245,7 @@ def exists(sweep: Sweep, folder: Path) -> bool:
 def plan_of(sweep: Sweep, folder: Path, parent: RunHandle) -> Plan:
     """What the trials take along."""
     return Plan(
-        recipes={name: travelling(recipe).to_json(secrets=True) for name, recipe in sweep.recipes.items()},
+        recipes={name: with_uploaded_shards(recipe).to_json(secrets=True) for name, recipe in sweep.recipes.items()},
         folder=str(folder),
         experiment=sweep.experiment,
         parent=parent.run_id,

@@ -28,14 +28,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from multicse.trainers import registry
-from multicse.trainers.engine.checkpoint import BEST, METHOD, read_state, weights_of
+from multicse.trainers.engine.checkpoint import BEST, METHOD, Store, WriteFiles, read_state, weights_of
+from multicse.trainers.engine.checks import check, describe_shards_of
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import store_of
-from multicse.trainers.engine.preflight import check, describe_shards_of
-from multicse.trainers.engine.prepare import prepare
-from multicse.trainers.engine.store import Fill, Store
+from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.recipe import Recipe
 
@@ -349,11 +348,11 @@ class TrialHost:
                 self.budget.curve.clear()
                 yield _adopted(Path(place), Path(fresh))
 
-    def save(self, fill: Fill | None, metrics: dict[str, float], last: bool) -> None:
-        assert fill is not None  # there is one rank
+    def save(self, write_files: WriteFiles | None, metrics: dict[str, float], last: bool) -> None:
+        assert write_files is not None  # there is one rank
         report = self.budget.report(self.seed, metrics, self.run_id)
         with self.budget.staged() as place:
-            fill(place)
+            write_files(place)
             self.budget.write(place, self.seed)
             tune.report(report, checkpoint=tune.Checkpoint.from_directory(place))
 

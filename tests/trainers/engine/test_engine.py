@@ -23,10 +23,9 @@ from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.engine.output import store_of
-from multicse.trainers.engine.prepare import sentences
 from multicse.trainers.engine.progress import render
-from multicse.trainers.engine.step import NonFiniteLoss
-from multicse.trainers.engine.window import Window
+from multicse.trainers.engine.step import NonFiniteLoss, Window
+from multicse.trainers.engine.text_fit import sentences
 from multicse.trainers.method import Schedule, StepOutput
 from multicse.trainers.recipe import OptimConfig, Recipe
 from tests.small import text_only

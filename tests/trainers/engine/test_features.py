@@ -19,11 +19,10 @@ from torch import Tensor
 from multicse.models.adapters import merged
 from multicse.models.text_encoder import EncoderConfig
 from multicse.trainers.engine import launch
-from multicse.trainers.engine.checkpoint import build_method, load_method
+from multicse.trainers.engine.checkpoint import CheckpointError, build_method, load_method
+from multicse.trainers.engine.checks import check, check_settings
 from multicse.trainers.engine.export import write_export
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.preflight import check, check_settings
-from multicse.trainers.engine.store import CheckpointError
 from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder

@@ -121,13 +121,13 @@ def test_a_run_ends_with_what_its_export_asks_for(
     from sentence_transformers import SentenceTransformer
 
     from multicse.pipelines.cli import report
-    from multicse.trainers.engine import hub, preflight
+    from multicse.trainers.engine import export
 
     def refuse(*_: object) -> str:
-        raise hub.HubError("the hub is away")
+        raise export.HubError("the hub is away")
 
-    monkeypatch.setattr(hub, "push", refuse)
-    monkeypatch.setattr(preflight, "check_hub", lambda *_: None)
+    monkeypatch.setattr(export, "push", refuse)
+    monkeypatch.setattr(export, "check_hub", lambda *_: None)
     settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine", "run.also": ("tensorboard",)}
     for path, value in settings.items():
         recipe = recipe.replace(path, value)

@@ -14,8 +14,8 @@ import pytest
 
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.launch import fit
-from multicse.trainers.engine.lease import held
 from multicse.trainers.engine.loop import Engine
+from multicse.trainers.engine.output import DRIVER, held
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -152,6 +152,26 @@ def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "run" / "export").mkdir()
     with pytest.raises(RecipeError, match=r"run\.output=.* holds export"):  # which no run wrote
         fit(recipe)
+
+
+def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
+    """A worker outlives its dead driver a while; the lock ends with its process."""
+    program = f"""
+import sys
+from pathlib import Path
+from multicse.trainers.engine.output import held
+with held(Path({str(tmp_path)!r})):
+    print("held", flush=True)
+    sys.stdin.read()
+"""
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True) as other:
+        assert other.stdin is not None and other.stdout is not None and other.stdout.readline() == "held\n"
+        with pytest.raises(RecipeError, match=rf"run\.output=.* process {other.pid} on "), held(tmp_path):
+            pass
+        threading.Timer(0.5, other.stdin.close).start()
+        with held(tmp_path, wait=300):
+            assert (tmp_path / DRIVER).read_text().startswith(f"process {os.getpid()} on ")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch.distributed.tensor import DTensor
 
 from multicse.trainers.engine.checkpoint import METHOD
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.hosts import LocalHost
-from multicse.trainers.engine.preflight import check_settings
 from multicse.trainers.recipe import Recipe, RecipeError
 from tests.small import in_processes
 from tests.trainers.engine.test_engine import interrupted, run

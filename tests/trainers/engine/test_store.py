@@ -11,14 +11,20 @@ from pathlib import Path
 import pytest
 
 from multicse.data import remote
-from multicse.trainers.engine import store as module
-from multicse.trainers.engine.checkpoint import read_state
+from multicse.trainers.engine.checkpoint import (
+    KEPT,
+    CheckpointError,
+    Store,
+    WriteFiles,
+    latest_checkpoint,
+    name_of,
+    read_state,
+)
 from multicse.trainers.engine.output import Output
-from multicse.trainers.engine.store import KEPT, CheckpointError, Store, name_of, whole
 from multicse.trainers.recipe import Recipe, RecipeError
 
 
-def fill(text: str) -> module.Fill:
+def fill(text: str) -> WriteFiles:
     def write(folder: Path) -> None:
         (folder / "weights").write_text(text)
         (folder / "recipe.json").write_text("{}")
@@ -43,7 +49,9 @@ def test_the_last_ones_are_kept_beside_a_users_files(tmp_path: Path) -> None:
     store.settle()
     assert KEPT == 2 and sorted(file.name for file in tmp_path.rglob("*.txt")) == ["notes.txt", "thesis.txt"]
     assert [file.read_text() for file in sorted(tmp_path.rglob("weights"))] == ["step 9", "step 12"]
-    assert store.newest() == whole(tmp_path) == whole(tmp_path / name_of(12)) == tmp_path / name_of(12)
+    assert (
+        store.newest() == latest_checkpoint(tmp_path) == latest_checkpoint(tmp_path / name_of(12)) == tmp_path / name_of(12)
+    )
     store.clear()
     assert sorted(file.name for file in tmp_path.rglob("*") if file.is_file()) == ["notes.txt", "thesis.txt"]
 
@@ -55,7 +63,7 @@ def test_a_damaged_one_is_named_and_the_one_before_it_taken(tmp_path: Path, capl
     (tmp_path / name_of(6) / "weights").write_text("step 7")
     assert store.newest() == tmp_path / name_of(3)
     assert f"{name_of(6)} is damaged: weights" in caplog.text
-    for read in (lambda: store.get(6), lambda: whole(tmp_path / name_of(6))):
+    for read in (lambda: store.get(6), lambda: latest_checkpoint(tmp_path / name_of(6))):
         with pytest.raises(CheckpointError, match=name_of(6)):
             read()
 
@@ -77,7 +85,7 @@ import resource, sys
 from pathlib import Path
 import torch
 from multicse.trainers.engine.checkpoint import BEST, METHOD, write
-from multicse.trainers.engine.store import Store
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.recipe import Recipe, RecipeError
 folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
 weights = {"w": torch.arange(1000.0)}
@@ -137,13 +145,12 @@ def test_behind_a_url_an_erring_store_is_tried_again(tmp_path: Path, monkeypatch
     found = Store(f"file://{tmp_path}/store", tmp_path / "other").newest()
     assert found == tmp_path / "other" / name_of(3) and (found / "weights").read_text() == "step 3"
 
-    def away(*_: object) -> bytes:
+    def away(*_: object) -> None:
         raise OSError("503")
 
-    monkeypatch.setattr(Store, "_content", away)  # which does not say that there is nothing to go on with
-    for read in (store.newest, lambda: store.read("holder.json")):
-        with pytest.raises(CheckpointError, match=r"run\.storage: .*does not answer \(503\); the same command goes on"):
-            read()
+    monkeypatch.setattr(pyarrow.fs, "copy_files", away)  # which does not say that there is nothing to go on with
+    with pytest.raises(CheckpointError, match=r"run\.storage: .*does not answer \(503\); the same command goes on"):
+        store.newest()
 
 
 def test_a_store_that_does_not_answer_is_not_taken_for_empty(

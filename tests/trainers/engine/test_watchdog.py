@@ -16,10 +16,10 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.store import Store
-from multicse.trainers.engine.watchdog import Watchdog
+from multicse.trainers.engine.stop import Watchdog
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -31,7 +31,7 @@ class Reader:
 def test_who_waits_for_what(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """By a clock that a look at it moves on, as a busy machine's does not wait for ours."""
     clock = SimpleNamespace(perf_counter=itertools.count(0, 1 / 16).__next__)
-    monkeypatch.setattr("multicse.trainers.engine.watchdog.time", clock)
+    monkeypatch.setattr("multicse.trainers.engine.stop.time", clock)
     readers: Any = {"text": Reader(), "image": Reader()}
     readers["image"].waiting_since, gave_up = 0.0, threading.Event()
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):

@@ -6,8 +6,10 @@ are asked one after the other, and what concerns the whole is checked: turns, si
 
 from __future__ import annotations
 
+import importlib
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,12 +19,15 @@ from multicse.data.errors import DataError, redacted
 from multicse.data.shard_urls import is_hub_name
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
-from multicse.trainers.engine.callbacks import find
-from multicse.trainers.engine.hub import check_hub
 from multicse.trainers.engine.mlflow_server import resolve_uri
-from multicse.trainers.engine.places import refuse_unwritable
 from multicse.trainers.engine.report_to import check_installed
+from multicse.trainers.jobs import refuse_unwritable
 from multicse.trainers.recipe import ExportConfig, Recipe, RecipeError
+from multicse.trainers.registry import load_file, module_of
+
+Callback = Callable[[int, dict[str, float], Any], object]
+"""Called on rank 0 with the step, what was measured by name, and the `Engine`: its `recipe`, `method`, `steps` and
+`best_score` are there to be read."""
 
 
 def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
@@ -51,6 +56,18 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
                 f"streams.{name}.batch_size={stream.batch_size}, and the shards hold {shards.samples} samples; a batch "
                 f"would hold a sample twice, as its own negative. Set it to at most {shards.samples}."
             )
+    check_cluster(recipe, cpus, gpus, nodes)
+
+
+def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
+    """Raise RecipeError when the cluster cannot run the recipe; the part of `check` that depends on the cluster.
+
+    Args:
+        recipe: Recipe that passed `check`.
+        cpus: Logical CPUs of the cluster. If None, resources are not checked.
+        gpus: Logical GPUs.
+        nodes: Nodes; from several of them storage and tracking must be reachable.
+    """
     if cpus is not None:
         _check_resources(recipe, cpus, gpus or 0)
     if nodes > 1:
@@ -86,7 +103,7 @@ def check_settings(recipe: Recipe) -> None:
         )
     with _named():
         for name in recipe.run.callbacks:
-            find(name)
+            find_callback(name)
     _check_gpus(recipe)
     _check_sharded(recipe)
 
@@ -138,7 +155,8 @@ def _named(prefix: str = "") -> Iterator[None]:
 
 
 def _check_turns(recipe: Recipe) -> None:
-    wanted = {stream for streams in recipe.turns.values() for stream in streams}
+    turns = recipe.method.turns()
+    wanted = {stream for streams in turns.values() for stream in streams}
     if missing := wanted - set(recipe.streams):
         raise RecipeError(
             f"method {recipe.method.name!r} needs the stream {sorted(missing)[0]!r}; streams has {sorted(recipe.streams)}. "
@@ -146,12 +164,12 @@ def _check_turns(recipe: Recipe) -> None:
         )
     if spare := set(recipe.streams) - wanted:
         raise RecipeError(
-            f"streams.{sorted(spare)[0]} is used by no turn of {recipe.method.name!r} ({list(recipe.turns)}); remove it"
+            f"streams.{sorted(spare)[0]} is used by no turn of {recipe.method.name!r} ({list(turns)}); remove it"
         )
-    if absent := set(recipe.turns) - set(recipe.optim):
+    if absent := set(turns) - set(recipe.optim):
         raise RecipeError(f"optim has {sorted(recipe.optim)}; every turn has its optimizer: add optim.{sorted(absent)[0]}")
-    if unused := set(recipe.optim) - set(recipe.turns):
-        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no turn; the turns are {list(recipe.turns)}. Remove it.")
+    if unused := set(recipe.optim) - set(turns):
+        raise RecipeError(f"optim.{sorted(unused)[0]} belongs to no turn; the turns are {list(turns)}. Remove it.")
     if recipe.lead not in recipe.streams:
         raise RecipeError(f"lead={recipe.lead!r} is no stream; allowed: {sorted(recipe.streams)}")
 
@@ -201,6 +219,8 @@ def _check_export(recipe: Recipe) -> None:
             )
     with _named():
         if recipe.run.push_to_hub is not None:
+            from multicse.trainers.engine.export import check_hub  # seconds, which a driver need not wait
+
             check_hub(recipe.run.push_to_hub, "run.push_to_hub")
         check_installed(recipe.run.also)
 
@@ -248,6 +268,24 @@ def _check_reachable(recipe: Recipe) -> None:
             f"run.tracking_uri={tracking!r} is a file of one node; start an MLflow server and set run.tracking_uri, or "
             "MLFLOW_TRACKING_URI in the job's environment (docs/cluster.md), to its http:// URI"
         )
+
+
+def find_callback(name: str) -> Callback:
+    """The function ``package.module:function``, or ``FILE.py:function`` of a file of the user's own.
+
+    A worker has the text of such a file from the driver (`registry.loaded`), where it was found first. Raises ValueError
+    where there is none.
+    """
+    place, _, attribute = name.rpartition(":")
+    own = module_of(place) if place.endswith(".py") else place
+    try:
+        module = sys.modules.get(own) or (load_file(place) if own != place else importlib.import_module(place))
+        found: Callback = getattr(module, attribute)
+    except (ImportError, AttributeError, OSError, ValueError) as error:
+        raise ValueError(
+            f"run.callbacks: {name!r} is no function ({error}); write package.module:function, or FILE.py:function"
+        ) from None
+    return found
 
 
 def describe_shards_of(recipe: Recipe) -> list[dict[str, Any]]:

@@ -1,22 +1,52 @@
-"""What every run is measured against: the encoder that it begins with, whitened on the text that it is trained on."""
+"""What a run takes from its training text besides batches: prepared word vectors, and the whitening of the baseline."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import partial
 from itertools import islice
+from pathlib import Path
 
+from multicse.data.errors import DecodeError
+from multicse.data.shards import BadSample, read
 from multicse.evaluation.encoders.baselines import Whitened
 from multicse.evaluation.task import Encoded, EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.trainers.engine.prepare import sentences
 from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
+CHUNK = 512  # samples of a shard read at once
 FEWEST, SENTENCES = 5, 10
 """For each dimension, of those at the beginning of the shards. With fewer the axes are those of chance: the small encoder
 has 9 points less on Lee with 300 sentences than with 10,000, and 1 less with 1,280. More take longer."""
+
+
+def prepare(recipe: Recipe) -> None:
+    """Let the recipe's encoder look at the sentences of the run, and make what it needs of them in the run's output.
+
+    Raises ValueError where the encoder can make nothing of them.
+    """
+    recipe.encoder.prepare(partial(sentences, recipe), Path(recipe.run.output), recipe.run.seed)
+
+
+def sentences(recipe: Recipe) -> Iterator[str]:
+    """Every text of every text stream, in the order of the shards. What cannot be read is the stream's to report."""
+    for stream in recipe.streams.values():
+        if not stream.texts:
+            continue
+        shards = stream.open()
+        for shard, count in zip(shards.shards, shards.counts, strict=True):
+            for start in range(0, count, CHUNK):
+                for sample in read(shard, list(range(start, min(start + CHUNK, count)))):
+                    if isinstance(sample, BadSample):
+                        continue
+                    try:
+                        yield from stream.sentences(sample)
+                    except DecodeError:
+                        if stream.on_bad_sample == "raise":
+                            raise
 
 
 def whitened(recipe: Recipe, tasks: Sequence[Task], start: Encoded, samples: int) -> dict[str, dict[str, float]]:

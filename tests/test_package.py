@@ -13,7 +13,8 @@ import pytest
 from multicse.data.errors import command
 from tests.conftest import ROOMS, ROOT
 
-SCRIPTS = [file for file in sorted((ROOT / "pipelines").glob("*.py")) if '__name__ == "__main__"' in file.read_text()]
+PLACES = sorted(file for room in ("pipelines", "reproduction") for file in (ROOT / room).glob("*.py"))
+SCRIPTS = [file for file in PLACES if '__name__ == "__main__"' in file.read_text()]
 MODULES = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
 NAMES = [str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") for file in MODULES]
 IMPORT_ALL = f"import importlib, sys; [importlib.import_module(f'multicse.{{name}}') for name in {NAMES}]"

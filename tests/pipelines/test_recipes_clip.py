@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from multicse.pipelines import clap, cyclip
-from multicse.pipelines.tables import clip as tables
-from multicse.pipelines.tables.offline import Offline
+from multicse.reproduction.tables import clip as tables
+from multicse.reproduction.tables.offline import Offline
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.engine.preflight import check_settings
 from multicse.trainers.recipe import Recipe

@@ -341,7 +341,7 @@ def deliver(
     handle.log_artifact(output / RECIPE)
     handle.log_artifact(export, "export")
     try:
-        log_figures(recipe, method, handle, output, export)
+        log_figures(recipe, method, handle, output)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
     text = describe(recipe.name, data, result, handle.figures, why)

@@ -48,7 +48,7 @@ def test_the_installed_command_trains(workers: str, site: Path, elsewhere: Path)
 def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewhere: Path) -> None:
     """Modules are importable, and all files are the clone's."""
     run([sys.executable, "-c", IMPORT_ALL], elsewhere, elsewhere, site)
-    for file in (*MODULES, *(ROOT / "models" / "small-bert-en").rglob("*")):
+    for file in (*MODULES, *(ROOT / "models" / "small-bert-en").rglob("*"), *(ROOT / "reproduction").rglob("*.toml")):
         assert file.is_dir() or (site / "multicse" / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
 
 

@@ -32,7 +32,8 @@ POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {}
 def is_layer_pooling(name: str) -> bool:
     """Whether `name` is one of the poolings over layers: ``layer<k>-cls|mean|max``, ``last2``, ..., or one of a plugin."""
     load_plugins()
-    return name in NAMES or any(re.fullmatch(pattern, name) for pattern in (_LAYER, *POOLINGS))
+    patterns = (_LAYER.pattern, *POOLINGS)
+    return name in NAMES or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def layer_pooling(name: str, depth: int) -> Pool:

@@ -6,15 +6,14 @@ table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLI
 
 from __future__ import annotations
 
-from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from multicse.evaluation.load import CENTRING
 from multicse.pipelines import multicse, nonlingcse, parts, sgbert
 from multicse.reproduction.tables import clip_mini, gclsr_mini, mocoutrl, nonling_mini
 from multicse.reproduction.tables import sgbert as sgbert_tables
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Claim, Row, Table
+from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.method import MethodConfig
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
@@ -26,102 +25,12 @@ STEPS = 200
 """Of the plain contrast at the small scale."""
 EVALUATIONS = 6
 """Of a run."""
-RATES = (0.3, 1.0, 3.0)
-SEEDS = (1, 2, 3, 4, 5)
 CAPTION = 16
 """Tokens of one, about; SimCSE on captions reads them twice."""
 FITTED = 20_000
 """Sentences of the training text that whitening and its kin are fitted on, as when a model is exported."""
-BERT = "google-bert/bert-base-uncased"
-STS = ("sts12", "sts13", "sts14", "stsb-test")
-STSB = {"streams.text.shards": sgbert_tables.STSB, "streams.text.batch_size": 16, "streams.text.max_length": 128}
 
-UNTRAINED = Row("untrained", model=f"{BERT}@mean")
-WHITENED = Row("untrained, whitening", model=f"{BERT}@mean+whitening:shards/wiki1m")
-WHITENED_CLS = Row("untrained [CLS], whitening", model=f"{BERT}@cls+whitening:shards/wiki1m")
-WHITENED_BY_STSB = Row("untrained, whitening of STS-B's sentences", model=f"{BERT}@mean+whitening:{sgbert_tables.STSB}")
-BASELINES = (
-    UNTRAINED,
-    *(Row(f"untrained, {how}", model=f"{BERT}@mean+{how}:shards/wiki1m") for how in CENTRING),
-    WHITENED,
-)
-"""What takes no training."""
-TEXT = Row("SimCSE", "simcse/bert-base")
-SUPCONS = {"-paper": "SupCon as printed", "-released": "SupCon as released", "": "SupCon repaired"}
-
-
-def claims(rows: tuple[Row, ...], against: Row, what: str) -> tuple[Claim, ...]:
-    """That each of these rows is better than one."""
-    return tuple(Claim(f"{row.label} {what}", row.label, against.label) for row in rows)
-
-
-def text_table(title: str, rows: tuple[Row, ...], said: tuple[Claim, ...]) -> Table:
-    """Rows that are measured by the STS sets at hand."""
-    return Table(title, STS, rows, average=True, claims=said, rates=RATES, seeds=SEEDS)
-
-
-NONLING = tuple(
-    Row(f"{name}, {supcon}", f"{paper}/bert-base{variant}")
-    for paper, name in (("visualcse", "images"), ("audiocse", "sounds"))
-    for variant, supcon in SUPCONS.items()
-)
-SG_TEXT = Row("SimCSE", "simcse/bert-base", STSB)
-SG = (Row("SG-OPT", "sgbert/bert-base"), Row("SG", "sgbert/bert-base-sg"))
-CLIP, CYCLIP = Row("CLIP", "cyclip/clip"), (Row("CyCLIP", "cyclip/cyclip"), Row("CLIPs", "cyclip/clip-s"))
-NO_PWVA = Row("GCLSR without PWVA", "gclsr/pwva-att-gp", {"method.augmentation": "none"})
-PWVA = (Row("GCLSR", "gclsr/pwva-att-gp"),)
-PLAIN = Row("MoCoUTRL without perturbation", "mocoutrl/bert-base-both-plain")
-PERTURBED = (Row("MoCoUTRL", "mocoutrl/bert-base-both"),)
-PARTS = {name: Row(f"text, {name}" if name != "text" else name, f"multicse/bert-base-{name}") for name in multicse.PARTS}
-ADDED = tuple(row for name, row in PARTS.items() if name != "text")
-EXPORTED = tuple(
-    replace(row, label=f"{row.label}, whitened when exported", changes={"export.whiten": True})
-    for row in (PARTS["text"], PARTS["guided"], SG[0])
-)
-CAPTIONS = ("image_to_text_r10", "text_to_image_r10")
-
-TABLES = {
-    "nonlingcse": text_table(
-        "Do unpaired images or sounds help the contrast of text, with each of the three SupCons?",
-        (*BASELINES, TEXT, *NONLING),
-        claims(NONLING, TEXT, "beats text alone"),
-    ),
-    "sgbert": text_table(
-        "Does self-guidance beat two dropout masks, on the sentences of STS-B?",
-        (*BASELINES, SG_TEXT, *SG),
-        (*claims(SG, SG_TEXT, "beats SimCSE"), *claims(SG[:1], SG[1], "beats SG")),
-    ),
-    "clip": Table(
-        "Do cyclic consistency, and SimCSE on captions, help CLIP?",
-        tuple(f"retrieval:shards/coco#{metric}" for metric in CAPTIONS),
-        (CLIP, *CYCLIP),
-        ("TR R@10", "IR R@10"),
-        average=True,
-        claims=claims(CYCLIP, CLIP, "beats CLIP"),
-        rates=RATES,
-        seeds=SEEDS,
-        mini=tuple(f"retrieval:{{shards}}/emoji-test#{metric}" for metric in CAPTIONS),  # coco-test has 39 pictures
-    ),
-    "gclsr": text_table(
-        "Does augmenting word vectors help GCLSR?", (NO_PWVA, *PWVA), claims(PWVA, NO_PWVA, "beats the same without PWVA")
-    ),
-    "mocoutrl": text_table(
-        "Does the perturbation of targets help MoCoUTRL?",
-        (*BASELINES, PLAIN, *PERTURBED),
-        claims(PERTURBED, PLAIN, "beats the same without perturbation"),
-    ),
-    "multicse": text_table(
-        "Which parts of MultiCSE help the contrast of text, and does it beat whitening?",
-        (*BASELINES, WHITENED_CLS, WHITENED_BY_STSB, SG[0], *PARTS.values(), *EXPORTED),
-        (
-            *claims((*ADDED, *EXPORTED[:2]), PARTS["text"], "beats text alone"),
-            *claims((*PARTS.values(), *EXPORTED[:2]), WHITENED, "beats whitening"),
-            *claims(EXPORTED[1:], SG[0], "beats SG-OPT"),
-            *claims(EXPORTED[1:2], WHITENED_CLS, "beats whitening of [CLS]"),
-            *claims(EXPORTED[2:], WHITENED_BY_STSB, "beats whitening of the same text"),
-        ),
-    ),
-}
+TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:

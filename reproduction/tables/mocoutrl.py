@@ -1,5 +1,4 @@
-"""MoCoUTRL's tables and Figure 2. The text at hand has their captions and what it says of them, but none of their numbers;
-Figures 1 and 3 are drawings."""
+"""What the tables of mocoutrl.toml are measured and drawn by, and its rows at the small scale."""
 
 from __future__ import annotations
 
@@ -12,68 +11,17 @@ from matplotlib.figure import Figure
 from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import Model, load_model
-from multicse.evaluation.tables import SEVEN
 from multicse.evaluation.tasks.geometry import ClassGeometryTask
 from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
-from multicse.pipelines.mocoutrl import ENCODERS
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.figures.drawings import token_states
 from multicse.reproduction.figures.vectors import on_circle
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Row, Table, Values
+from multicse.reproduction.tables.table import Table, Values, read_tables
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.recipe import Recipe
 
-BERT, ROBERTA, DEBERTA = (ENCODERS[name] for name in ("bert-base", "roberta-base", "deberta-base"))
-SBERT, SROBERTA = (f"sentence-transformers/{name}-base-nli-mean-tokens" for name in ("bert", "roberta"))
 GLOVE = "glove.840B.300d.txt"
-QUOTED = "another system; where its model is published, evaluate.py --model measures it"
-
-SIMCSE = Row("SimCSE-BERT", "simcse/bert-base")
-SIMCSE_ROBERTA = Row("SimCSE-RoBERTa", "simcse/roberta-base")
-MOCOUTRL = Row("MoCoUTRL", "mocoutrl/paper")
-
-SYSTEMS = (
-    Row("GloVe (mean)", model=GLOVE),
-    Row("BERT (last2 avg)", model=f"{BERT}@last2"),
-    Row("BERT (first-last avg)", model=f"{BERT}@first-last"),
-    Row("BERT-flow", model=f"{BERT}@first-last+flow"),
-    Row("BERT-whitening", model=f"{BERT}@first-last+whitening"),
-    Row("RoBERTa (first-last avg)", model=f"{ROBERTA}@first-last"),
-    Row("CT-BERT", lacks=QUOTED),
-    SIMCSE,
-    SIMCSE_ROBERTA,
-    Row("DiffCSE", lacks=QUOTED),
-    MOCOUTRL,
-    Row("MoCoUTRL, formulas as printed", "mocoutrl/printed"),
-    Row("MoCoUTRL, released code", "mocoutrl/released"),
-    Row("InferSent-GloVe (supervised)", lacks=QUOTED),
-    Row("SBERT (supervised)", model=f"{SBERT}@mean"),
-    Row("SBERT-flow (supervised)", model=f"{SBERT}@mean+flow"),
-    Row("SBERT-whitening (supervised)", model=f"{SBERT}@mean+whitening"),
-    Row("SRoBERTa (supervised)", model=f"{SROBERTA}@mean"),
-    Row("SimCSE-RoBERTa (supervised)", "simcse/supervised-bert-base", {"encoder.path": ROBERTA}),
-    Row("MoCoUTRL + MLP (supervised)", lacks="STS12 to STS16 have nothing to train on; T1b has STS-B and SICK-R"),
-)
-LOSSES = {
-    "both": "both losses, L2 + Gaussian",
-    "both-plain": "both losses",
-    "long": "long-span loss",
-    "token": "token loss, L2 + Gaussian",
-    "token-plain": "token loss",
-}
-NAMES = {"bert-base": "BERT", "roberta-base": "RoBERTa", "deberta-base": "DeBERTa"}
-FULL = Row(f"DeBERTa, {LOSSES['both']}", "mocoutrl/paper")
-ABLATION = tuple(
-    FULL if encoder == "deberta-base" and losses == "both" else Row(f"{name}, {title}", f"mocoutrl/{encoder}-{losses}")
-    for encoder, name in NAMES.items()
-    for losses, title in LOSSES.items()
-)
-FROZEN = tuple(Row(name, model=f"{ENCODERS[encoder]}@mean") for encoder, name in NAMES.items())
-METRICS = ("accuracy", "precision", "recall", "f1")
-RELEASED = "head=three-layers&epochs=3&batch=4&lr=3e-7&weight_decay=0&warmup=0&schedule=constant&clip=0&max_length=200"
-"""How the released script trains DeBERTa on Web of Science."""
-SMALL_RELEASED = RELEASED.replace("batch=4&lr=3e-7", "lr=1e-4")
 DISTANCES = ("intra_class_distance", "inter_class_distance", "mean_cosine")
 BINS = 36  # of angles
 SUPERVISED = Training(epochs=3, lr=1e-4)
@@ -132,66 +80,7 @@ def _series(found: dict[str, list[float]], prefix: str) -> list[float]:
     return [float(np.mean(runs)) for key, runs in found.items() if key.startswith(prefix)]
 
 
-TABLES = {
-    "T1": Table(
-        "STS, systems without and with supervision (Spearman)",
-        SEVEN,
-        SYSTEMS,
-        average=True,
-        reference="MoCoUTRL",
-        open="the part of BookCorpus (here one pass), the seeds, the poolings of flow and whitening (here first-last)",
-    ),
-    "T1b": Table(
-        "STS-B and SICK-R with an MLP behind frozen vectors, trained on their training parts (Spearman)",
-        ("stsb-regression/spearman", "sickr-regression/spearman"),
-        (*FROZEN, SIMCSE, MOCOUTRL),
-        reference="MoCoUTRL",
-        hidden=768,
-        mini=("stsb-regression/spearman",),
-        open="what the MLP of Table 1's last row is and learns from; here SentEval's regression with a hidden layer of 768",
-    ),
-    "T2": Table(
-        "Web of Science, 7 classes: the paper's classifier on frozen vectors",
-        tuple(f"classify:wos/wos7.tsv?head=three-layers#{metric}" for metric in METRICS),
-        (*FROZEN, SIMCSE, SIMCSE_ROBERTA, MOCOUTRL),
-        METRICS,
-        reference="MoCoUTRL",
-        mini=tuple(f"classify:{{shards}}/trec.train.tsv?head=three-layers#{metric}" for metric in METRICS),
-        open="its rows, the split and whether encoders are trained (T2b); for the 134 classes name wos134.tsv",
-    ),
-    "T2b": Table(
-        "Web of Science, 7 classes: the encoder trained end to end as the released script does",
-        tuple(f"finetune:wos/wos7.tsv?{RELEASED}#{metric}" for metric in METRICS),
-        (*FROZEN, MOCOUTRL),
-        METRICS,
-        reference="MoCoUTRL",
-        mini=tuple(f"finetune:{{shards}}/trec.train.tsv?{SMALL_RELEASED}#{metric}" for metric in METRICS),
-        open="whether a row of Table 2 was made so; the script trains DeBERTa and nothing else",
-    ),
-    "F2": Table(
-        "Alignment and uniformity on Web of Science: distances within a class, angles of random tokens",
-        tuple(f"geometry:wos/wos7.tsv#{metric}" for metric in DISTANCES),
-        (
-            Row("DeBERTa", model=f"{DEBERTA}@mean"),
-            Row("DeBERTa (supervised)", model=f"{DEBERTA}@mean", measure=supervised_circle),
-            MOCOUTRL,
-        ),
-        DISTANCES,
-        measure=circle,
-        mini=tuple(f"geometry:{{shards}}/trec.train.tsv#{metric}" for metric in DISTANCES),
-        draw=figure_2,
-        open="which texts, which four classes, and how DeBERTa was supervised (here 3 epochs at 1e-4); numbers it has none",
-    ),
-    "T3": Table(
-        "Encoders, losses, and L2 norm with Gaussian perturbation (Spearman)",
-        SEVEN,
-        ABLATION,
-        average=True,
-        reference=FULL.label,
-        seeds=5,
-        open="its columns (here those of Table 1); it has the best of five runs, here mean and deviation of all five",
-    ),
-}
+TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:

@@ -1,15 +1,18 @@
-"""What a table or figure of a paper is, as data: `pipelines/reproduce.py` checks, runs and renders it.
+"""What a table or figure of a paper is, as data: `reproduction/reproduce.py` checks, runs and renders it.
 
-Each paper has a module in this folder with ``TABLES`` (T1, F2, ... -> Table) and ``mini(recipe, offline)``, which gives the
-recipe of a row on the small encoder and the data at hand.
+Each paper has a TOML file in this folder with its tables (T1, F2, ...), and a module with the functions that they name and
+``mini(recipe, offline)``, which gives the recipe of a row on the small encoder and the data at hand.
 """
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+from braceexpand import braceexpand
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -94,11 +97,43 @@ class Table:
     """What the paper leaves open of it and what is done here, in a line."""
 
 
-def listed(title: str, columns: tuple[str, ...], lacks: str, numbers: Mapping[str, Numbers]) -> Table:
-    """A table without results, of settings or data."""
-    return Table(title, columns, tuple(Row(label, paper=paper, lacks=lacks) for label, paper in numbers.items()))
+def read_tables(file: Path, functions: Mapping[str, Any]) -> dict[str, Table]:
+    """The tables of a TOML file, by T1, F2, ...; `functions` are those that they name.
+
+    A table's keys are the fields of `Table`, and a row's those of `Row`, but for these: ``small`` are the columns at the
+    small scale, ``set`` the changes of a recipe and ``unset`` those to None, "-" is a number that the paper does not have,
+    and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
+    """
+    content = tomllib.loads(file.read_text(encoding="utf-8"))
+    return {key: _table(given, functions) for key, given in content.items() if "rows" in given}
 
 
-def average_only(average: float | None, columns: int = 7) -> Numbers:
-    """Where the paper prints the average of so many columns alone."""
-    return (*[None] * columns, average)
+def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
+    fields = _fields(given, functions)
+    fields["rows"] = tuple(_row(row, given, functions) for row in given["rows"])
+    fields["claims"] = tuple(Claim(**claim) for claim in given.get("claims", ()))
+    fields["mini"] = fields.pop("small", None)
+    for name in ("columns", "mini"):
+        if fields[name] is not None:
+            fields[name] = tuple(one for column in fields[name] for one in braceexpand(column))
+    fields.pop("lacks", None)
+    return Table(**fields)
+
+
+def _row(given: Mapping[str, Any], table: Mapping[str, Any], functions: Mapping[str, Any]) -> Row:
+    fields = _fields(given, functions)
+    changes = _values(fields.pop("set", {})) | dict.fromkeys(fields.pop("unset", ()))
+    fields["paper"] = tuple(None if number == "-" else number for number in fields.get("paper", ()))
+    if "lacks" in table and not fields.keys() & {"recipe", "model"}:
+        fields.setdefault("lacks", table["lacks"])
+    return Row(changes=changes, **fields)
+
+
+def _fields(given: Mapping[str, Any], functions: Mapping[str, Any]) -> dict[str, Any]:
+    named = {name: functions[given[name]] for name in ("measure", "draw", "picture") if name in given}
+    return _values(given) | named
+
+
+def _values(given: Mapping[str, Any]) -> dict[str, Any]:
+    """With tuples for lists."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}

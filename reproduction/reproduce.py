@@ -24,7 +24,6 @@ from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import runs
-from multicse.reproduction.tables.dry_run import DryRun, dry_run
 from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values
 from multicse.trainers import jobs
@@ -71,7 +70,7 @@ class Arguments:
     style: Literal["text", "markdown"] = "text"
     """How the table is written."""
     dry_run: bool = False
-    """Check only what needs neither weights nor data: settings, shapes, steps, memory. With mini: also pack its data."""
+    """Check only what needs neither weights nor data: settings and steps. With mini: also pack its data."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
@@ -267,29 +266,22 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
 
 
 def row_line(paper: str, key: str, row: Row, checked: runs.Scale | None) -> str:
-    """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps, 110 M parameters, at most 3.2 GB``."""
+    """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps``."""
     return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(paper, row, checked)}"
 
 
 def status(paper: str, row: Row, checked: runs.Scale | None) -> str:
-    """How a row is had; after a dry run at a scale with its steps and its size."""
+    """How a row is had; after a dry run at a scale with its steps."""
     if row.lacks is not None:
         return f"not to be had: {row.lacks}"
     if row.model is not None:
         return f"measured: {row.model}"
     changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
     line = f"trained: {row.recipe} {changes}".rstrip()
-    return f"{line}: {sizes(dry_run(runs.scaled(row, module_of(paper), checked)))}" if checked else line
-
-
-def sizes(checked: DryRun) -> str:
-    """A dry run in words."""
-    known = (
-        (checked.steps, "{:,} steps"),
-        (checked.parameters and checked.parameters / 1e6, "{:.0f} M parameters"),
-        (checked.gigabytes, "at most {:.1f} GB"),
-    )
-    return ", ".join(text.format(value) for value, text in known if value is not None) or "settings checked"
+    if checked is None:
+        return line
+    steps = runs.steps(runs.scaled(row, module_of(paper), checked))
+    return f"{line}: settings checked" if steps is None else f"{line}: {steps:,} steps"
 
 
 def coverage() -> str:

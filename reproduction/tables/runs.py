@@ -19,6 +19,7 @@ from typing import Any
 
 from multicse.data.errors import DataError, command
 from multicse.data.shards import ShardSet
+from multicse.data.streams.base import StreamConfig
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
@@ -33,10 +34,24 @@ from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
+from multicse.trainers.engine.preflight import check_settings
 from multicse.trainers.engine.tracking_server import environment_tags
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
+SAMPLES = {
+    **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
+    "bookcorpus": 74_000_000,
+    "nli": 275_601,
+    "stsb-sentences": 17_256,
+    "wiki10k": 10_000,
+    "wiki10k-translated": 10_000,
+    "cc3m": 2_806_641,
+    "clotho-train": 3_839,
+    "audiocaps-train": 49_838,
+    "musiccaps-train": 2_858,
+}
+"""Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
 _RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
@@ -97,6 +112,24 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
     if workers == 0:
         shared |= {"run.gpus_per_worker": 0}
     return recipe.changed(shared)
+
+
+def steps(recipe: Recipe) -> int | None:
+    """Steps of the run, where the shards, the recipe or the paper say how many samples there are.
+
+    Raises RecipeError, which names the setting, for settings that contradict each other.
+    """
+    check_settings(recipe)
+    known = samples(recipe.streams[recipe.lead])
+    return recipe.run.max_steps if known is None else recipe.steps(known)
+
+
+def samples(stream: StreamConfig) -> int | None:
+    """Samples that a stream has."""
+    try:
+        return stream.open().samples
+    except DataError:
+        return stream.first or SAMPLES.get(stream.shards.rpartition("/")[2])
 
 
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:

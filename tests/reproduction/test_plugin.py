@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -10,45 +11,39 @@ from pathlib import Path
 
 import pytest
 
+from multicse.pipelines import evaluate
+from multicse.pipelines.run import VERBS
 from tests.conftest import ROOT, copy_code
 
-
-@pytest.fixture(scope="module")
-def product(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy without the kit."""
-    folder = tmp_path_factory.mktemp("product")
-    copy_code(folder)
-    shutil.rmtree(folder / "reproduction")
-    (folder / "multicse" / "reproduction").unlink()
-    return folder
-
-
 MODEL = str(ROOT / "models" / "small-bert-en")
-
-
-@pytest.mark.parametrize(
-    ("words", "kit", "alone"),
-    [
-        (["--model", MODEL, "--tasks", "mr"], "needs data", "unknown task 'mr'"),
-        (["--model", MODEL, "--tasks", "transfer"], "need data", "unknown task 'transfer'"),
-        (["--model", MODEL, "--tasks", "finetune:x.tsv"], "x.tsv", "sets of your own are pairs:PLACE"),
-        (["--model", f"{MODEL}+flw"], "Did you mean 'flow'", "It is one of +whitening"),
-        (["--model", f"{MODEL}@wkk"], "wk, wk-released", "There are cls"),
-        (["--model", MODEL, "--layers", "--fit", "x"], "Leave out", "Leave out"),
-    ],
+CASES = (
+    (["--model", MODEL, "--tasks", "mr"], "needs data", "unknown task 'mr'"),
+    (["--model", MODEL, "--tasks", "transfer"], "need data", "unknown task 'transfer'"),
+    (["--model", MODEL, "--tasks", "finetune:x.tsv"], "x.tsv", "sets of your own are pairs:PLACE"),
+    (["--model", f"{MODEL}+flw"], "Did you mean 'flow'", "It is one of +whitening"),
+    (["--model", f"{MODEL}@wkk"], "wk, wk-released", "There are cls"),
 )
-def test_names_with_and_without_it(words: list[str], kit: str, alone: str, product: Path) -> None:
-    for place, message in ((ROOT, kit), (product, alone)):
-        environment = {**os.environ, "PYTHONPATH": str(place)}
-        done = subprocess.run(
-            [sys.executable, "pipelines/evaluate.py", *words], cwd=place, env=environment, capture_output=True, text=True
-        )
-        assert done.returncode == 2 and message in done.stderr, done.stderr
+"""Command lines of `evaluate.py`, and what is said with and without the kit."""
 
 
-def test_commands_are_found_where_they_are(product: Path) -> None:
-    for place, there in ((ROOT, True), (product, False)):
-        environment = {**os.environ, "PYTHONPATH": str(place)}
-        command = [sys.executable, "pipelines/run.py", "--help"]
-        done = subprocess.run(command, cwd=place, env=environment, capture_output=True, text=True)
-        assert "evaluate" in done.stdout and ("reproduce" in done.stdout.split()) is there
+@pytest.mark.parametrize(("words", "said"), [(words, said) for words, said, _ in CASES])
+def test_names_with_the_kit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main(words) == 2
+    assert said in capsys.readouterr().err
+    assert {"reproduce", "prepare", "translate", "convert"} <= set(VERBS)
+
+
+def test_names_without_the_kit(tmp_path: Path) -> None:
+    copy_code(tmp_path)
+    shutil.rmtree(tmp_path / "reproduction")
+    (tmp_path / "multicse" / "reproduction").unlink()
+    script = (
+        "import json, sys; from multicse.pipelines import evaluate, run;"
+        "print([evaluate.main(words) for words in json.loads(sys.argv[1])], sorted(run.VERBS))"
+    )
+    command = [sys.executable, "-c", script, json.dumps([words for words, _, _ in CASES])]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("[2, 2, 2, 2, 2]") and "reproduce" not in done.stdout, done.stderr
+    for line, (_, _, said) in zip(done.stderr.strip().splitlines(), CASES, strict=True):
+        assert said in line

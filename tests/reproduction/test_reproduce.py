@@ -25,7 +25,6 @@ from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce
 from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import evidence, gclsr_mini, runs
-from multicse.reproduction.tables.dry_run import dry_run
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.render import judged, render, verdicts
 from multicse.reproduction.tables.table import Claim, Row, Table, Values
@@ -51,7 +50,7 @@ def test_every_row_of_every_table(paper: str) -> None:
             assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
     for row in distinct_rows(paper):
         if row.recipe is not None:
-            dry_run(runs.recipe_of(row))
+            runs.steps(runs.recipe_of(row))
 
 
 def test_coverage_is_up_to_date() -> None:
@@ -182,7 +181,7 @@ def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
     assert runs.missing(next(iter(tables.values())), module, mini, rows, maker) == []
     for row in rows:
         if row.recipe is not None:
-            assert 0 < (dry_run(runs.scaled(row, module, mini)).steps or 0) <= 1000, row.label
+            assert 0 < (runs.steps(runs.scaled(row, module, mini)) or 0) <= 1000, row.label
 
 
 @pytest.mark.parametrize("key", evidence.TABLES)

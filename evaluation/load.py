@@ -131,7 +131,7 @@ def load_model(
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean, letters and padded). `fit` are the sentences that whitening and its like are fitted on where the spec names
+    have mean and letters). `fit` are the sentences that whitening and its like are fitted on where the spec names
     none, and `fit_source` is what the protocol says of them. `seed` is that of a fit, and CLAP's, which takes a random part
     of a long sound.
 
@@ -177,9 +177,9 @@ POST: dict[str, Post] = {"whitening": _whitened, **{how: partial(_centred, how) 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
-        from multicse.evaluation.encoders.word_vectors import WordVectors
+        from multicse.evaluation.encoders.word_vectors import POOLINGS, WordVectors
 
-        return WordVectors(place, pooling)
+        return POOLINGS[pooling](place) if pooling in POOLINGS else WordVectors(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
     if own_module(place) is None and model_type(place) not in MULTIMODAL:

@@ -277,7 +277,7 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
         prompts = zero_shot.read_prompts(options["classes"], options.get("set"))
     templates = prompts.templates
     if file := options.get("templates"):
-        templates = zero_shot.CLAP_TEMPLATES if file == "clap29" else zero_shot.read_prompts(file).templates
+        templates = zero_shot.TEMPLATE_LISTS.get(file) or zero_shot.read_prompts(file).templates
         if not templates:
             raise EvaluationError(f"task {title}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}")
         title += f"-{_metric_name(Path(file).stem)}"  # a set measured with several lists has a number for each

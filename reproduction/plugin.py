@@ -7,15 +7,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from multicse.evaluation import load, registry, report
-from multicse.evaluation.encoders import baselines
+from multicse.evaluation.encoders import baselines, word_vectors
 from multicse.evaluation.load import Model
 from multicse.evaluation.registry import Family, Kind, Options, Pairs
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
-from multicse.evaluation.tasks import classification
+from multicse.evaluation.tasks import classification, zero_shot
 from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.reproduction.encoders import sbert_wk
+from multicse.reproduction.encoders.padded import PaddedWordVectors
 from multicse.reproduction.tasks import finetune, heads, probe, transfer
+from multicse.reproduction.tasks.prompts import CLAP_TEMPLATES
 from multicse.reproduction.tasks.relatedness import RelatednessTask
 from multicse.reproduction.tasks.retrieval import ReleasedRetrievalTask
 
@@ -40,6 +42,7 @@ def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed:
 load.POST["flow"] = _flow
 baselines.POOLINGS[sbert_wk.PATTERN] = sbert_wk.make
 baselines.NAMES += ["wk", "wk-released"]
+word_vectors.POOLINGS["padded"] = PaddedWordVectors
 
 
 # ------------------------------------------------------------------------------------------------------------------ tasks
@@ -92,6 +95,7 @@ registry.KINDS["finetune"] = Kind(
 )
 _plain_retrieval = registry.KINDS["retrieval"]
 registry.KINDS["retrieval"] = _plain_retrieval._replace(make=_retrieval, options=(*_plain_retrieval.options, "released"))
+zero_shot.TEMPLATE_LISTS["clap29"] = CLAP_TEMPLATES
 classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three_layers_probe}
 
 

@@ -12,5 +12,6 @@ COPY --chown=ray:users trainers trainers
 COPY --chown=ray:users evaluation evaluation
 COPY --chown=ray:users pipelines pipelines
 COPY --chown=ray:users tune_spaces tune_spaces
+COPY --chown=ray:users reproduction reproduction
 COPY --chown=ray:users models models
 RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt

@@ -59,10 +59,10 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" Did you mean {by_lower[near[0]]!r}?" if near else ""
 
 
-def command(name: str) -> str:
-    """Return what starts a script: ``python pipelines/pack.py`` where it stands beside the package, as in a clone and in
-    the copy that a job runs in, and ``multicse pack`` where MultiCSE is installed."""
-    script = f"pipelines/{name}.py"
+def command(name: str, room: str = "pipelines") -> str:
+    """Return what starts a script of a room: ``python pipelines/pack.py`` where it stands beside the package, as in a clone
+    and in the copy that a job runs in, and ``multicse pack`` where MultiCSE is installed."""
+    script = f"{room}/{name}.py"
     return f"python {script}" if (Path(__file__).parents[2] / script).is_file() else f"multicse {name}"
 
 

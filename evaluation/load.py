@@ -1,4 +1,4 @@
-"""What a user names a model by, ``PLACE[@POOLING][+POST][+int8|+binary][:FIT]``, and the encoder that it stands for.
+"""What a user names a model by, ``PLACE[@POOLING][+POST][:FIT]``, and the encoder that it stands for.
 
 PLACE is a folder, a name on the Hugging Face hub, or a word-vector file; POST one of `POST`, whitening perhaps with a number
 of dimensions.
@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
+from multicse import load_plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.word_vectors import is_word_vectors
 from multicse.evaluation.encoders.folders import model_type, own_module
-from multicse.evaluation.encoders.quantized import PRECISIONS, RANGES, Precision, Quantized, saved_ranges
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
@@ -30,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
 CENTRING: tuple[Centring, ...] = ("centring", "standardise", "all-but-the-top")
-POST = ("whitening", *CENTRING, "flow")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A name on the Hugging Face hub, at the beginning of a model's name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
@@ -61,13 +61,12 @@ class Spec(NamedTuple):
 
     place: Path
     pooling: str | None = None
-    post: str | None = None  # "whitening", "whitening256", "flow"
-    fit: str | None = None  # what that and int8 are fitted on: a file, one sentence a line, or shards of texts
-    precision: Precision | None = None
+    post: str | None = None  # "whitening", "whitening256", "centring"
+    fit: str | None = None  # what that is fitted on: a file, one sentence a line, or shards of texts
 
 
 def parse(spec: str) -> Spec:
-    """The parts of ``PLACE[@POOLING][+POST][+int8|+binary][:FIT]``.
+    """The parts of ``PLACE[@POOLING][+POST][:FIT]``.
 
     The longest beginning that exists on disk is the place. Where none does, it is a name on the Hugging Face hub, whose
     model is fetched, unless it was before.
@@ -85,16 +84,14 @@ def parse(spec: str) -> Spec:
             f"{place} is a model's place, but {rest!r} after it is not @POOLING, +POST[:FIT] or @POOLING+POST[:FIT]"
         )
     pooling, post, fit = parts.groups()
-    before, _, last = (post or "").rpartition("+")
-    precision = next((name for name in PRECISIONS if name == last), None)
-    post = (before or None) if precision else post
+    load_plugins()
     if post is not None and not re.fullmatch(rf"whitening\d*|{'|'.join(POST)}", post):
+        others = ", ".join(f"+{name}" for name in POST if name != "whitening")
         raise EvaluationError(
-            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, (*POST, *PRECISIONS))} It is one of "
-            f"+whitening, +whitening<K> (to K dimensions), {', '.join(f'+{name}' for name in CENTRING)} and +flow; "
-            "+int8 or +binary may follow it"
+            f"unknown post-processing {post!r} in {spec!r}.{did_you_mean(post, POST)} It is one of +whitening, "
+            f"+whitening<K> (to K dimensions), {others}"
         )
-    return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit, precision)
+    return Spec(_path(place) if _path(place).exists() else _of_hub(place), pooling, post, fit)
 
 
 def _of_hub(name: str) -> Path:
@@ -110,7 +107,7 @@ def _of_hub(name: str) -> Path:
             reason = f" The hub did not give it ({first}); where it can be reached: `hf download NAME --local-dir DIR`"
     raise EvaluationError(
         f"no model {path}.{near} A model is a folder on disk, a name on the hub or a word-vector file; @POOLING and "
-        f"+whitening or +flow may follow it.{reason}"
+        f"+whitening may follow it.{reason}"
     )
 
 
@@ -118,7 +115,7 @@ def fit_sentences(place: str | Path) -> list[str]:
     """Sentences to fit on: the lines of a file, or the texts (field txt) of shards."""
     if _path(str(place)).is_file():
         return read_captions(place)
-    return [sample.item for chunk in Samples("+whitening or +flow", place).chunks() for sample in chunk]
+    return [sample.item for chunk in Samples("+whitening", place).chunks() for sample in chunk]
 
 
 def load_model(
@@ -134,13 +131,13 @@ def load_model(
     """The encoder of a spec: a transformer folder, a CLIP or CLAP folder, an export of this project, or a word-vector file.
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
-    have mean, letters and padded). `fit` are the sentences that whitening, flow and int8 are fitted on where the spec names
-    none (int8 of an export that states its ranges takes those), and `fit_source` is what the protocol says of them. `seed`
-    is the flow's, and CLAP's, which takes a random part of a long sound.
+    have mean and letters). `fit` are the sentences that whitening and its like are fitted on where the spec names
+    none, and `fit_source` is what the protocol says of them. `seed` is that of a fit, and CLAP's, which takes a random part
+    of a long sound.
 
     Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
     """
-    place, own, post, own_fit, precision = parse(spec)
+    place, own, post, own_fit = parse(spec)
     if own is not None and pooling is not None and own != pooling:
         raise EvaluationError(f"{spec!r} names pooling {own!r}, but {pooling!r} is asked for as well; leave one out")
     pooling = own or pooling
@@ -153,33 +150,36 @@ def load_model(
         model.name = f"{model.name}@{pooling}"
     if post is not None:
         assert fit is not None
-        model = _fitted(model, post, fit, fit_source, seed)
-    if precision == "int8" and own_fit is None and pooling is post is None and (ranges := saved_ranges(place)) is not None:
-        return Quantized(model, precision, source=RANGES, ranges=ranges)
-    if precision is not None:
-        return Quantized(model, precision, fit or () if precision == "int8" else (), fit_source)
+        size = post.removeprefix("whitening") if post.startswith("whitening") else ""
+        return POST[post.removesuffix(size)](model, fit, int(size) if size else None, fit_source, seed)
     return model
 
 
-def _fitted(model: Model, post: str, fit: Sequence[str], fit_source: str, seed: int) -> Model:
-    if post == "flow":
-        from multicse.evaluation.encoders.flow import Flowed
+Post = Callable[[Model, Sequence[str], int | None, str, int], Model]
+"""A model, the sentences to fit on, to how many dimensions, where the sentences come from, a seed -> the model behind it."""
 
-        return Flowed(model, fit, seed=seed, source=fit_source)
-    from multicse.evaluation.encoders.baselines import Centred, Whitened
 
-    for how in CENTRING:
-        if how == post:
-            return Centred(model, fit, how, source=fit_source)
-    size = post.removeprefix("whitening")
-    return Whitened(model, fit, int(size) if size else None, source=fit_source)
+def _whitened(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.evaluation.encoders.baselines import Whitened
+
+    return Whitened(model, fit, size, source=source)
+
+
+def _centred(how: Centring, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.evaluation.encoders.baselines import Centred
+
+    return Centred(model, fit, how, source=source)
+
+
+POST: dict[str, Post] = {"whitening": _whitened, **{how: partial(_centred, how) for how in CENTRING}}
+"""What may follow a model by its name; plugins add theirs."""
 
 
 def _load(place: Path, pooling: str | None, device: str | None, batch_size: int, seed: int) -> Model:
     if is_word_vectors(place):
-        from multicse.evaluation.encoders.word_vectors import WordVectors
+        from multicse.evaluation.encoders.word_vectors import POOLINGS, WordVectors
 
-        return WordVectors(place, pooling)
+        return POOLINGS[pooling](place) if pooling in POOLINGS else WordVectors(place, pooling)
     if place.is_file():
         raise EvaluationError(f"{place} is a file; a model is a folder, or word vectors (.txt .vec .bin, also .gz)")
     if own_module(place) is None and model_type(place) not in MULTIMODAL:

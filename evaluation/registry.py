@@ -4,34 +4,29 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import parse_qsl, urlencode
 
+from multicse import load_plugins
 from multicse.data import shard_urls
 from multicse.data.errors import DataError, did_you_mean
-from multicse.evaluation.tables import SEVEN, TRANSFER
-from multicse.evaluation.task import EvaluationError, Task
-from multicse.evaluation.tasks import finetune, lee, probe, sts, transfer, zero_shot
+from multicse.evaluation.tables import SEVEN
+from multicse.evaluation.task import EvaluationError, Probing, Task
+from multicse.evaluation.tasks import lee, sts, zero_shot
 from multicse.evaluation.tasks.classification import ClassificationTask
-from multicse.evaluation.tasks.classifiers import Protocol
 from multicse.evaluation.tasks.contrastive import BATCH, ContrastiveTask
 from multicse.evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
 from multicse.evaluation.tasks.hub import hub_pairs
 from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.evaluation.tasks.paired_items import Samples
-from multicse.evaluation.tasks.relatedness import RelatednessTask
 from multicse.evaluation.tasks.retrieval import RetrievalTask
 from multicse.evaluation.tasks.sts import PairTask
 
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
-REGRESSION = {  # SentEval's trained mode: train, dev and test part
-    "stsb-regression": ("stsb-train", "stsb-dev", "stsb-test"),
-    "sickr-regression": ("sickr-train", "sickr-dev", "sickr"),
-}
 DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
-GROUPS = {"sts": SEVEN, "transfer": TRANSFER}
+GROUPS = {"sts": SEVEN}
+"""Tasks by the name of all of them. `load_plugins` adds to these, to `FAMILIES` and to `KINDS`."""
 GEOMETRY = "-geometry"
 
 # Ratings above which a pair counts as positive for alignment: 4 of 5 (SimCSE); for Lee, whose raters seldom went that
@@ -39,25 +34,35 @@ GEOMETRY = "-geometry"
 THRESHOLDS = {"lee": 0.5}
 
 
-@dataclass(frozen=True)
-class Probing:
-    """How tasks that train a classifier do it: a preset of `probe.PRESETS`, the width of a hidden layer (0: none; 50 in
-    SG-BERT), and the seed of folds, order and weights."""
+Pairs = Callable[[str], PairTask]
+"""The task of rated pairs of a name."""
 
-    preset: str = "test"
-    hidden: int = 0
-    seed: int = 1111
 
-    @property
-    def protocol(self) -> Protocol:
-        """The classifiers' protocol."""
-        return probe.PRESETS[self.preset].replace(nhid=self.hidden, seed=self.seed)
+class Family(NamedTuple):
+    """Named tasks that a plugin adds: `make` takes a name, the data folder, sets of pairs by name, and how to probe.
+
+    `found` takes a data folder, its layout and the sets of pairs in it, and returns the names whose data is there.
+    """
+
+    names: tuple[str, ...]
+    found: Callable[[Path, str, Sequence[str]], list[str]]
+    make: Callable[[str, str | Path | None, Pairs, Probing], Task]
+    folders: tuple[str, ...] = ()
+    """Folders by one of which SentEval's layout is known."""
+
+
+FAMILIES: list[Family] = []
 
 
 def known() -> tuple[str, ...]:
     """Every task name that is not of the form KIND:PLACE."""
-    pairs = (*STS, *lee.PARTS)
-    return (*pairs, *REGRESSION, *TRANSFER, *(name + GEOMETRY for name in pairs))
+    return (*_scored(), *(name + GEOMETRY for name in (*STS, *lee.PARTS)))
+
+
+def _scored() -> list[str]:
+    """The names without those of geometry."""
+    load_plugins()
+    return [*STS, *lee.PARTS, *(name for family in FAMILIES for name in family.names)]
 
 
 def is_development(name: str) -> bool:
@@ -66,6 +71,7 @@ def is_development(name: str) -> bool:
     Of the user's own sets all may that train nothing and do not call themselves a test set (by a word of their name, or by
     being one of STS12 to STS16); a set of the Hub must name a split, since test is the default.
     """
+    load_plugins()
     kind, colon, place = name.partition(":")
     if not colon:
         return name.removesuffix(GEOMETRY) in DEVELOPMENT
@@ -78,7 +84,7 @@ def is_development(name: str) -> bool:
 def available(data: str | Path | None = None) -> list[str]:
     """Names of the STS sets found: those of the folder `data`, or the Lee corpus when none is given.
 
-    Training splits, geometry, trained regressions and the transfer tasks are left out; they are there when asked for.
+    Training splits, geometry and the tasks of plugins are left out; they are there when asked for.
     """
     if data is None:
         return list(lee.PARTS)
@@ -89,12 +95,12 @@ def found(data: str | Path) -> list[str]:
     """Names of all sets that the folder `data` has files for, geometry left out."""
     folder, layout = locate(data)
     names = [name for name in STS if (folder / sts.FILES[layout][name]).exists()]
-    names += [name for name, parts in REGRESSION.items() if all(part in names for part in parts)]
-    return names + (transfer.available(folder) if layout == "senteval" else [])
+    return names + [name for family in FAMILIES for name in family.found(folder, layout, names)]
 
 
 def expand(names: Sequence[str], data: str | Path | None = None) -> tuple[list[str], list[str]]:
-    """Names with the groups ``sts`` and ``transfer`` replaced by their members that the folder has, and those it lacks."""
+    """Names with groups (``sts``) replaced by their members that the folder has, and those it lacks."""
+    load_plugins()
     chosen: list[str] = []
     missing: list[str] = []
     for name in names:
@@ -114,13 +120,15 @@ def expand(names: Sequence[str], data: str | Path | None = None) -> tuple[list[s
 
 def locate(data: str | Path) -> tuple[Path, str]:
     """The folder that holds the files and its layout, "raw" or "senteval" (`data` may be the folder above downstream)."""
+    load_plugins()
     folder = Path(data).expanduser()
     if not folder.is_dir():
         raise EvaluationError(f"no data folder {folder}")
     if any((folder / file).is_file() for file in sts.RAW_FILES.values()):
         return folder, "raw"
+    known_by = ("STS", "SICK", *(name for family in FAMILIES for name in family.folders))
     for candidate in (folder, folder / "downstream"):
-        if any((candidate / name).is_dir() for name in ("STS", "SICK", *(place for place, _ in transfer.SETS.values()))):
+        if any((candidate / name).is_dir() for name in known_by):
             return candidate, "senteval"
     raise EvaluationError(
         f"the data folder {folder} is neither a SentEval downstream folder (no STS/, SICK/, MR/, ... in it) nor a folder of "
@@ -130,6 +138,7 @@ def locate(data: str | Path) -> tuple[Path, str]:
 
 def absolute(name: str) -> str:
     """KIND:PLACE with the place, and files among its options, absolute: workers run in other folders."""
+    load_plugins()
     kind, colon, place = name.partition(":")
     if not colon or kind not in KINDS or kind == "hub":
         return name
@@ -148,7 +157,7 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
 
     def pairs(name: str) -> PairTask:
         if name not in loaded:
-            loaded[name] = lee.lee(name) if name in lee.PARTS else PairTask(name, sts.read(name, *_located(name, data)))
+            loaded[name] = lee.lee(name) if name in lee.PARTS else PairTask(name, sts.read(name, *located(name, data)))
         return loaded[name]
 
     tasks = []
@@ -166,26 +175,26 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
     return tasks
 
 
-def _make(name: str, data: str | Path | None, pairs: Callable[[str], PairTask], probing: Probing) -> Task:
+def _make(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) -> Task:
+    load_plugins()
     kind, colon, place = name.partition(":")
     if colon and kind in KINDS:
         return _own(kind, place, probing)
     if name not in known():
         raise EvaluationError(
-            f"unknown task {name!r}.{did_you_mean(name, known())} Tasks are {', '.join((*STS, *lee.PARTS, *TRANSFER))}, "
-            f"{', '.join(REGRESSION)}; with {GEOMETRY} at the end of a set of pairs its alignment and uniformity; sets of "
-            f"your own are {', '.join(f'{kind}:PLACE' for kind in KINDS)}"
+            f"unknown task {name!r}.{did_you_mean(name, (*known(), *GROUPS))} Tasks are {', '.join(_scored())}; with "
+            f"{GEOMETRY} at the end of a set of pairs its alignment and uniformity; sets of your own are "
+            f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
         )
-    if name in TRANSFER:
-        return transfer.make(name, _located(name, data)[0], probing.protocol)
-    if name in REGRESSION:
-        train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
-        return RelatednessTask(name, train, dev, test, seed=probing.seed, hidden=probing.hidden)
+    for family in FAMILIES:
+        if name in family.names:
+            return family.make(name, data, pairs, probing)
     base = name.removesuffix(GEOMETRY)
     return pairs(base) if name == base else GeometryTask(pairs(base), THRESHOLDS.get(base.split("-")[0], 4.0))
 
 
-def _located(name: str, data: str | Path | None) -> tuple[Path, str]:
+def located(name: str, data: str | Path | None) -> tuple[Path, str]:
+    """`locate` for the task of a name. Raises EvaluationError where no folder is given."""
     if data is None:
         raise EvaluationError(
             f"task {name} needs data: give a SentEval downstream folder or a folder of raw TSVs (--data DIR); "
@@ -236,33 +245,29 @@ def _metric_name(text: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
-def _finetune(title: str, place: str, options: Options, probing: Probing) -> Task:
-    head, schedule = options.pop("head", "linear"), options.pop("schedule", "linear")
-    numbers = {name: _number(name, value) for name, value in options.items()}
-    settings = finetune.Training(**numbers, schedule=schedule, seed=probing.seed)  # type: ignore[arg-type]  # by `_number`
-    return finetune.FinetuneTask(title, read_labelled(place, probing.seed), settings, head)
-
-
-def _number(option: str, text: str) -> int | float:
+def number(option: str, text: str, kind: type[int | float] = int) -> int | float:
+    """The value of an option. Raises EvaluationError for text that is no number of the kind."""
     try:
-        return float(text) if option in ("lr", "weight_decay", "warmup", "clip") else int(text)
+        return kind(text)
     except ValueError:
         raise EvaluationError(f"option {option}={text}: that is no number") from None
 
 
+def switch(title: str, options: Options, name: str) -> bool:
+    """Whether an option is true; by default it is not. Raises EvaluationError for what is neither true nor false."""
+    given = options.get(name, "false")
+    if given not in ("true", "false"):
+        raise EvaluationError(f"task {title}: option {name}={given}; it is true or false")
+    return given == "true"
+
+
 def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Task:
-    switches = {}
-    for switch in ("shared", "released"):
-        given = options.pop(switch, "false")
-        if given not in ("true", "false"):
-            raise EvaluationError(f"task {title}: option {switch}={given}; it is true or false")
-        switches[switch] = given == "true"
-        title += f"-{switch}" * switches[switch]
-    return RetrievalTask(title, place, options.get("primary", "mean_r1"), switches["shared"], switches["released"])
+    shared = switch(title, options, "shared")
+    return RetrievalTask(title + "-shared" * shared, place, options.get("primary", "mean_r1"), shared)
 
 
 def _contrastive(title: str, place: str, options: Options, probing: Probing) -> Task:
-    batch = int(_number("batch", options.get("batch", str(BATCH))))
+    batch = int(number("batch", options.get("batch", str(BATCH))))
     return ContrastiveTask(title + (f"-batch{batch}" if batch != BATCH else ""), place, batch)
 
 
@@ -272,7 +277,7 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
         prompts = zero_shot.read_prompts(options["classes"], options.get("set"))
     templates = prompts.templates
     if file := options.get("templates"):
-        templates = zero_shot.CLAP_TEMPLATES if file == "clap29" else zero_shot.read_prompts(file).templates
+        templates = zero_shot.TEMPLATE_LISTS.get(file) or zero_shot.read_prompts(file).templates
         if not templates:
             raise EvaluationError(f"task {title}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}")
         title += f"-{_metric_name(Path(file).stem)}"  # a set measured with several lists has a number for each
@@ -303,20 +308,12 @@ KINDS = {
     "classify": Kind(
         "labelled texts in a TSV with the columns label text, or label sentence1 sentence2: a probe on frozen vectors",
         lambda title, place, options, probing: ClassificationTask(
-            title, read_labelled(place, probing.seed), probing.protocol, **options
+            title, read_labelled(place, probing.seed), probing, **options
         ),
         ("head",),
         trains=True,
     ),
-    "finetune": Kind(
-        "the same texts: the encoder itself is trained",
-        _finetune,
-        ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length"),
-        trains=True,
-    ),
-    "retrieval": Kind(
-        "shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared", "released")
-    ),
+    "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
     "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
     "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "set", "templates")),
     "geometry": Kind("a labelled TSV, or shards with captions or classes", _geometry),

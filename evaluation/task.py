@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -42,6 +43,16 @@ class Score(NamedTuple):
     metrics: dict[str, float]
     details: dict[str, Any] = {}
     examples: np.ndarray | None = None
+
+
+@dataclass(frozen=True)
+class Probing:
+    """How tasks that train a classifier do it: by which protocol, with a hidden layer of which width (0: none), and by which
+    seed of folds, order and weights."""
+
+    preset: str = "test"
+    hidden: int = 0
+    seed: int = 1111
 
 
 @runtime_checkable

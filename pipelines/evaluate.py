@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
-import pandas as pd
 import tyro
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy, nor this file for the library `evaluate`
@@ -22,13 +21,11 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 from multicse.data.errors import cli_errors
 from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import TARGET, fit_sentences, load_model, parse
-from multicse.evaluation.report import Measured
-from multicse.evaluation.task import EvaluationError, Task
+from multicse.evaluation.report import Measured, Outcome
+from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
     from multicse.trainers.engine.tracking import RunHandle
 
 logger = logging.getLogger(f"{registry.__package__}.command")
@@ -38,9 +35,9 @@ logger = logging.getLogger(f"{registry.__package__}.command")
 class Arguments:
     """Evaluate any encoder: Hugging Face, sentence-transformers, CLIP and CLAP folders or hub names, word-vector files.
 
-    MODEL is PLACE[@POOLING][+POST][+int8|+binary][:FIT]: google-bert/bert-base-uncased@first-last,
-    bert@layer6-max, bert@wk, bert+whitening256, bert+binary, glove.txt. POST is whitening, centring, standardise,
-    all-but-the-top or flow. Correlations and accuracies are in points. Without --data the Lee corpus of gensim is used.
+    MODEL is PLACE[@POOLING][+POST][:FIT]: google-bert/bert-base-uncased@first-last, bert@layer6-max, bert@wk,
+    bert+whitening256, glove.txt. POST is whitening, centring, standardise, all-but-the-top or flow. Correlations and
+    accuracies are in points. Without --data the Lee corpus of gensim is used.
 
     Example: python pipelines/evaluate.py --model runs/demo/export --data SentEval/data/downstream --json scores.json
     """
@@ -61,11 +58,11 @@ class Arguments:
     """Pooling in place of the model's own: cls, mean, max, last2, first-last, layer3-mean, wk, ... A folder that says
     nothing of pooling gets mean."""
     fit: Path | None = None
-    """Sentences, one a line, or shards of texts that +whitening, +flow and +int8 are fitted on; +flow:PLACE is for one
+    """Sentences, one a line, or shards of texts that +whitening, +flow and the like are fitted on; +flow:PLACE is for one
     model. Default: the sentences of the tasks, without labels."""
     protocol: Literal["test", "released", "fast", "two-fold"] = "test"
-    """How classifiers are trained: as SentEval for published numbers with a steadier last fit, to the letter, its quick
-    way, or GCLSR's."""
+    """How the classifiers of transfer tasks are trained: as SentEval for published numbers with a steadier last fit, to the
+    letter, its quick way, or GCLSR's."""
     hidden: int = 0
     """Width of the classifiers' hidden layer; 0: logistic regression. SG-BERT has 50."""
     layers: bool = False
@@ -91,17 +88,6 @@ class Arguments:
     """Seed of folds, classifiers, flow and t-SNE."""
 
 
-@dataclass
-class Outcome:
-    """What a command gives: a table, the JSON report, metrics for MLflow, and figures."""
-
-    table: str
-    report: dict[str, Any]
-    metrics: dict[str, float]
-    figures: dict[str, Figure]
-    measured: Measured | None = None
-
-
 def run(arguments: Arguments) -> Outcome:
     """Measure what the arguments ask for.
 
@@ -117,7 +103,7 @@ def run(arguments: Arguments) -> Outcome:
         )
     if missing:
         logger.warning("not in %s, so left out: %s", arguments.data, ", ".join(missing))
-    probing = registry.Probing(arguments.protocol, arguments.hidden, arguments.seed)
+    probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
     tasks = registry.make_tasks(names, arguments.data, probing)
     if arguments.layers:
         return _layers(arguments, tasks)
@@ -168,31 +154,17 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
-    from multicse.evaluation.encoders.layers import layer_scores
-    from multicse.evaluation.figures.basic import layer_curves
-
     if arguments.model is None:
         raise EvaluationError("--layers is for one model (--model DIR)")
     spec = parse(arguments.model)
-    if spec.pooling or spec.post or spec.precision or arguments.pooling or arguments.fit or arguments.style != "text":
+    if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
         raise EvaluationError(
             "--layers takes a plain folder and prints text: every layer by cls, mean and max. Leave out @POOLING, "
-            "+whitening, +flow, +int8, +binary, --pooling, --fit and --style"
+            "+whitening, +flow, --pooling, --fit and --style"
         )
-    curves = layer_scores(spec.place, tasks, arguments.device, arguments.batch_size)
-    scores = pd.DataFrame(
-        {(t.name, pool): [layer[t.name][t.primary] for layer in curve] for t in tasks for pool, curve in curves.items()}
-    )
-    rows = [[str(layer), *(f"{value:.2f}" for value in values)] for layer, *values in scores.itertuples()]
-    figures = {
-        f"layers_{task.name}": layer_curves(scores[task.name].to_dict("list"), ylabel=f"{task.primary} on {task.name}")
-        for task in tasks
-    }
-    metrics = {f"{t}/{pool}/layer{i}": value for (t, pool), curve in scores.items() for i, value in enumerate(curve)}
-    made = report.provenance(load_model(arguments.model, device=arguments.device), tasks)
-    made["protocol"]["pooling"] = "every layer by cls, mean and max"
-    content = {"model": arguments.model, "layers": curves, "provenance": made}
-    return Outcome(tables.layout([["layer", *map(" ".join, scores)], *rows]), content, metrics, figures)
+    if not report.LAYERS:
+        raise EvaluationError("--layers: nothing that is installed here measures layers")
+    return report.LAYERS[0](arguments.model, tasks, arguments.device, arguments.batch_size)
 
 
 def _measure(arguments: Arguments, spec: str, tasks: list[Task]) -> Measured:

@@ -14,10 +14,16 @@ from pathlib import Path
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from multicse import plugin_rooms
 from multicse.data.errors import did_you_mean, handle_interrupt
 
-VERBS = [file.stem for file in sorted(Path(__file__).parent.glob("*.py")) if "\n    sys.exit(main())\n" in file.read_text()]
-"""The scripts of this folder that are no papers."""
+VERBS = {
+    file.stem: f"multicse.{room.name}.{file.stem}"
+    for room in (Path(__file__).parent, *plugin_rooms())
+    for file in sorted(room.glob("*.py"))
+    if "\n    sys.exit(main())\n" in file.read_text()
+}
+"""The scripts of this folder, and of rooms with plugins, that are no papers, and their modules."""
 
 
 @handle_interrupt()
@@ -31,7 +37,7 @@ def main() -> int:
     program, name = Path(sys.argv[0]), sys.argv[1]
     sys.argv[:2] = [f"{program if program.suffix else program.name} {name}"]  # what --help calls this
     if name in VERBS:
-        status: int = importlib.import_module(f"multicse.pipelines.{name}").main()
+        status: int = importlib.import_module(VERBS[name]).main()
         return status
     from multicse.pipelines import cli, registry
     from multicse.trainers.recipe import RecipeError

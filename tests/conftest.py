@@ -25,7 +25,7 @@ os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 ROOT = Path(__file__).resolve().parents[1]
-ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines")
+ROOMS = ("data", "models", "evaluation", "trainers", "tune_spaces", "pipelines", "reproduction")
 
 
 def copy_code(folder: Path) -> None:

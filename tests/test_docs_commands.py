@@ -43,8 +43,8 @@ PLACEHOLDERS = {"my_method.py": "docs/new_method.py", "esimcse": "docs/new_metho
 UNCHECKED = {
     " …": "leaves the rest of a command to the reader",
     " ...": "the same",
-    "python pipelines/reproduce.py mocoutrl TABLE": "any table",
-    "python pipelines/prepare.py NAME": "any data set",
+    "python reproduction/reproduce.py mocoutrl TABLE": "any table",
+    "python reproduction/prepare.py NAME": "any data set",
 }
 """Commands, or what such a command has in it, that no parser is asked about, and why. Of benchmarks (``python -m
 benchmarks.X``) it is checked that they are there, since each parses its options where it runs."""
@@ -128,7 +128,7 @@ def python(words: list[str], tmp_path: Path) -> None:
     elif script == "-m" and rest[0] == "pytest":
         files(rest[1:], tmp_path)
     else:
-        found = re.fullmatch(r"pipelines/(\w+)\.py", script)
+        found = re.fullmatch(r"(?:pipelines|reproduction)/(\w+)\.py", script)
         if not found or not (ROOT / script).is_file():
             raise Unknown(f"python {script}: no script of this project")
         if rest:
@@ -145,7 +145,7 @@ def multicse(words: list[str], tmp_path: Path) -> None:
     if name not in VERBS:
         return recipe(name, _with_recipe_files(rest, tmp_path))
     with ends_if_unknown(shlex.join(words)):
-        verb = importlib.import_module(f"multicse.pipelines.{name}")
+        verb = importlib.import_module(VERBS[name])
         given = parsed(verb, rest)
     given, more = given if isinstance(given, tuple) else (given, [])
     if name == "sweep":
@@ -376,8 +376,8 @@ def test_the_settings_that_are_named_exist() -> None:
         "python pipelines/describe.py visualcse:deemo",
         "python pipelines/repeat.py simcse demo --seed 0 1 2",
         "python pipelines/evaluate.py --model DIR --tasks sts17",
-        "python pipelines/reproduce.py sgbert T99",
-        "python pipelines/prepare.py clothos",
+        "python reproduction/reproduce.py sgbert T99",
+        "python reproduction/prepare.py clothos",
         "multicse visualcse demo --run.storag s3://b",
         "python -m benchmarks.speeds",
         "ray up cluster.yml --yes",

@@ -13,7 +13,8 @@ import pytest
 from multicse.data.errors import command
 from tests.conftest import ROOMS, ROOT
 
-SCRIPTS = [file for file in sorted((ROOT / "pipelines").glob("*.py")) if '__name__ == "__main__"' in file.read_text()]
+PLACES = sorted(file for room in ("pipelines", "reproduction") for file in (ROOT / room).glob("*.py"))
+SCRIPTS = [file for file in PLACES if '__name__ == "__main__"' in file.read_text()]
 MODULES = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
 NAMES = [str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") for file in MODULES]
 IMPORT_ALL = f"import importlib, sys; [importlib.import_module(f'multicse.{{name}}') for name in {NAMES}]"
@@ -48,6 +49,7 @@ def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewher
     """Modules are importable, and all files are the clone's."""
     run([sys.executable, "-c", IMPORT_ALL], elsewhere, elsewhere, site)
     data = [ROOT / "trainers" / "papers.bib", ROOT / "trainers" / "engine" / "card.md"]
+    data += (ROOT / "reproduction").rglob("*.toml")
     for file in (*MODULES, *data, *(ROOT / "models" / "small-bert-en").rglob("*")):
         assert file.is_dir() or (site / "multicse" / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
 

@@ -1,4 +1,4 @@
-"""What a sweep over GCLSR varies. Its own tables, 4 to 11, are rows of `pipelines/tables/gclsr.py`."""
+"""What a sweep over GCLSR varies.."""
 
 from __future__ import annotations
 

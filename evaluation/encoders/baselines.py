@@ -1,4 +1,4 @@
-"""Untrained baselines: poolings of any layers of a transformer, SBERT-WK, whitening."""
+"""Untrained baselines: poolings of any layers of a transformer, whitening."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Literal, get_args
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from multicse import load_plugins
 from multicse.evaluation.task import Encoded, Encoder, EvaluationError
 from multicse.models.pooling import pool
 
@@ -20,24 +20,20 @@ logger = logging.getLogger(__name__)
 Single = Literal["cls", "mean", "max"]  # how the tokens of one layer become one vector
 Centring = Literal["centring", "standardise", "all-but-the-top"]
 SINGLE: tuple[Single, ...] = get_args(Single)
-NAMES = ("last2", "first-last", "first1-last", "wk", "wk-released")
-WINDOW, START = 2, 4  # SBERT-WK: layers on either side, and the first layer that is used
+NAMES = ["last2", "first-last", "first1-last"]
 _LAYER = re.compile(r"layer(\d+)-(cls|mean|max)")
-_WK = re.compile(r"wk(\d+)?(-released)?")
 
 States = Sequence[Tensor]  # of l layers: l + 1 tensors (B, T, d), the first of them the embedding output
 Pool = Callable[[States, Tensor], Tensor]  # states and mask (B, T) -> vectors (B, d)
-
-
-def every_layer(states: States, mask: Tensor) -> Tensor:
-    """All single layers, each by cls, mean and max over the tokens that the mask keeps, [CLS] and [SEP] too:
-    (B, (l + 1) * 3 * d), to be reshaped to (B, l + 1, 3, d)."""
-    return torch.cat([pool(state, (), mask, how) for state in states for how in SINGLE], dim=1)
+POOLINGS: dict[str, Callable[[re.Match[str], int], Pool]] = {}
+"""Poolings of plugins: a pattern of their names -> what makes one for a match and a number of layers."""
 
 
 def is_layer_pooling(name: str) -> bool:
-    """Whether `name` is one of the poolings of this file: ``layer<k>-cls|mean|max``, ``last2``, ``wk``, ..."""
-    return name in NAMES or _LAYER.fullmatch(name) is not None or _WK.fullmatch(name) is not None
+    """Whether `name` is one of the poolings over layers: ``layer<k>-cls|mean|max``, ``last2``, ..., or one of a plugin."""
+    load_plugins()
+    patterns = (_LAYER.pattern, *POOLINGS)
+    return name in NAMES or any(re.fullmatch(pattern, name) for pattern in patterns)
 
 
 def layer_pooling(name: str, depth: int) -> Pool:
@@ -47,7 +43,6 @@ def layer_pooling(name: str, depth: int) -> Pool:
     ``last2``                  mean over tokens of the average of the last two layers
     ``first-last``             ... of the embedding output and the last layer (the published "first-last" numbers)
     ``first1-last``            ... of the first transformer layer and the last (what SimCSE's code computes today)
-    ``wk``, ``wk<k>``          SBERT-WK on the layers from 4, or from k, on; ``-released`` after it: the authors' code
 
     `is_layer_pooling` knows the names. Raises EvaluationError for a layer that the model does not have.
     """
@@ -56,70 +51,12 @@ def layer_pooling(name: str, depth: int) -> Pool:
         if layer > depth:
             raise EvaluationError(f"there is no layer {layer}; the model has layers 0 (embedding output) to {depth}")
         return lambda states, mask: pool(states[layer], (), mask, how)
-    if wk_name := _WK.fullmatch(name):
-        start, released = int(wk_name[1] or START), wk_name[2] is not None
-        if start > depth - 2:
-            raise EvaluationError(
-                f"pooling {name!r} uses the layers from {start} on and needs three of them, but the model's last is layer "
-                f"{depth}; wk0 uses them all"
-            )
-        return lambda states, mask: wk(states, mask, start, WINDOW, released)
+    for pattern, make in POOLINGS.items():
+        if match := re.fullmatch(pattern, name):
+            return make(match, depth)
     pairs = {"last2": (depth - 1, depth), "first-last": (0, depth), "first1-last": (1, depth)}
     first, last = pairs[name]
     return lambda states, mask: pool((states[first] + states[last]) / 2, (), mask, "mean")
-
-
-# ------------------------------------------------------------------------------------------------------------- SBERT-WK
-
-
-def wk(states: States, mask: Tensor, start: int = START, window: int = WINDOW, released: bool = False) -> Tensor:
-    """SBERT-WK (Wang and Kuo 2020): tokens weighted over their layers, then over the sentence. (B, d)
-
-    A token's vector is a weighted sum of its layers `start` to l. The weight of layer i is the mean of two, each
-    scaled to sum to 1 over the layers: the inverse of its mean cosine with the layers up to `window` away (alignment),
-    and the part of it that is orthogonal to them, as a share of its length (novelty). Tokens are weighted by the
-    variance of the cosines of their neighbouring layers. The last token ([SEP]) is left out, as in the authors' code.
-
-    `released` is the authors' code where it differs: layers with fewer than `window` layers below them lose those too,
-    the alignment takes the cosine with the layer's projection on the others' span, and divides by their number once
-    more (which favours the two ends).
-    """
-    keep = mask.bool().clone()
-    places = torch.arange(keep.shape[1], device=keep.device).expand_as(keep)
-    last = places.masked_fill(~keep, -1).amax(1)
-    keep[torch.arange(len(keep), device=keep.device), last] = keep.sum(1) == 1  # a lone token stays
-    sentence = keep.nonzero()[:, 0]
-    layers = torch.stack([state[keep].float() for state in states[start:]], dim=1)  # (M, L, d): M tokens, L layers
-    weights = _layer_weights(layers, window, released)
-    tokens = torch.einsum("ml,mld->md", weights, layers)
-    importance = torch.cosine_similarity(layers[:, 1:], layers[:, :-1], dim=2).var(1, unbiased=False)
-    total = importance.new_zeros(len(keep)).index_add(0, sentence, importance)
-    share = importance / total[sentence]
-    return tokens.new_zeros(len(keep), tokens.shape[1]).index_add(0, sentence, share.unsqueeze(1) * tokens)
-
-
-def _layer_weights(layers: Tensor, window: int, released: bool) -> Tensor:
-    """Weights (M, L) of the layers (M, L, d) of M tokens."""
-    # Lengths and angles are all that counts, so the d dimensions are left for the at most L that a token's layers span.
-    layers = torch.linalg.qr(layers.transpose(1, 2), mode="r").R.transpose(1, 2)
-    alignment, novelty = [], []
-    for i in range(layers.shape[1]):
-        near = [j for j in range(max(0, i - window), min(layers.shape[1], i + window + 1)) if j != i]
-        if released and i < window:
-            near = [j for j in near if j > i]
-        # The columns of R are the layers in an orthonormal basis: the neighbours first, layer i last, whose last
-        # coordinate is what no neighbour holds.
-        r = torch.linalg.qr(layers[:, [*near, i]].transpose(1, 2), mode="r").R
-        own, others = r[:, :, -1], torch.nn.functional.normalize(r[:, :-1, :-1], dim=1)
-        inside = (own[:, :-1] * others.mean(2)).sum(1)
-        length = own.norm(dim=1)
-        if released:
-            alignment.append(own[:, :-1].norm(dim=1) / (inside * (len(near) + 1)))
-        else:
-            alignment.append(length / inside)
-        novelty.append(own[:, -1].abs() / length)
-    both = [torch.stack(parts, dim=1) for parts in (alignment, novelty)]
-    return (both[0] / both[0].sum(1, keepdim=True) + both[1] / both[1].sum(1, keepdim=True)) / 2
 
 
 # ------------------------------------------------------------------------------------------------------ fitted on texts

@@ -10,17 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from multicse.data.errors import DataError
 from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.task import EvaluationError
-from multicse.models.word_module import hashed_vectors, split, word_hash
+from multicse.models.word_module import split
 
 logger = logging.getLogger(__name__)
-
-POSITIONS, EMPTY = 64, "sickeningly"
-"""GCLSR's released code: places of every sentence, and the word that an empty one is given."""
 
 _PIECE = re.compile(r"\w+(?:['’]\w+)*|[^\w\s]")
 
@@ -33,13 +29,9 @@ class WordVectors:
     ``mean``     split at white space; a token that the vocabulary does not have, also not in lower case, is split at
                  punctuation (``"dog."``) and its pieces are looked up in the same way
     ``letters``  the text is cleaned first as GCLSR does: apostrophes dropped, lower case, all but a to z blank
-    ``padded``   as the row of GCLSR's Table 2 was made: ``letters``, and the mean is over 64 places, of which those behind
-                 the sentence hold one random vector, the same for all; a word without a vector has a random one, which the
-                 sentence and the place decide (there: drawn anew)
 
-    With the first two, words without a vector are left out of the mean, and a sentence without any word that has one gets
-    the zero vector (cosine 0 with everything). With all, both are counted over the distinct texts, in `protocol` and in the
-    log.
+    Words without a vector are left out of the mean, and a sentence without any word that has one gets the zero vector
+    (cosine 0 with everything). Both are counted over the distinct texts, in `protocol` and in the log.
 
     Raises EvaluationError for what `open_vectors` refuses: a missing, broken or pickled file or folder.
     """
@@ -47,9 +39,8 @@ class WordVectors:
     def __init__(self, path: str | Path, pooling: str | None = None) -> None:
         self.pooling = pooling or "mean"
         if self.pooling not in _POOLINGS:
-            raise EvaluationError(
-                f"unknown pooling {pooling!r} of word vectors; they are averaged, by {', '.join(_POOLINGS)}"
-            )
+            known = ", ".join((*_POOLINGS, *POOLINGS))
+            raise EvaluationError(f"unknown pooling {pooling!r} of word vectors; they are averaged, by {known}")
         self.path = Path(path).expanduser()
         self.name = self.path.name.split(".")[0]
         try:
@@ -88,10 +79,8 @@ class WordVectors:
         before = self.unknown
         for i, text in enumerate(items):
             rows, unknown = self._look_up(text)
-            if self.pooling == "padded":
-                vectors[i] = self._over_positions(text)
-            elif rows:
-                vectors[i] = self.vectors[rows].mean(axis=0)
+            if (vector := self.vector(text, rows)) is not None:
+                vectors[i] = vector
             if text not in self._seen:
                 self._seen.add(text)
                 self.words += len(rows) + unknown
@@ -108,15 +97,9 @@ class WordVectors:
             )
         return vectors
 
-    def _over_positions(self, text: str) -> np.ndarray:
-        """The mean (d,) of all positions: words, random vectors for unknown ones, padding."""
-        words = split(text)[:POSITIONS] or [EMPTY]
-        rows = [self._find(word) for word in words]
-        unknown = [f"{word}\n{place}\n{text}" for place, word in enumerate(words) if rows[place] is None]
-        random = hashed_vectors(torch.tensor([word_hash(name) for name in ["", *unknown]]), self.vectors.shape[1]).numpy()
-        known = self.vectors[[row for row in rows if row is not None]]
-        total: np.ndarray = known.sum(0) + random[1:].sum(0) + (POSITIONS - len(words)) * random[0]
-        return total / POSITIONS
+    def vector(self, text: str, rows: list[int]) -> np.ndarray | None:
+        """The vector (d,) of a text whose known words have these rows; None: the zero vector."""
+        return self.vectors[rows].mean(axis=0) if rows else None
 
     def known_words(self, text: str) -> tuple[list[str], np.ndarray]:
         """The words of a text that have a vector, and these vectors (n, d)."""
@@ -127,22 +110,24 @@ class WordVectors:
         """Rows of the words that have a vector, and how many words have none (punctuation is no word)."""
         rows, unknown = [], 0
         for token in _POOLINGS[self.pooling][1](text):
-            row = self._find(token)
+            row = self.find(token)
             for piece in [token] if row is not None else _PIECE.findall(token):
-                row = self._find(piece)
+                row = self.find(piece)
                 if row is not None:
                     rows.append(row)
                 elif any(c.isalnum() for c in piece):
                     unknown += 1
         return rows, unknown
 
-    def _find(self, word: str) -> int | None:
+    def find(self, word: str) -> int | None:
+        """The row of a word as it is written, or in lower case."""
         return self.row.get(word, self.row.get(word.lower()))
 
 
 _POOLINGS: dict[str, tuple[str, Callable[[str], list[str]]]] = {
     "mean": ("", str.split),
     "letters": (", letters a to z only", split),
-    "padded": (f", letters a to z only, over {POSITIONS} padded places", split),
 }
 """What the protocol says of each, and how texts are split."""
+POOLINGS: dict[str, Callable[[Path], WordVectors]] = {}
+"""Other ways of plugins, by their names."""

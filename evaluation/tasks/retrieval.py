@@ -1,4 +1,4 @@
-"""Retrieval by cosine, exact and in blocks: item and caption in both directions, and the nearest captions of a text.
+"""Retrieval by cosine, exact and in blocks: item and caption in both directions.
 
 Only the scores of a block of queries are in memory at a time, in float64, never the whole matrix.
 """
@@ -14,13 +14,12 @@ import numpy as np
 
 from multicse.data.errors import did_you_mean
 from multicse.data.text_files import read_lines, read_rows
-from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, look_up, shorten, unit
+from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 
 logger = logging.getLogger(__name__)
 
 CELLS = 2**20  # scores of a block: 8 MB
-ENCODE = 8192  # captions of a database encoded at a time
 TIE = 1e-9  # cosines that differ by less are equal
 
 
@@ -68,30 +67,18 @@ def recall_at(ranks: np.ndarray) -> dict[int, float]:
 
 
 def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) -> float:
-    """mAP@10 in points, as LAION-CLAP describes it; what its code computes is `map_at_10_released`.
+    """mAP@10 in points, as LAION-CLAP describes it.
 
     The mean over the items that `owners` (T,) names of sum_r (r / rank_r) over those of its captions, in order, whose rank
     is at most 10, divided by the number of its captions (by `most`, if there are more).
     """
-    gain = np.where(ranks <= 10, _place(owners, ranks) / ranks, 0.0)
+    gain = np.where(ranks <= 10, place_in_group(owners, ranks) / ranks, 0.0)
     count = np.bincount(owners)
     share = np.bincount(owners, gain)[count > 0] / np.minimum(count[count > 0], most or len(ranks))
     return 100 * float(np.mean(share))
 
 
-def map_at_10_released(ranks: np.ndarray, owners: np.ndarray) -> float:
-    """mAP@10 of items in points as LAION's code computes it, from ranks and owners (T,) in the set's order of captions.
-
-    The ranks of an item's captions are not sorted: the r-th caption, of those with a rank of at most 10, counts r / rank,
-    whether or not r - 1 of them come before it. It is never below `map_at_10`, and equals it where the captions stand in the
-    order of their ranks; a perfect model scores 137 on average. Only to compare with that code.
-    """
-    found = np.flatnonzero(ranks <= 10)
-    gain = np.bincount(owners[found], _place(owners[found], found) / ranks[found], minlength=owners.max() + 1)
-    return 100 * float(np.mean(gain / np.bincount(owners)))
-
-
-def _place(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
+def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Place (T,), from 1, of each value in ascending order within its group."""
     order = np.lexsort((values, groups))
     ordered = groups[order]
@@ -111,9 +98,6 @@ class RetrievalTask(PairedTask):
     ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
     Chance is 100 / number of items for text to item.
 
-    With `released` mAP@10 from item to text is what LAION-CLAP's code computes, see `map_at_10_released`: to compare, and
-    to choose checkpoints as it does.
-
     LAION-CLAP makes five passes from text to item, one with the first captions, one with the second and so on, and
     averages them. With five captions for every item that is the mean over all captions, as here, for R@k and mAP@10 alike;
     where items have different numbers of captions, here every caption weighs the same.
@@ -126,7 +110,7 @@ class RetrievalTask(PairedTask):
     is at most 10, divided for an item by the number of its texts and for a text by min(10, number of its items). Where all
     texts differ, all numbers are those without `shared`.
 
-    Raises EvaluationError for an unknown `primary`, and for `shared` and `released` together.
+    Raises EvaluationError for an unknown `primary`.
     """
 
     primary = "mean_r1"
@@ -137,23 +121,21 @@ class RetrievalTask(PairedTask):
         shards: str | Path | Sequence[str],
         primary: str = "mean_r1",
         shared: bool = False,
-        released: bool = False,
     ) -> None:
         super().__init__(name, shards)
         kinds = ("r1", "r5", "r10", "map10")
-        known = [f"{way}_{kind}" for way in self._ways for kind in kinds] + ["mean_r1", "mean_map10"]
+        known = [f"{way}_{kind}" for way in self.ways for kind in kinds] + ["mean_r1", "mean_map10"]
         if primary not in known:
             raise EvaluationError(
                 f"task {name}: primary={primary!r} is no number of this task.{did_you_mean(primary, known)} They are "
                 f"{', '.join(known)}"
             )
-        if shared and released:
-            raise EvaluationError(f"task {name}: released=true counts captions one by one; leave shared=true out")
         self.primary = primary
-        self.shared, self.released = shared, released
+        self.shared = shared
 
     @property
-    def _ways(self) -> tuple[str, str]:
+    def ways(self) -> tuple[str, str]:
+        """Names of the two directions."""
         return f"{self.modality}_to_text", f"text_to_{self.modality}"
 
     def score(self, encoder: Encoder) -> Score:
@@ -168,71 +150,23 @@ class RetrievalTask(PairedTask):
         count = np.bincount(owners)
         spread = {"fewest_captions": int(count.min()), "most_captions": int(count.max())}
         counts = {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct), **spread}
-        return Score(self._metrics(there, back), counts)
+        return Score(self.metrics(there, back), counts)
 
-    def _metrics(self, there: Found, back: Found) -> dict[str, float]:
+    def metrics(self, there: Found, back: Found) -> dict[str, float]:
+        """Recall and mAP, of the ranks from item to text and back."""
         metrics: dict[str, float] = {}
-        for way, (queries, ranks), most in zip(self._ways, (there, back), (None, 10), strict=True):
+        for way, (queries, ranks), most in zip(self.ways, (there, back), (None, 10), strict=True):
             metrics |= {f"{way}_r{k}": value for k, value in recall_at(best_ranks(ranks, queries)).items()}
             metrics[f"{way}_map10"] = map_at_10(ranks, queries, most)
-        if self.released:
-            metrics[f"{self._ways[0]}_map10"] = map_at_10_released(there.ranks, there.queries)
-        for kind in ("r1", "map10"):
-            metrics[f"mean_{kind}"] = float(np.mean([metrics[f"{way}_{kind}"] for way in self._ways]))
-        return metrics
+        return self.with_means(metrics)
+
+    def with_means(self, metrics: dict[str, float]) -> dict[str, float]:
+        """The metrics with the means of both directions."""
+        means = {f"mean_{kind}": float(np.mean([metrics[f"{way}_{kind}"] for way in self.ways])) for kind in ("r1", "map10")}
+        return metrics | means
 
 
-# -------------------------------------------------------------------------------------------------------- nearest captions
-
-
-class Neighbour(NamedTuple):
-    """A text of the database that is near to a query."""
-
-    text: str
-    score: float  # cosine
-    row: int  # position in the database, from 0
-
-
-def nearest_captions(encoder: Encoder, queries: Sequence[str], database: Sequence[str], k: int = 3) -> list[list[Neighbour]]:
-    """The k texts of `database` nearest to each query, best first (NonLing-CSE, Table D.1).
-
-    A text that occurs several times in the database is found once (at its first row), and the query itself not at all.
-    The database is encoded in chunks, of which only the best texts are kept.
-    """
-    row = {text: i for i, text in reversed(list(enumerate(database)))}
-    distinct = sorted(row, key=row.__getitem__)
-    if len(distinct) < len(database):
-        logger.info("%d of %d database texts repeat an earlier one", len(database) - len(distinct), len(database))
-    others = len(distinct) - any(query in row for query in queries)
-    if not queries or not 1 <= k <= others:
-        raise EvaluationError(
-            f"k is {k} for {len(queries)} queries; the database has {others} distinct texts beside a query, so there must "
-            f"be a query, and k must be 1 to {others}"
-        )
-    asking = unit(embed(encoder, list(queries)))
-    best, numbers = np.empty((len(queries), 0)), np.empty((len(queries), 0), np.int64)
-    for start in range(0, len(distinct), ENCODE):
-        scores = asking @ unit(embed(encoder, distinct[start : start + ENCODE])).T
-        numbers = np.concatenate([numbers, np.broadcast_to(np.arange(scores.shape[1]) + start, scores.shape)], 1)
-        best = np.concatenate([best, scores], 1)
-        kept = np.argsort(-best, axis=1, kind="stable")[:, : k + 1]  # one more: the query itself may be among them
-        best, numbers = np.take_along_axis(best, kept, 1), np.take_along_axis(numbers, kept, 1)
-    found = []
-    for query, scores, rows in zip(queries, best.tolist(), numbers.tolist(), strict=True):
-        near = [Neighbour(distinct[i], score, row[distinct[i]]) for score, i in zip(scores, rows, strict=True)]
-        found.append([neighbour for neighbour in near if neighbour.text != query][:k])
-    return found
-
-
-def neighbour_table(queries: Sequence[str], found: Sequence[Sequence[Neighbour]]) -> str:
-    """Queries with their nearest texts below them, as a text table."""
-    from multicse.evaluation.tables import layout
-
-    rows = [["query, nearest texts", "cosine", "row"]]
-    for query, neighbours in zip(queries, found, strict=True):
-        rows.append([shorten(query, 100), "", ""])
-        rows += [[f"  {shorten(n.text, 98)}", f"{n.score:.4f}", f"{n.row:,}"] for n in neighbours]
-    return layout(rows)
+# ---------------------------------------------------------------------------------------------------------------- files
 
 
 def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:

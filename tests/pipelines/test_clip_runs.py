@@ -76,7 +76,7 @@ def test_in_process(recipe: Recipe, tmp_path: Path) -> None:
         for name in names
         for item in MlflowClient(summary["tracking_uri"]).list_artifacts(summary["mlflow_run_id"], name)
     }
-    assert any("over_training" in path for path in figures | names) and any("similarity" in path for path in figures | names)
+    assert any("over_training" in path for path in figures | names)
 
     encoder = load_method(summary["checkpoint"]).sentence_encoder
     picture = np.full((40, 50, 3), 200, np.uint8)

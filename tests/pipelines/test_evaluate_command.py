@@ -15,9 +15,7 @@ from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import is_development, make_tasks
 from multicse.evaluation.statistics import holm, paired_bootstrap
 from multicse.evaluation.task import evaluate
-from multicse.evaluation.tasks.retrieval import nearest_captions
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.pipelines import nearest
 from multicse.pipelines.evaluate import Arguments, main, run
 from tests.conftest import ROOT
 from tests.evaluation.evaluation_helpers import WORDS, rated, tiny_bert, write_raw
@@ -237,18 +235,3 @@ def test_logged_to_mlflow(model: Path, data: Path, tracking_uri: str, monkeypatc
     assert logged.info.status == "FINISHED"
     found = {file.path for file in client.list_artifacts(logged.info.run_id, "figures")}
     assert {"figures/tsne_stsb-test.png", "figures/tsne_stsb-test.svg"} <= found
-
-
-def test_nearest_sentences(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    sentences = list(dict.fromkeys(text for _, first, second in rated(40) for text in (first, second)))
-    (tmp_path / "queries.txt").write_text("\n".join(sentences[:3]) + "\n")
-    (tmp_path / "database.tsv").write_text("id\tcaption\n" + "".join(f"{i}\t{s}\n" for i, s in enumerate(sentences)))
-    files = ["--queries", str(tmp_path / "queries.txt"), "--database", str(tmp_path / "database.tsv")]
-    out = tmp_path / "nearest.json"
-    command = ["--model", str(model), *files, "--columns", "caption", "--device", "cpu", "--json", str(out)]
-    assert nearest.main(command) == 0
-    want = nearest_captions(load_encoder(model, device="cpu"), sentences[:3], sentences)
-    shown = capsys.readouterr().out
-    for found, neighbours in zip(json.loads(out.read_text()), want, strict=True):
-        assert [n["text"] for n in found["nearest"]] == [n.text for n in neighbours]
-        assert neighbours[0].text[:80] in shown

@@ -75,7 +75,7 @@ def test_help_waits_for_torch_alone() -> None:
 @pytest.mark.parametrize("verb", [verb for verb in VERBS if verb != "run"])
 def test_every_option_of_a_verb_is_explained(verb: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [verb, "x"])
-    wrong = fragments(helps(importlib.import_module(f"multicse.pipelines.{verb}").main))
+    wrong = fragments(helps(importlib.import_module(VERBS[verb]).main))
     assert not wrong, "\n".join(wrong)
 
 

@@ -13,12 +13,12 @@ import pytest
 
 from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
-from multicse.evaluation.tasks.probe import PRESETS
 from multicse.pipelines import gclsr, parts
-from multicse.pipelines.tables import gclsr as tables
-from multicse.pipelines.tables import gclsr_mini
-from multicse.pipelines.tables.offline import Offline
-from multicse.pipelines.tables.runs import recipe_of
+from multicse.reproduction.tables import gclsr as tables
+from multicse.reproduction.tables import gclsr_mini
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.runs import recipe_of
+from multicse.reproduction.tasks.probe import PRESETS
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 

@@ -14,9 +14,9 @@ from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from multicse.data.streams.text import NoisyTextStream
 from multicse.pipelines import audiocse, nonlingcse, simcse, visualcse
-from multicse.pipelines.tables import nonling
-from multicse.pipelines.tables.offline import Offline
-from multicse.pipelines.tables.runs import recipe_of
+from multicse.reproduction.tables import nonling
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.runs import recipe_of
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 

@@ -13,7 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from multicse.models.towers import HTSATTower, ResNetTower, ViTTower
 from multicse.pipelines import gclsr
 from multicse.trainers.clip import CLIPConfig
-from multicse.trainers.engine.preflight import check_settings
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.gather import synchronised
 from multicse.trainers.recipe import RecipeError
 from tests.small import in_processes

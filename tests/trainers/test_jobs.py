@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from multicse.pipelines import evaluate, mine, reproduce, simcse, sweep
+from multicse.pipelines import evaluate, mine, simcse, sweep
 from multicse.pipelines.cli import parse
+from multicse.reproduction import reproduce
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import kept, results_in

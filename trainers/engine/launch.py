@@ -328,7 +328,7 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
     if skipped:
         (output / SKIPPED).write_text(json.dumps(skipped, indent=2))
     try:
-        log_figures(recipe, method, handle, output, export)
+        log_figures(recipe, method, handle, output)
     except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
         log.warning("the remaining figures are left out: %s", error)
     if name := recipe.run.push_to_hub:

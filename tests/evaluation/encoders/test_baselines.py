@@ -25,12 +25,12 @@ from transformers import (
     DistilBertModel,
 )
 
-from multicse.evaluation.encoders import layers
 from multicse.evaluation.encoders.baselines import Centred, Centring, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.geometry import GeometryTask
 from multicse.evaluation.tasks.sts import PairTask, read_pairs
+from multicse.reproduction.encoders import layers
 from tests.evaluation.evaluation_helpers import Bag, rated, texts, tiny_bert, tiny_roberta, write_raw
 
 SMALL = {"vocab_size": 24, "max_position_embeddings": 24, "pad_token_id": 1, "initializer_range": 0.5}

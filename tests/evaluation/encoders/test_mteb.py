@@ -1,4 +1,4 @@
-"""mteb on an exported folder, without code of ours, and on our encoders through the adapter: the same numbers."""
+"""mteb on an exported folder, without code of ours: the same numbers."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import pytest
 from sentence_transformers import SentenceTransformer
 
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.encoders.mteb_adapter import MtebEncoder
 from multicse.evaluation.tasks.sts import PairTask, pair_task
-from tests.evaluation.evaluation_helpers import Bag, rated, write_raw
 
 mteb = pytest.importorskip("mteb")
 
@@ -50,42 +48,8 @@ def agrees(theirs: dict[str, Any], pairs: PairTask, encoder: Any) -> None:
             assert theirs[name] == pytest.approx(ours[metric] / 100, abs=1e-4)
 
 
-def test_an_exported_folder_and_the_adapter_on_stsb(datasets: Path, tmp_path: Path) -> None:
+def test_an_exported_folder_on_stsb(datasets: Path, tmp_path: Path) -> None:
     pairs = pair_task(datasets / "sts" / "STSB.dev.raw.tsv")
     encoder = load_encoder(SMALL_BERT, device="cpu")
     exported = SentenceTransformer(str(SMALL_BERT), device="cpu")
     agrees(run(exported, local_task(pairs), tmp_path / "export"), pairs, encoder)
-    agrees(run(MtebEncoder(encoder, "small"), local_task(pairs), tmp_path / "adapter"), pairs, encoder)
-
-
-@pytest.mark.filterwarnings("ignore:.*:UserWarning")
-@pytest.mark.parametrize(
-    "name",
-    [
-        "MockClassificationTask",
-        "MockRetrievalTask",
-    ],
-)
-def test_other_tasks_than_similarity(tmp_path: Path, name: str) -> None:
-    """Every kind of text task runs through the adapter, with the scores of the exported folder."""
-    from mteb.mocks import mock_tasks
-
-    exported, adapter = SentenceTransformer(str(SMALL_BERT), device="cpu"), MtebEncoder(load_encoder(SMALL_BERT), "small")
-    scores = [run(model, getattr(mock_tasks, name)(), tmp_path / type(model).__name__) for model in (exported, adapter)]
-    assert scores[0]["main_score"] == pytest.approx(scores[1]["main_score"], abs=1e-4)
-
-
-def test_a_changed_encoder_is_not_answered_from_the_cache(tmp_path: Path) -> None:
-    """A model in training keeps its name; mteb's cache goes by name and revision."""
-    pairs = pair_task(write_raw(tmp_path / "dev.tsv", rated(60)))
-    encoder = Bag()
-    model = MtebEncoder(encoder, "in-training")
-    first = run(model, local_task(pairs), tmp_path / "results")
-    encoder.seen.clear()
-    again = run(model, local_task(pairs), tmp_path / "results")
-    assert again["spearman"] == pytest.approx(first["spearman"], abs=1e-5)
-    assert not set(pairs.sentences()) & set(encoder.seen)  # that was the cache
-    encoder.width = 5  # a step of training
-    second = run(model, local_task(pairs), tmp_path / "results")
-    assert second["spearman"] != first["spearman"]
-    assert second["spearman"] == pytest.approx(pairs.score(encoder).metrics["spearman"] / 100, abs=1e-4)

@@ -16,7 +16,7 @@ from multicse.evaluation.figures.basic import (
     save,
     similarity_by_gold_figure,
 )
-from multicse.evaluation.figures.pairs import similarity_matrix
+from multicse.reproduction.figures.pairs import similarity_matrix
 
 HISTORY = [(0, 0.3, -1.0), (100, 0.25, -2.0), (200, 0.2, -2.5)]
 MODELS = {"BERT": (0.1, -1.0), "SimCSE": (0.2, -2.4), "a $ b": (0.19, -2.3)}

@@ -13,9 +13,8 @@ import pytest
 from multicse.data.errors import DataError
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, encode_once
-from multicse.evaluation.tasks.classification import ClassificationTask, score, three_layers
+from multicse.evaluation.tasks.classification import ClassificationTask, score
 from multicse.evaluation.tasks.labelled_texts import PARTS, Labelled, Row, read_labelled
-from multicse.evaluation.tasks.probe import TEST
 from tests.evaluation.evaluation_helpers import WORDS, Bag, sentence
 
 Example = tuple[str, ...]
@@ -60,11 +59,10 @@ def test_a_split_column_and_three_files_are_the_same(tmp_path: Path) -> None:
     assert hashes == {one.hash}
 
 
-@pytest.mark.parametrize("head", ["linear", "three-layers"])
-def test_scores(head: str, tmp_path: Path) -> None:
+def test_scores(tmp_path: Path) -> None:
     classes = tuple(WORDS[:7])
     path = write(tmp_path / "words.tsv", examples(420, classes))
-    task, encoder = ClassificationTask("words", read_labelled(path), TEST.replace(batch=8), head), Bag(32)
+    task, encoder = ClassificationTask("words", read_labelled(path)), Bag(32)
     metrics, details, _ = task.score(encode_once([task], encoder))
     assert encoder.calls == 1
     assert list(metrics) == ["accuracy", "precision", "recall", "f1", "matthews"]
@@ -75,11 +73,6 @@ def test_scores(head: str, tmp_path: Path) -> None:
     assert 100 * confusion.trace() / 42 == pytest.approx(metrics["accuracy"])
     assert metrics["recall"] == pytest.approx(metrics["accuracy"])  # classes of equal size
     assert metrics == task.score(Bag(32)).metrics
-
-
-def test_the_papers_head() -> None:
-    shapes = [tuple(p.shape) for p in three_layers(768, 7).parameters() if p.ndim == 2]
-    assert shapes == [(3072, 768), (768, 3072), (7, 768)]
 
 
 def test_matthews_correlation_of_glue() -> None:
@@ -100,7 +93,7 @@ def test_a_second_sentence_counts(names: Example, tmp_path: Path) -> None:
         rows.append((first, "yes" if i % 2 else "no", first if i % 2 else sentence(rng, 3)))
     data = read_labelled(write(tmp_path / "rte.tsv", rows, (names[0], "label", names[1])))
     assert {(row.text, row.second) for part in data.parts.values() for row in part} == {(a, b) for a, _, b in rows}
-    assert ClassificationTask("rte", data, TEST.replace(batch=8)).score(Bag(32)).metrics["accuracy"] > 90
+    assert ClassificationTask("rte", data).score(Bag(32)).metrics["accuracy"] > 90
     with pytest.raises(EvaluationError, match="pairs"):
         make_tasks([f"geometry:{tmp_path / 'rte.tsv'}"])
 

@@ -1,4 +1,4 @@
-"""Ranks against a naive full matrix, the trap of the released script, paired shards, and nearest captions."""
+"""Ranks against a naive full matrix, the trap of the released script, and paired shards."""
 
 from __future__ import annotations
 
@@ -17,14 +17,10 @@ from multicse.evaluation.tasks.retrieval import (
     RetrievalTask,
     best_ranks,
     map_at_10,
-    map_at_10_released,
-    nearest_captions,
-    neighbour_table,
     read_captions,
     recall_at,
     relevant_ranks,
 )
-from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
 
@@ -97,24 +93,6 @@ def test_random_embeddings_are_found_by_chance_and_the_released_script_says_80()
     found = ours(items, texts, owners)
     assert found["forward_r1"] < 100 * 5 / n and found["backward_r1"] < 100 * 3 / n
     assert found["backward_r10"] == pytest.approx(100 * 10 / n, abs=1)
-
-
-def test_released_map_at_10_does_not_sort_the_ranks_of_an_item_s_captions() -> None:
-    """LAION's evaluation loop, caption by caption: a perfect model scores well above 100."""
-    rng = np.random.default_rng(0)
-    owners = np.repeat(np.arange(500), 5)
-    perfect = np.concatenate([rng.permutation(np.arange(1, 6)) for _ in range(500)])  # in some order
-    assert map_at_10(perfect, owners) == 100
-    assert map_at_10_released(perfect, owners) == pytest.approx(137, abs=3)
-
-    items, texts, owners = random_pairs(70, [5])
-    owners, ranks = relevant_ranks(items, texts, np.stack([owners, np.arange(len(texts))]))
-    expected = []
-    for item in range(70):
-        found = [rank for rank in ranks[owners == item] if rank <= 10]
-        expected.append(sum(r / rank for r, rank in enumerate(found, 1)) / 5)
-    assert map_at_10_released(ranks, owners) == pytest.approx(100 * np.mean(expected))
-    assert map_at_10_released(ranks, owners) > map_at_10(ranks, owners) + 1
 
 
 @pytest.mark.parametrize("vector", [np.ones(4), np.array([0.1, 0.7, 1 / 3, 2e-3]), np.zeros(4)])
@@ -209,10 +187,8 @@ def test_options_of_a_name(tmp_path: Path) -> None:
     assert (task.name, task.primary) == ("retrieval:clotho-val", "mean_map10")
     metrics = task.score(Coded()).metrics
     assert metrics["mean_map10"] == (metrics["image_to_text_map10"] + metrics["text_to_image_map10"]) / 2
-    (as_released,) = make_tasks([f"retrieval:{shards}?released=true"])
-    assert isinstance(as_released, RetrievalTask) and as_released.released and as_released.name.endswith("-released")
     assert absolute("retrieval:x?shared=true").endswith("/x?shared=true")
-    for option in ("primary=map10", "primary=audio_to_text_r1", "shared=yes", "share=true", "released=true&shared=true"):
+    for option in ("primary=map10", "primary=audio_to_text_r1", "shared=yes", "share=true"):
         with pytest.raises(EvaluationError, match=option.split("=")[0]):
             make_tasks([f"retrieval:{shards}?{option}"])
 
@@ -249,27 +225,6 @@ def test_bad_shards_and_encoders(tmp_path: Path) -> None:
     for encoder in (Coded(broken=1), Coded(narrow=True)):
         with pytest.raises(EvaluationError):
             task.score(encoder)
-
-
-# -------------------------------------------------------------------------------------------------------- nearest captions
-
-
-def test_nearest_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multicse.evaluation.tasks.retrieval.ENCODE", 3)
-    database = ["a dog runs", "a cat eats", "the red car", "a dog runs", "a big dog runs", "the small house"]
-    queries = ["a dog runs", "red car"]
-    found = nearest_captions(Bag(), queries, database, k=2)
-
-    unit = {text: (v := Bag().encode([text])[0]) / np.linalg.norm(v) for text in [*queries, *database]}
-    for query, neighbours in zip(queries, found, strict=True):
-        best = sorted({text for text in database if text != query}, key=lambda text: -unit[query] @ unit[text])[:2]
-        assert [n.text for n in neighbours] == best
-        assert [n.score for n in neighbours] == pytest.approx([unit[query] @ unit[text] for text in best])
-        assert [database.index(n.text) for n in neighbours] == [n.row for n in neighbours]
-    lines = neighbour_table(queries, found).splitlines()
-    assert lines[2].startswith("a dog runs") and lines[3].startswith("  a big dog runs") and len(lines) == 8
-    with pytest.raises(EvaluationError, match="must be 1 to 4"):
-        nearest_captions(Bag(), queries, database, k=5)
 
 
 def test_read_captions(tmp_path: Path) -> None:

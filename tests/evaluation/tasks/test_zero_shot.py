@@ -11,7 +11,7 @@ import pytest
 
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import zero_shot
-from multicse.evaluation.tasks.zero_shot import CLAP_TEMPLATES, Prompts, ZeroShotTask, read_prompts
+from multicse.evaluation.tasks.zero_shot import Prompts, ZeroShotTask, read_prompts
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, decoded, image_shards, sound_shards
 
@@ -149,39 +149,3 @@ def test_published_prompts(datasets: Path) -> None:
         for name in json.loads(path.read_text()):
             assert len(read_prompts(path, name).classes) > 1
     assert ("happy", "smiling") in read_prompts(folder / "clip_datasets.json", "FacialEmotionRecognition2013").classes
-
-
-def test_the_29_prompts_of_zhao_et_al() -> None:
-    """Table 12, line by line; @ is its sign for a blank at the end."""
-    table = """
-A sound of label
-a sound of label.
-A constant sound of label
-a constant sound of label
-A constant sound of label.
-a constant sound of label.
-A big sound of label
-a big sound of label
-A big sound of label.
-A small sound of label
-a small sound of label
-A small sound of label.
-A label is making a sound.
-a label is making a sound
-An label is making a sound.
-an label is making a sound
-A sound of label followed by a sound of label
-A sound of label followed by label
-A label@
-A label
-An label
-an label
-label@
-label
-label and label
-A label is running.
-A label is running
-A label is happening.
-A label is happening"""
-    printed = [line.replace("label", "{label}").replace("@", " ") for line in table.splitlines()[1:]]
-    assert len(printed) == 29 and list(CLAP_TEMPLATES) == printed

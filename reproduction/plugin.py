@@ -1,0 +1,125 @@
+"""What this package adds to the product, which does not know it: `multicse.load_plugins` imports this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from multicse.evaluation import load, registry, report
+from multicse.evaluation.encoders import baselines, word_vectors
+from multicse.evaluation.load import Model
+from multicse.evaluation.registry import Family, Kind, Options, Pairs
+from multicse.evaluation.tables import TRANSFER
+from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
+from multicse.evaluation.tasks import classification, zero_shot
+from multicse.evaluation.tasks.labelled_texts import read_labelled
+from multicse.reproduction.encoders import sbert_wk
+from multicse.reproduction.encoders.padded import PaddedWordVectors
+from multicse.reproduction.tasks import finetune, heads, probe, transfer
+from multicse.reproduction.tasks.prompts import CLAP_TEMPLATES
+from multicse.reproduction.tasks.relatedness import RelatednessTask
+from multicse.reproduction.tasks.retrieval import ReleasedRetrievalTask
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+REGRESSION = {  # SentEval's trained mode: train, dev and test part
+    "stsb-regression": ("stsb-train", "stsb-dev", "stsb-test"),
+    "sickr-regression": ("sickr-train", "sickr-dev", "sickr"),
+}
+
+
+# --------------------------------------------------------------------------------------------------------------- encoders
+
+
+def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.reproduction.encoders.flow import Flowed
+
+    return Flowed(model, fit, seed=seed, source=source)
+
+
+load.POST["flow"] = _flow
+baselines.POOLINGS[sbert_wk.PATTERN] = sbert_wk.make
+baselines.NAMES += ["wk", "wk-released"]
+word_vectors.POOLINGS["padded"] = PaddedWordVectors
+
+
+# ------------------------------------------------------------------------------------------------------------------ tasks
+
+
+def _regressions(folder: Path, layout: str, pairs: Sequence[str]) -> list[str]:
+    return [name for name, parts in REGRESSION.items() if all(part in pairs for part in parts)]
+
+
+def _regression(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) -> Task:
+    train, dev, test = (pairs(part).pairs for part in REGRESSION[name])
+    return RelatednessTask(name, train, dev, test, seed=probing.seed, hidden=probing.hidden)
+
+
+def _transfers(folder: Path, layout: str, pairs: Sequence[str]) -> list[str]:
+    return transfer.available(folder) if layout == "senteval" else []
+
+
+def _transfer(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) -> Task:
+    return transfer.make(name, registry.located(name, data)[0], probe.protocol_of(probing))
+
+
+def _finetune(title: str, place: str, options: Options, probing: Probing) -> Task:
+    head, schedule = options.pop("head", "linear"), options.pop("schedule", "linear")
+    kinds = dict.fromkeys(("lr", "weight_decay", "warmup", "clip"), float)
+    numbers = {name: registry.number(name, value, kinds.get(name, int)) for name, value in options.items()}
+    settings = finetune.Training(**numbers, schedule=schedule, seed=probing.seed)  # type: ignore[arg-type]  # by `number`
+    return finetune.FinetuneTask(title, read_labelled(place, probing.seed), settings, head)
+
+
+def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Task:
+    if not registry.switch(title, options, "released"):
+        options.pop("released", None)
+        return _plain_retrieval.make(title, place, options, probing)
+    if registry.switch(title, options, "shared"):
+        raise EvaluationError(f"task {title}: released=true counts captions one by one; leave shared=true out")
+    return ReleasedRetrievalTask(f"{title}-released", place, options.get("primary", "mean_r1"))
+
+
+registry.FAMILIES += [
+    Family(tuple(REGRESSION), _regressions, _regression),
+    Family(TRANSFER, _transfers, _transfer, tuple(place for place, _ in transfer.SETS.values())),
+]
+registry.GROUPS["transfer"] = TRANSFER
+registry.KINDS["finetune"] = Kind(
+    "the same texts: the encoder itself is trained",
+    _finetune,
+    ("head", "epochs", "lr", "batch", "weight_decay", "warmup", "schedule", "clip", "max_length"),
+    trains=True,
+)
+_plain_retrieval = registry.KINDS["retrieval"]
+registry.KINDS["retrieval"] = _plain_retrieval._replace(make=_retrieval, options=(*_plain_retrieval.options, "released"))
+zero_shot.TEMPLATE_LISTS["clap29"] = CLAP_TEMPLATES
+classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three_layers_probe}
+
+
+# ---------------------------------------------------------------------------------------------------------------- figures
+
+
+def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[report.Drawing]:
+    from multicse.reproduction.figures import drawings  # and Matplotlib with it
+
+    return drawings.drawings(encoded, tasks, seed)
+
+
+def _scatters(task: Task, runs: report.Runs) -> Iterator[tuple[str, Figure]]:
+    from multicse.reproduction.figures import drawings
+
+    return drawings.scatters(task, runs)
+
+
+def _layers(model: str, tasks: list[Task], device: str | None, batch_size: int) -> report.Outcome:
+    from multicse.reproduction.encoders.layers import layer_outcome
+
+    return layer_outcome(model, tasks, device, batch_size)
+
+
+report.DRAWINGS.append(_drawings)
+report.SCATTERS.append(_scatters)
+report.LAYERS.append(_layers)

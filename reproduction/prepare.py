@@ -1,0 +1,125 @@
+"""Data sets as they are downloaded -> what recipes read: ``python reproduction/prepare.py clotho --source Clotho``.
+
+Without a name: what there is.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+
+if not __package__:  # run as a file: this clone comes first, not an installed copy
+    sys.path[0] = str(Path(__file__).resolve().parents[1])
+
+from multicse.data.errors import DataError, cli_errors, did_you_mean
+from multicse.data.shard_writer import Output, pack
+from multicse.data.shards import MANIFEST
+from multicse.pipelines.pack import report
+from multicse.reproduction.downloads import SOURCES
+from multicse.reproduction.sources.source import Content, Result, Source
+
+TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
+
+
+@dataclass(frozen=True)
+class Prepare:
+    """Packed shards and tables, under the names that recipes have, from a data set as its makers distribute it."""
+
+    name: tyro.conf.Positional[str | None] = None
+    """Which data set. Without: the list of them."""
+    source: Path | None = None
+    """Folder of the unpacked download. Default: downloads/NAME."""
+    out: Path = Path(".")
+    """Folder below which shards/..., wos/... are written."""
+    overwrite: bool = False
+    """Make again what is there."""
+
+    def run(self) -> int:
+        """Make what can be made and print it: 0, or 2 when a file is missing."""
+        if self.name is None:
+            width = max(map(len, SOURCES))
+            print("\n".join(f"{name:<{width}}  {source.title}" for name, source in SOURCES.items()))
+            return 0
+        if self.name not in SOURCES:
+            known = did_you_mean(self.name, SOURCES)
+            raise DataError(f"no data set {self.name!r}.{known} There are: {', '.join(SOURCES)}")
+        source, folder = SOURCES[self.name], self.source or Path("downloads") / self.name
+        missing: dict[str, None] = {}  # places, each once and in their order
+        for result in source.results:
+            place = self.out / result.path
+            made = place.is_file() or (place / MANIFEST).is_file()  # a table, or a folder whose manifest was written last
+            if result.read is not None and made and not self.overwrite:
+                print(f"{place} is there")
+            elif lacking := absent(result, folder, self.out):
+                missing |= dict.fromkeys(lacking)
+            elif result.read is None:
+                print(f"{place} is there and is read as it is")
+            else:
+                print(make(result, source, folder, self.out, self.overwrite))
+        if missing:
+            print(where_from(source, list(missing)), file=sys.stderr)
+        return 2 if missing else 0
+
+
+def absent(result: Result, folder: Path, out: Path) -> list[str]:
+    """The places of a download, in `folder`, that a result needs and that are not there."""
+    root = out / result.path if result.read is None else folder
+    return [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
+
+
+def where_from(source: Source, missing: list[str]) -> str:
+    """What is missing of a data set and where it is had."""
+    lines = [
+        *(f"error: {place} is not there" for place in missing),
+        f"  {source.title}",
+        f"  home page  {source.home}",
+        f"  licence    {source.licence}",
+    ]
+    if source.hint:
+        lines += textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
+    return "\n".join(lines)
+
+
+def make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool = False) -> str:
+    """Pack or write one result from the download in `folder`; what was made, in a line or two.
+
+    Raises DataError for a download that has another form.
+    """
+    assert result.read is not None
+    place, name = out / result.path, Path(result.path).name
+    found = result.read(*(folder / wanted for wanted in result.wanted))
+    if isinstance(found, Content):
+        size = TEXTS_A_SHARD if found.files is None else FILES_A_SHARD
+        output = Output(
+            place,
+            name.removesuffix(f"-{result.split}"),
+            result.split,
+            size,
+            licence=source.licence,
+            source=source.home,
+            overwrite=overwrite,
+            form=found.form,
+        )
+        return report(pack(found.drafts, output, found.files, found.classes))
+    place.parent.mkdir(parents=True, exist_ok=True)
+    partial = place.with_name(f"{name}.partial")
+    with partial.open("w", encoding="utf-8", newline="\n") as file:
+        count = sum(bool(file.write(f"{line}\n")) for line in found)
+    os.replace(partial, place)
+    return f"{place}: {count:,} lines"
+
+
+@cli_errors
+def main(argv: list[str] | None = None) -> int:
+    """The command line; 2 when a file is missing, or the input was bad."""
+    arguments: Prepare = tyro.cli(Prepare, args=argv, description=__doc__)
+    return arguments.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,100 @@
+"""The main claim of each paper, and of MultiCSE: five seeds, one budget of compute, settings chosen alike, a verdict.
+
+For every trained row the same few learning rates are tried on the development task. Steps are counted so that all rows of a
+table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLIP; GCLSR's: as GCLSR).
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from multicse.pipelines import multicse, nonlingcse, parts, sgbert
+from multicse.reproduction.tables import clip_mini, gclsr_mini, mocoutrl, nonling_mini
+from multicse.reproduction.tables import sgbert as sgbert_tables
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.table import read_tables
+from multicse.trainers.method import MethodConfig
+from multicse.trainers.multicse import MultiCSEConfig
+from multicse.trainers.nonling import NonLingSettings
+from multicse.trainers.recipe import Recipe
+from multicse.trainers.sgbert import SGBERTConfig
+from multicse.trainers.simcse import SimCSEConfig
+
+STEPS = 200
+"""Of the plain contrast at the small scale."""
+EVALUATIONS = 6
+"""Of a run."""
+CAPTION = 16
+"""Tokens of one, about; SimCSE on captions reads them twice."""
+FITTED = 20_000
+"""Sentences of the training text that whitening and its kin are fitted on, as when a model is exported."""
+
+TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
+
+
+def mini(recipe: Recipe, offline: Offline) -> Recipe:
+    """The row on the small encoder and the data at hand, at equal compute."""
+    if recipe.paper == "cyclip":
+        small = clip_mini.mini(recipe, offline)
+        items = (clip_mini.VIT.input.size // clip_mini.VIT.patch_size) ** 2
+        share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
+        return small.replace("run.max_steps", round(clip_mini.STEPS * share))
+    if recipe.paper == "mocoutrl":
+        return mocoutrl.mini(recipe, offline).changed(length(STEPS))
+    if recipe.paper == "gclsr":  # without augmentation one view serves as both
+        small = gclsr_mini.mini(recipe, offline)
+        steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
+        more = {"encoder.vectors": gclsr_mini.word_vectors(offline, None, 300, 20)} | length(steps)
+        return small.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
+    if recipe.paper == "multicse":
+        base = nonling_mini.mini(nonlingcse.bert_base(), offline)
+        small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
+        small = small.changed({"name": "multicse/mini", "export": recipe.export})
+    elif recipe.streams["text"].shards == sgbert_tables.STSB:
+        small = sgbert_tables.mini(recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
+        if recipe.paper == "simcse":
+            small = small.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
+    else:
+        small = nonling_mini.mini(recipe, offline)
+    steps = round(STEPS * share_of_contrast(small))
+    return small.changed(length(steps))
+
+
+def length(steps: int) -> dict[str, int]:
+    """What a run of so many steps sets."""
+    return {"run.max_steps": steps, "run.epochs": 1000, "evaluation.every": steps // EVALUATIONS}
+
+
+def share_of_contrast(recipe: Recipe) -> float:
+    """What two passes over the texts cost, forward and back, in all that a step of the recipe costs; counted in tokens.
+
+    A backward costs two forwards (Kaplan et al. 2020), and all positions as much as the longest text may have.
+    """
+    text: Any = recipe.streams["text"]
+    tokens = text.batch_size * text.max_length
+    cost = text_passes(recipe.method, text.n_texts) * tokens
+    if isinstance(recipe.method, NonLingSettings):
+        for name, config in recipe.method.nonling.items():
+            cost += 6 * recipe.streams[name].batch_size * config.tokens(recipe.method.variant)
+    return 6 * tokens / cost
+
+
+def text_passes(method: MethodConfig, texts: int) -> int:
+    """Forward passes that a text costs: a view is one, and two more for its backward."""
+    if isinstance(method, SGBERTConfig):
+        return 3 + 1
+    guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
+    assert isinstance(method, SimCSEConfig | NonLingSettings)
+    return 3 * max(2, texts) + guided
+
+
+def mini_model(spec: str, offline: Offline) -> str:
+    """The small encoder, with what is fitted fitted on the beginning of the training text."""
+    pooling, _, how = spec.partition("@")[2].partition(":")[0].partition("+")
+    plain = f"{parts.SMALL_ENCODER}@{pooling}"
+    if not how:
+        return plain
+    if spec.endswith(sgbert_tables.STSB):
+        return f"{plain}+{how}:{offline.stsb()}"
+    return f"{plain}+{how}:{offline.lines(offline.sentences(FITTED), f'wiki-{FITTED}')}"

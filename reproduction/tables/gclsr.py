@@ -1,0 +1,83 @@
+"""What the tables of gclsr.toml are measured and drawn by."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from multicse.data.word_vectors import open_vectors
+from multicse.evaluation.load import parse
+from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
+from multicse.models.word_module import hashed_vectors, split, word_hash
+from multicse.reproduction.figures.curves import learning_curves
+from multicse.reproduction.figures.words import attention_importance, augmented_vector, word_importance
+from multicse.reproduction.tables.gclsr_mini import mini as mini
+from multicse.reproduction.tables.gclsr_mini import mini_model as mini_model
+from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.trainers.engine.figures import histories
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EPOCHS = 20
+
+AUGMENTATIONS: dict[str, tuple[str, Callable[..., torch.Tensor]]] = {
+    "GWN": ("Gaussian white noise", partial(gaussian_noise, form="released")),
+    "RZS": ("random zero setting", partial(random_zeros, form="released")),
+    "IFFT": ("inverse Fourier transform", lambda words, generator: fourier(words, "released")),
+    "RBN": ("random background noise", partial(background_noise, form="released")),
+}
+SENTENCE = "the performances are immaculate, with roussillon providing comic relief"
+"""Of the movie reviews: the one whose largest weights section 3.2 names."""
+
+
+def _generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def change(model: str, table: Table, data: Path) -> dict[str, float]:
+    """How far each augmentation moves a word: |w' - w| / |w| in percent, the mean over the first 1,000 words of a file."""
+    words = torch.from_numpy(np.array(open_vectors(parse(model).place).vectors[:1000]))
+    moved = {name: augment(words, generator=_generator()) - words for name, (_, augment) in AUGMENTATIONS.items()}
+    return {name: 100 * float((step.norm(dim=1) / words.norm(dim=1)).mean()) for name, step in moved.items()}
+
+
+def draw_augmentations(table: Table, values: Values) -> Figure:
+    """Figure 2, on the random vector that a word without one has, which needs no file."""
+    word = hashed_vectors(torch.tensor([word_hash(SENTENCE.split()[-1])]), 300)
+    changed = {title: augment(word, generator=_generator())[0].numpy() for title, augment in AUGMENTATIONS.values()}
+    return augmented_vector(word[0].numpy(), changed)
+
+
+def importance(model: str, table: Table, data: Path) -> dict[str, float]:
+    """What Algorithm 1 gives each word of `SENTENCE`; 0 where it has no vector."""
+    vectors = open_vectors(parse(model).place)
+    known = [word for word in split(SENTENCE) if word in vectors.row]
+    weights = attention_importance(vectors.vectors[[vectors.row[word] for word in known]])
+    return dict.fromkeys(table.columns, 0.0) | dict(zip(known, weights.tolist(), strict=True))
+
+
+def draw_importance(table: Table, values: Values) -> Figure:
+    """Figure 3."""
+    return word_importance([(list(row), [value for (value,) in row.values()]) for row in values.values()])
+
+
+def curve(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Spearman on STS-B dev after each epoch, from the journal of the run that made the model."""
+    history = histories(Path(model).parent / "journal.jsonl")["stsb-dev"]
+    last = history[-1][0]
+    return {str(round(EPOCHS * step / last)): metrics["spearman"] for step, metrics in history}
+
+
+def draw_curves(table: Table, values: Values) -> Figure:
+    """Figure 4: the mean over seeds."""
+    curves = {label: {int(epoch): float(np.mean(runs)) for epoch, runs in row.items()} for label, row in values.items()}
+    return learning_curves(curves, "epoch", "STS-B dev, Spearman x 100")
+
+
+TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())

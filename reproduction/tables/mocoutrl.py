@@ -1,0 +1,134 @@
+"""What the tables of mocoutrl.toml are measured and drawn by, and its rows at the small scale."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from multicse.evaluation.encoders.encoder import FolderEncoder
+from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
+from multicse.evaluation.load import Model, load_model
+from multicse.evaluation.tasks.geometry import ClassGeometryTask
+from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.reproduction.figures.drawings import token_states
+from multicse.reproduction.figures.vectors import on_circle
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.reproduction.tasks.finetune import FinetuneTask, Training
+from multicse.trainers.recipe import Recipe
+
+GLOVE = "glove.840B.300d.txt"
+DISTANCES = ("intra_class_distance", "inter_class_distance", "mean_cosine")
+BINS = 36  # of angles
+SUPERVISED = Training(epochs=3, lr=1e-4)
+
+
+def circle(spec: str, table: Table, data: Path) -> dict[str, float]:
+    """Figure 2's numbers of a model: the columns, and by ``distance I`` and ``angle CLASS I`` what is drawn."""
+    return _circle(load_model(spec), table, _labelled(table))
+
+
+def supervised_circle(spec: str, table: Table, data: Path) -> dict[str, float]:
+    """The same after training the model and the probe's head with the labels."""
+    model, labelled = load_model(spec), _labelled(table)
+    assert isinstance(model, FolderEncoder)
+    trained, _, _ = FinetuneTask("supervised", labelled, SUPERVISED, "three-layers").train(model)
+    return _circle(trained, table, labelled)
+
+
+def _labelled(table: Table) -> Labelled:
+    return read_labelled(table.columns[0].partition(":")[2].partition("#")[0])
+
+
+def _circle(model: Model, table: Table, labelled: Labelled) -> dict[str, float]:
+    texts, labels = ([getattr(row, name) for row in labelled.parts["test"]] for name in ("text", "label"))
+    score = ClassGeometryTask("figure", texts, labels).score(model)
+    found = {column: score.metrics[column.partition("#")[2]] for column in table.columns}
+    counts = np.asarray(score.details["intra_counts"])
+    found |= {f"distance {i}": 100 * float(share) for i, share in enumerate(counts / counts.sum())}
+    tokens = token_states(model, texts)
+    assert tokens is not None
+    x, y = on_circle(tokens.reshape(-1, tokens.shape[-1])).T
+    angles, classes = np.arctan2(y, x).reshape(len(texts), -1), np.asarray(labels)
+    for name in ("all", *labelled.classes[:4]):
+        density = np.histogram(angles[(classes == name) | (name == "all")], BINS, (-np.pi, np.pi), density=True)[0]
+        found |= {f"angle {name} {i}": float(value) for i, value in enumerate(density)}
+    return found
+
+
+def figure_2(table: Table, values: Values) -> Figure:
+    """Figure 2: a row a model; distances within a class, angles of random tokens, and those of four classes."""
+    figure = new_figure(13, 3 * len(values))
+    for panels, (label, found) in zip(figure.subplots(len(values), 3, squeeze=False), values.items(), strict=True):
+        panels[0].set(title=label, xlabel="distance of two vectors of a class", ylabel="% of pairs", xlim=(0, 2))
+        panels[0].stairs(_series(found, "distance "), np.linspace(0, 2, 11), fill=True, color=COLOURS[0])
+        names = dict.fromkeys(key.split(" ")[1] for key in found if key.startswith("angle "))
+        for i, name in enumerate(names):
+            axes = panels[1 if name == "all" else 2]
+            axes.stairs(_series(found, f"angle {name} "), np.linspace(-np.pi, np.pi, BINS + 1), color=COLOURS[i], label=name)
+        for axes in panels[1:]:
+            axes.set(xlabel="angle of a token (radians)", ylabel="density", xlim=(-np.pi, np.pi))
+            legend(axes)
+    return figure
+
+
+def _series(found: dict[str, list[float]], prefix: str) -> list[float]:
+    return [float(np.mean(runs)) for key, runs in found.items() if key.startswith(prefix)]
+
+
+TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
+
+
+def mini(recipe: Recipe, offline: Offline) -> Recipe:
+    """100 steps of 16 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
+    questions(offline)
+    text = recipe.streams["text"]
+    changes = {
+        "name": f"{recipe.paper}/mini",
+        "encoder.path": SMALL_ENCODER,
+        "encoder.pooling": "mean",
+        "streams.text.shards": offline.nli() if "hard_neg" in getattr(text, "columns", ()) else offline.wikipedia(),
+        "streams.text.batch_size": min(16, text.batch_size),
+        "optim.text.lr": 5e-4,
+        "optim.text.warmup": 0.1,
+        "evaluation.data": str(offline.data / "senteval" / "downstream"),
+        "evaluation.watch": (),
+        "evaluation.every": 50,
+        "run.epochs": 1000,
+        "run.max_steps": 100,
+        "run.precision": "fp32",
+        "run.gpus_per_worker": 0,
+        "run.checkpoint_every": None,
+    }
+    if recipe.paper == "mocoutrl":
+        changes |= {"streams.text.lexicon": "small", "streams.text.max_length": 32}
+    else:
+        changes |= {"streams.text.max_length": 32, "method.head": "none", "method.temperature": 0.07}
+    return recipe.changed(changes)
+
+
+def mini_model(spec: str, offline: Offline) -> str:
+    """The model at hand in the place of a published one."""
+    questions(offline)
+    if spec == GLOVE:
+        return str(offline.data / "word_vectors" / "googlenews_word2vec_1000x300.txt.gz")
+    return SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
+
+
+def questions(offline: Offline) -> None:
+    """TREC's questions with their six classes, every tenth one for dev, in the place of Web of Science."""
+    if (offline.shards / "trec.test.tsv").exists():
+        return
+    folder = offline.data / "senteval" / "downstream" / "TREC"
+    learned, tested = (
+        [line.split(" ", 1) for line in (folder / name).read_text(encoding="latin-1").splitlines() if line.strip()]
+        for name in ("train_5500.label", "TREC_10.label")
+    )
+    dev = learned[::10]
+    del learned[::10]
+    for part, rows in (("train", learned), ("dev", dev), ("test", tested)):
+        offline.write(("label", "text"), [(label.partition(":")[0], text.strip()) for label, text in rows], f"trec.{part}")

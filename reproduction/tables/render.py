@@ -1,0 +1,176 @@
+"""A table with its numbers: ours, the paper's, their difference, and p against the row that others are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from multicse.evaluation import statistics, tables
+from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
+from multicse.evaluation.task import EvaluationError
+from multicse.reproduction.tables.table import Row, Table, Values
+
+AVERAGE = "Avg"
+LEVEL = 0.05
+"""Below it a corrected p tells two rows apart."""
+
+
+def render(table: Table, columns: Sequence[str], rows: Sequence[Row], values: Values, style: str = "text") -> str:
+    """Up to four lines a row: ours (mean ± sample sd), the paper's, the difference, p of Student's t test over seeds.
+
+    columns: those that were measured; the paper's numbers stand below the ones that are also the paper's, or that stand in
+    for these one by one.
+    """
+    means = _with_average(values, columns, table.average)
+    shown = [*columns, *([AVERAGE] if table.average and columns else [])]
+    own = columns if len(columns) == len(table.columns) else table.columns
+    published = [*own, *([AVERAGE] if table.average else [])]
+    names = dict(zip(own, table.names, strict=True)) if table.names else {}
+    if len(columns) != len(table.columns):
+        names[AVERAGE] = f"{AVERAGE} of {len(columns)} (paper: of {len(table.columns)})"
+    lines = [["", "", *(names.get(column, _short(column)) for column in shown)]]
+    for row in rows:
+        ours = {column: means.get(row.label, {}).get(column, []) for column in shown}
+        paper = dict(zip(published, row.paper, strict=True)) if row.paper else {}
+        if any(ours.values()):
+            lines.append([row.label, "ours", *(_mean(ours[column]) for column in shown)])
+        if any(paper.get(column) is not None for column in shown):
+            head = "" if any(ours.values()) else row.label
+            lines.append([head, "paper", *(_number(paper.get(column)) for column in shown)])
+            if any(ours.values()):
+                lines.append(["", "difference", *(_difference(ours[column], paper.get(column)) for column in shown)])
+        elif not any(ours.values()):
+            lines.append([row.label, "", *("-" for _ in shown)])
+        against = row.reference or table.reference
+        reference = means.get(against or "", {})
+        if row.label != against and any(len(ours[column]) > 1 for column in shown) and reference:
+            lines.append(["", "p", *(_p(reference.get(column, []), ours[column]) for column in shown)])
+    reasons = dict.fromkeys(row.lacks for row in rows if row.lacks)
+    notes = [f"{', '.join(row.label for row in rows if row.lacks == reason)}: {reason}" for reason in reasons]
+    if any(line[1] == "p" for line in lines):
+        against = table.reference or "the baseline of the same encoder"
+        notes.append(f"p: two-sided Student t over seeds against {against}, not corrected for several rows")
+    body = _grid(lines, style)
+    return "\n\n".join([body, *notes]) if style == "markdown" else "\n".join([body, *notes])
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What five seeds say of a claim."""
+
+    says: str
+    test: statistics.TTest | None
+    """None: a single run, or runs that do not vary."""
+    p: float
+    """Corrected for the number of claims of its table (Holm)."""
+
+    @property
+    def word(self) -> str:
+        """It holds, does not hold (it is the other way round), or the two cannot be told apart."""
+        if self.test is None or self.p >= LEVEL:
+            return "not told apart"
+        return "holds" if self.test.difference > 0 else "does not hold"
+
+
+def judged(table: Table, columns: Sequence[str], values: Values) -> list[Verdict]:
+    """The claims of a table whose rows are there, by Student's t over seeds of the rows' means over the columns.
+
+    A row that no seed changes is a number that the other's runs are tested against.
+    """
+    means = _with_average(values, columns, len(columns) > 1)
+    score = AVERAGE if len(columns) > 1 else columns[0]
+    runs = {label: by_column[score] for label, by_column in means.items()}
+    claims = [claim for claim in table.claims if runs.get(claim.row) and runs.get(claim.against)]
+    found = [_test(runs[claim.against], runs[claim.row]) for claim in claims]
+    known = iter(statistics.holm([one.p for one in found if one is not None]))
+    return [Verdict(claim.says, one, 1.0 if one is None else next(known)) for claim, one in zip(claims, found, strict=True)]
+
+
+def verdicts(found: Sequence[Verdict], style: str = "text") -> str:
+    """A line a claim: the difference of means, its 95 % interval, p, and what follows."""
+    lines = [["claim", "effect", "95 % interval", "p", "verdict"]]
+    for one in found:
+        numbers = ["-"] * 3
+        if one.test is not None:
+            numbers = [f"{one.test.difference:+.2f}", f"{one.test.low:+.2f} to {one.test.high:+.2f}", f"{one.p:.2g}"]
+        lines.append([one.says, *numbers, one.word])
+    count = sum(one.test is not None for one in found)
+    test = f"two-sided Student t over seeds, Holm over {count} claims, level {LEVEL}"
+    note = f"effect: on the mean over columns; p: {test}"
+    return f"{_grid(lines, style)}\n\n{note}"
+
+
+def effects(found: Mapping[str, Sequence[Verdict]]) -> Figure:
+    """The claims of several tables: each one's difference of means with its 95 % interval, one below the other."""
+    rows = [(table, one) for table, claims in found.items() for one in claims if one.test is not None]
+    figure = new_figure(8, 0.8 + 0.28 * len(rows))
+    axes = figure.add_subplot()
+    colours = dict(zip(("holds", "not told apart", "does not hold"), (COLOURS[0], "0.6", COLOURS[3]), strict=True))
+    for place, (_, one) in enumerate(rows):
+        assert one.test is not None
+        axes.plot([one.test.low, one.test.high], [place, place], color=colours[one.word])
+        axes.plot(one.test.difference, place, "o", color=colours[one.word])
+    for word, colour in colours.items():
+        axes.plot([], [], "o-", color=colour, label=word)
+    axes.axvline(0, color="0.3", linewidth=0.8)
+    axes.set(yticks=range(len(rows)), yticklabels=[f"{table}: {one.says}" for table, one in rows], xlabel="points")
+    axes.invert_yaxis()
+    legend(axes)
+    return figure
+
+
+def _test(against: Sequence[float], values: Sequence[float]) -> statistics.TTest | None:
+    try:
+        return statistics.student_t(against, values) if len(against) > 1 else statistics.one_sample_t(against[0], values)
+    except EvaluationError:  # a single run, or runs that do not vary
+        return None
+
+
+def _grid(lines: Sequence[Sequence[str]], style: str) -> str:
+    if style != "markdown":
+        return tables.layout(lines)
+    marked = [lines[0], ["---", *("---:" for _ in lines[0][1:])], *lines[1:]]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in marked)
+
+
+def _with_average(values: Values, columns: Sequence[str], average: bool) -> Mapping[str, Mapping[str, Sequence[float]]]:
+    """The values and, if asked for, the mean over columns of each run, of numbers rounded to two decimals first."""
+    if not average:
+        return values
+    out = {}
+    for label, by_column in values.items():
+        runs = [by_column[column] for column in columns]
+        mean = [float(np.mean([round(value, 2) for value in run])) for run in zip(*runs, strict=True)]
+        out[label] = {**by_column, AVERAGE: mean}
+    return out
+
+
+def _short(column: str) -> str:
+    task = column.partition("/")[0]
+    if ":" not in column:
+        return tables.LABELS.get(task, task) + column[len(task) :].replace("/", " ")
+    kind, _, place = column.partition(":")
+    place, _, metric = place.partition("#")
+    return f"{kind} {place.partition('?')[0].rpartition('/')[2]} {metric}".strip()
+
+
+def _mean(values: Sequence[float]) -> str:
+    return tables.mean_sd(statistics.summary(values)) if values else "-"
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _difference(values: Sequence[float], paper: float | None) -> str:
+    return "-" if paper is None or not values else f"{np.mean(values) - paper:+.2f}"
+
+
+def _p(reference: Sequence[float], values: Sequence[float]) -> str:
+    try:
+        return f"{statistics.student_t(reference, values).p:.2g}"
+    except EvaluationError:
+        return "-"

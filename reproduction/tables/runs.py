@@ -1,0 +1,314 @@
+"""The rows of a table carried out: what a row needs, training it once, measuring it, and the store that remembers both.
+
+A row is trained once for each identity of its recipe and seed, whatever tables ask for it, and measured once for each set of
+columns. What is in the store is not done again, so a command that was stopped goes on where it was.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from multicse.data.errors import DataError, command
+from multicse.data.shards import ShardSet
+from multicse.data.streams.base import StreamConfig
+from multicse.evaluation.figures.basic import save
+from multicse.evaluation.load import load_model
+from multicse.evaluation.load import parse as parse_model
+from multicse.evaluation.registry import Probing, absolute, found, make_tasks
+from multicse.evaluation.report import measure, provenance
+from multicse.evaluation.task import EvaluationError
+from multicse.pipelines import registry
+from multicse.pipelines.cli import prepare
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.pipelines.repeat import run_seed
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.table import Row, Table, Values
+from multicse.trainers.engine.checks import check_settings
+from multicse.trainers.engine.launch import resolve
+from multicse.trainers.engine.loop import lower_is_better
+from multicse.trainers.engine.mlflow_server import environment_tags
+from multicse.trainers.recipe import Recipe, RecipeError
+
+SENTEVAL = Path("SentEval/data/downstream")
+SAMPLES = {
+    **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
+    "bookcorpus": 74_000_000,
+    "nli": 275_601,
+    "stsb-sentences": 17_256,
+    "wiki10k": 10_000,
+    "wiki10k-translated": 10_000,
+    "cc3m": 2_806_641,
+    "clotho-train": 3_839,
+    "audiocaps-train": 49_838,
+    "musiccaps-train": 2_858,
+}
+"""Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
+_RATE = re.compile(r"optim\.[^.]+\.lr")
+
+
+def datasets() -> Path:
+    """The folder of data sets for the small scale: MULTICSE_DATASETS, else the one beside the repository."""
+    return Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets"))
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Where a table is run: as the paper has it, or small."""
+
+    out: Path
+    data: Path
+    """The folder of evaluation data; at the small scale the one above."""
+    mini: bool = False
+    workers: int | None = None
+    """Of every run; None: the recipe's."""
+    encoder: str | None = None
+    """What stands for the small encoder."""
+
+    @property
+    def offline(self) -> Offline:
+        """The data at hand and where its shards go."""
+        return Offline(self.data, self.out / "shards")
+
+    @property
+    def evaluation(self) -> Path:
+        """The folder that tasks read."""
+        return self.data / "senteval" / "downstream" if self.mini else self.data
+
+
+def recipe_of(row: Row) -> Recipe:
+    """The recipe of a trained row as the paper has it. Raises RecipeError for a name or a setting that does not exist."""
+    assert row.recipe is not None
+    pipeline, _, name = row.recipe.partition("/")
+    recipes = registry.load(pipeline).RECIPES
+    if name not in recipes:
+        raise RecipeError(f"{row.label}: the pipeline {pipeline!r} has no recipe {name!r}")
+    return recipes[name]().changed(row.changes)
+
+
+def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
+    """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
+    recipe = recipe_of(row)
+    if scale.mini:
+        recipe = paper.mini(recipe, scale.offline)
+        if scale.encoder is not None and recipe.flat().get("encoder.path") == SMALL_ENCODER:
+            recipe = recipe.replace("encoder.path", scale.encoder)
+    elif scale.data != SENTEVAL:
+        recipe = recipe.replace("evaluation.data", str(scale.data))
+    shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
+    if scale.mini:
+        shared["run.threads"] = 1  # two of them side by side are faster than one with two threads
+    workers = 0 if scale.mini else scale.workers
+    if workers is not None:
+        shared |= {"run.workers": workers}
+    if workers == 0:
+        shared |= {"run.gpus_per_worker": 0}
+    return recipe.changed(shared)
+
+
+def steps(recipe: Recipe) -> int | None:
+    """Steps of the run, where the shards, the recipe or the paper say how many samples there are.
+
+    Raises RecipeError, which names the setting, for settings that contradict each other.
+    """
+    check_settings(recipe)
+    known = samples(recipe.streams[recipe.lead])
+    return recipe.run.max_steps if known is None else recipe.steps(known)
+
+
+def samples(stream: StreamConfig) -> int | None:
+    """Samples that a stream has."""
+    try:
+        return stream.open().samples
+    except DataError:
+        return stream.first or SAMPLES.get(stream.shards.rpartition("/")[2])
+
+
+def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
+    """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
+    if not scale.mini or is_list(table.rows):
+        return table.columns
+    if table.mini is not None:
+        places = {"data": scale.data, "shards": scale.offline.shards}
+        return tuple(re.sub(r"\{(data|shards)\}", lambda match: str(places[match[1]]), column) for column in table.mini)
+    if table.measure is not None:
+        return table.columns
+    here = found(scale.evaluation) if scale.evaluation.is_dir() else []
+    return tuple(name for name in table.columns if ":" in name or name.partition("/")[0].removesuffix("-geometry") in here)
+
+
+def is_list(rows: Sequence[Row]) -> bool:
+    """Whether rows are neither trained nor measured: settings, say."""
+    return all(row.lacks for row in rows)
+
+
+def missing(
+    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], maker: Callable[[str], str | None]
+) -> list[str]:
+    """What the rows need and is not there, each with the way to get it. `maker` says which set makes shards of a name."""
+    lacks: dict[str, None] = {}
+
+    def attempt(check: Callable[[], Any], *names: str) -> None:
+        try:
+            check()
+        except (DataError, ValueError) as error:
+            makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
+            lacks["".join([str(error), *(f"\n    {command('prepare', 'reproduction')} {made}" for made in makers)])] = None
+
+    if not scale.mini and table.measure is None and not is_list(rows):
+        for task, _ in map(_parted, columns_of(table, scale)):
+            attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
+    for row in rows:
+        if row.model is not None:
+            model = _model(row.model, paper, scale)
+            attempt(partial(_check_model, model), model.rpartition(":")[2])
+        elif row.recipe is not None:
+            recipe = scaled(row, paper, scale)
+            attempt(partial(_check_encoder, recipe))
+            for stream in recipe.streams.values():
+                attempt(stream.open, stream.shards)
+    return list(lacks)
+
+
+def _check_model(spec: str) -> None:
+    fit = parse_model(spec).fit
+    if fit is not None and not Path(fit).is_file():
+        ShardSet.open(fit)
+
+
+def _check_encoder(recipe: Recipe) -> None:
+    recipe.method.check(recipe, recipe.encoder.read())
+
+
+def run(
+    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+) -> Values:
+    """Train and measure what is not in the store yet; the values of every row."""
+    columns = columns_of(table, scale)
+    return values_of(rows, columns, results(table, paper, scale, rows, seeds, say))
+
+
+def results(
+    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+) -> list[dict[str, Any]]:
+    """What the store has of every row and seed once all is done: label, scores, and what they are of."""
+    asked = [(row, seeds if row.recipe else [0]) for row in rows if row.recipe or row.model]
+    work = [(row, seed) for row, of in asked for seed in of]
+    found = []
+    for place, (row, seed) in enumerate(work, start=1):
+        say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
+        found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
+    return found
+
+
+def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
+    """The scores of results by row and column, one a seed."""
+    values: Values = {row.label: {column: [] for column in columns} for row in rows}
+    for result in results:
+        for column, score in result["scores"].items():
+            values[result["label"]].setdefault(column, []).append(score)
+    return values
+
+
+def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, Any]:
+    trained: dict[str, Any] = {}
+    run = {}
+    if row.recipe is not None:
+        recipe = scaled(row, paper, scale)
+        identity = resolve(recipe.replace("run.seed", 0)).identity()
+        folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
+        folder.mkdir(parents=True, exist_ok=True)
+        prepare(recipe)
+        recipe = registry.started(registry.load(row.recipe.partition("/")[0]), recipe)
+        if table.rates:
+            recipe = with_best_rates(recipe, table.rates, folder.parent)
+            folder = folder.with_name(f"{folder.name}-{recipe.identity()[:8]}")
+        summary = run_seed(recipe, seed, folder)
+        data = {name: stream.open().digest for name, stream in recipe.streams.items()}
+        identity = resolve(recipe.replace("run.seed", 0)).identity()
+        trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}
+        trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
+        rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
+        run = {"run": summary["mlflow_run_id"], "rates": rates}
+        spec = summary["export"]
+    else:
+        assert row.model is not None
+        spec = _model(row.model, paper, scale)
+    asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    if row.measure is not None:
+        table = replace(table, measure=row.measure)
+    if table.measure is not None:
+        asked["measure"] = table.measure.__name__
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
+    file = scale.out / "results" / f"{key}.json"
+    if file.is_file():
+        return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
+    scores, source = _measured(spec, table, columns, scale)
+    commit = environment_tags().get("mlflow.source.git.commit", "unknown")
+    file.parent.mkdir(parents=True, exist_ok=True)
+    if table.picture is not None:
+        name = re.sub(r"\W+", "-", row.label) + (f"-seed-{seed}" if row.recipe else "")
+        png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
+        source["picture"] = str(png)
+    content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
+    half = file.with_suffix(".tmp")
+    half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    os.replace(half, file)
+    return content
+
+
+def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> Recipe:
+    """The recipe with all its learning rates times the factor that gives the best score of its development task, of one run
+    each with the seed 0."""
+    (task,) = make_tasks([recipe.evaluation.select or ""], recipe.evaluation.data)
+    sign = -1 if lower_is_better(task) else 1
+    rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
+    tried = {}
+    for factor in factors:
+        candidate = recipe.changed({path: factor * rate for path, rate in rates.items()})
+        tried[factor] = run_seed(candidate, 0, folder / f"rates-{factor:g}")["best_score"], candidate
+    return max(tried.values(), key=lambda found: sign * found[0])[1]
+
+
+def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> tuple[dict[str, float], dict[str, Any]]:
+    if table.measure is not None:
+        return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
+    asked = {column: _parted(column) for column in columns}
+    names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
+    tasks = dict(zip(names, make_tasks(names, scale.evaluation, Probing(table.protocol, table.hidden)), strict=True))
+    sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
+    model = load_model(spec, fit=sentences)
+    found = measure(spec, model, [*tasks.values()]).report["results"]
+    scores = {}
+    for column, (name, metric) in asked.items():
+        task = tasks[absolute(name)]
+        metric = metric or task.primary
+        if metric not in found[task.name]:
+            raise EvaluationError(
+                f"column {column!r}: the task {task.name} has no {metric}; it has {', '.join(found[task.name])}"
+            )
+        scores[column] = float(found[task.name][metric])
+    return scores, provenance(model, [*tasks.values()])
+
+
+def _parted(column: str) -> tuple[str, str]:
+    """Task and metric of ``TASK/METRIC``; the metric of ``KIND:PLACE`` stands behind a hash, since a place has slashes."""
+    task, _, metric = column.partition("#" if ":" in column else "/")
+    return task, metric
+
+
+def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
+    """The model of an untrained row: at the small scale the small encoder in the published one's place."""
+    if not scale.mini:
+        return spec
+    own = getattr(paper, "mini_model", None)
+    found = str(own(spec, scale.offline)) if own else SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
+    return found.replace(SMALL_ENCODER, scale.encoder) if scale.encoder else found

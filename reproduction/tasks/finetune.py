@@ -1,0 +1,153 @@
+"""Classification of texts or pairs by training the encoder itself, end to end; the trained copy is thrown away."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import logging
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
+from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
+from multicse.evaluation.tasks.classification import accuracy, check, score
+from multicse.evaluation.tasks.labelled_texts import Labelled, LabelledTask
+from multicse.reproduction.tasks.heads import MODULES
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Training:
+    """AdamW with a linear warm-up over a share of the steps and a linear decay to 0, or none (`schedule` constant)."""
+
+    epochs: int = 3
+    lr: float = 2e-5
+    batch: int = 32
+    weight_decay: float = 0.01
+    warmup: float = 0.1
+    schedule: str = "linear"
+    clip: float = 1.0
+    """Largest norm of the gradient; 0: not clipped."""
+    max_length: int | None = None
+    """Tokens that are kept of a text; None: as many as the encoder takes."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in ("epochs", "batch", "lr"):
+            if getattr(self, name) <= 0:
+                raise EvaluationError(f"fine-tuning: {name} is {getattr(self, name)}; it must be above 0")
+        if self.schedule not in ("linear", "constant"):
+            raise EvaluationError(f"fine-tuning: schedule is {self.schedule!r}; it is linear or constant")
+
+
+class FinetuneTask(LabelledTask):
+    """The metrics of `classification.score`, in points, of a copy of the encoder trained on the train part.
+
+    The head sits on the sentence vector, of a pair on that of both sentences in one sequence, as BERT has it. The epoch
+    that is best on dev is tested, once. The encoder that is given stays as it is. It must be a `FolderEncoder`: anything
+    else has no weights to train, and is refused.
+    """
+
+    def __init__(self, name: str, data: Labelled, training: Training | None = None, head: str = "linear") -> None:
+        check(name, data, head, MODULES)
+        super().__init__(name, data)
+        self.training = training or Training()
+        self.head = head
+
+    def sentences(self) -> list[str]:
+        """None: the vectors change while the encoder is trained."""
+        return []
+
+    def score(self, encoder: Encoder) -> Score:
+        """The metrics; in the details the counts, classes, confusion, settings and the dev accuracy by epoch."""
+        while isinstance(encoder, Encoded):
+            encoder = encoder.encoder
+        if not isinstance(encoder, FolderEncoder):
+            raise EvaluationError(
+                f"task {self.name}: fine-tuning needs the weights of a model folder (load_encoder); "
+                f"{type(encoder).__name__} gives vectors only. The frozen classification task takes any encoder"
+            )
+        if self.data.pairs and not callable(getattr(encoder.model[0], "tokenizer", None)):
+            raise EvaluationError(f"task {self.name}: {encoder.path} has no tokenizer that joins the sentences of a pair")
+        _, predicted, dev = self.train(encoder)
+        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
+        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+
+    def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
+        """The trained copy without its head; the classes (N,) it predicts for the test part; dev accuracy by epoch."""
+        device = encoder.device
+        with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+            torch.manual_seed(self.training.seed)
+            run = _Run(encoder, self.data, self.training, self.head)
+            return run.encoder, *run.run()
+
+
+class _Run:
+    """One training; the model is a copy of the encoder's."""
+
+    def __init__(self, encoder: FolderEncoder, data: Labelled, training: Training, head: str) -> None:
+        self.device, self.data, self.training = encoder.device, data, training
+        trained = copy.deepcopy(encoder.model).requires_grad_(True)
+        if training.max_length is not None:
+            trained.max_seq_length = training.max_length
+        self.encoder = FolderEncoder(trained, encoder.path, encoder.pooling, 128)
+        self.width = encoder.model.truncate_dim or encoder.model.get_embedding_dimension()
+        self.model = nn.ModuleList([trained, MODULES[head](self.width, len(data.classes)).to(self.device)])
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=training.lr, weight_decay=training.weight_decay)
+        total = training.epochs * -(-len(data.parts["train"]) // training.batch)
+        warm, falls = round(training.warmup * total), training.schedule == "linear"
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimizer,
+            lambda step: min((step + 1) / max(1, warm), (total - step) / max(1, total - warm) if falls else 1.0, 1.0),
+        )
+
+    def run(self) -> tuple[np.ndarray, list[float]]:
+        """Classes (N,) predicted for the test part by the best epoch, and dev accuracy by epoch."""
+        dev: list[float] = []
+        kept: dict[str, Tensor] = {}
+        for epoch in range(self.training.epochs):
+            self._epoch()
+            found = accuracy(self.data.y["dev"], self._predict("dev"))
+            if not dev or found > max(dev):
+                kept = {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+            dev.append(found)
+            logger.info("epoch %d of %d: dev accuracy %.2f", epoch + 1, self.training.epochs, found)
+        self.model.load_state_dict(kept)
+        return self._predict("test"), dev
+
+    def _epoch(self) -> None:
+        self.model.train()
+        labels = torch.from_numpy(self.data.y["train"])
+        order = torch.randperm(len(labels))
+        for batch in order.split(self.training.batch):
+            loss = nn.functional.cross_entropy(self._logits("train", batch), labels[batch].to(self.device))
+            if not torch.isfinite(loss):
+                raise EvaluationError(f"{self.data.source}: the fine-tuning loss is {loss.item()}; use a lower lr")
+            self.optimizer.zero_grad()
+            loss.backward()
+            if self.training.clip:
+                nn.utils.clip_grad_norm_(self.model.parameters(), self.training.clip)
+            self.optimizer.step()
+            self.schedule.step()
+
+    def _logits(self, part: str, rows: Tensor) -> Tensor:
+        chosen = [self.data.parts[part][i] for i in rows]
+        texts: list[Any] = [(row.text, row.second) if self.data.pairs else row.text for row in chosen]
+        features = self.encoder.tokenize(texts)
+        encoder, head = self.model
+        return head(encoder(on_device(features, self.device))["sentence_embedding"][:, : self.width])
+
+    @torch.no_grad()
+    def _predict(self, part: str) -> np.ndarray:
+        rows = self.data.parts[part]
+        order = np.argsort([-len(row.text) for row in rows], kind="stable")
+        classes = np.zeros(len(rows), dtype=np.int64)
+        with evaluation_mode(self.model):
+            for batch in torch.from_numpy(order).split(4 * self.training.batch):
+                classes[batch.numpy()] = self._logits(part, batch).argmax(1).cpu().numpy()
+        return classes

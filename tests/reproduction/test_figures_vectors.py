@@ -1,0 +1,111 @@
+"""Pairs in a plane, and vectors on the circle."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection, PathCollection
+from matplotlib.figure import Figure
+from matplotlib.patches import StepPatch
+from scipy.spatial.distance import pdist
+from sklearn.decomposition import KernelPCA
+
+from multicse.reproduction.figures.vectors import angle_kde, pairs_tsne
+
+
+def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The first half nearly equal, the others unrelated."""
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, n, 8))
+    positive = np.arange(n) < n // 2
+    b[positive] = a[positive] + 0.01 * rng.normal(size=(n // 2, 8))
+    return a, b, positive
+
+
+def lines(figure: Figure) -> list[np.ndarray]:
+    """Both ends of the lines of positive and of negative pairs, (N, 2, 2) each."""
+    return [np.asarray(c.get_segments()) for c in figure.axes[0].collections if isinstance(c, LineCollection)]
+
+
+def test_pairs_are_joined() -> None:
+    a, b, positive = pairs()
+    figure = pairs_tsne(3 * a, b, positive)  # lengths do not matter
+    joined = lines(figure)
+    assert [len(ends) for ends in joined] == [6, 6]
+    scattered = [np.asarray(c.get_offsets()) for c in figure.axes[0].collections if isinstance(c, PathCollection)]
+    for ends, points in zip(joined, scattered, strict=True):
+        np.testing.assert_allclose(ends.reshape(-1, 2), points)
+    lengths = [np.linalg.norm(ends[:, 0] - ends[:, 1], axis=1).mean() for ends in joined]
+    assert lengths[0] < 0.5 * lengths[1]
+    legend = figure.axes[0].get_legend()
+    assert legend is not None and [t.get_text() for t in legend.get_texts()] == ["positive pairs", "negative pairs"]
+    assert "t-SNE" in figure.axes[0].get_xlabel()
+    np.testing.assert_array_equal(lines(pairs_tsne(3 * a, b, positive))[0], joined[0])
+    assert not np.allclose(lines(pairs_tsne(a, b, positive, seed=1))[0], joined[0])
+
+
+def test_the_colour_of_a_pair_is_its_cosine() -> None:
+    a, b, positive = pairs()
+    figure = pairs_tsne(a, b, positive)
+    axes, bar = figure.axes
+    assert "cosine" in bar.get_ylabel()
+    joined = [c for c in axes.collections if isinstance(c, LineCollection)]
+    found = np.concatenate([c.get_colors() for c in joined])
+    cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    shares = (cosines - cosines.min()) / np.ptp(cosines)
+    order = np.concatenate([np.flatnonzero(positive), np.flatnonzero(~positive)])
+    np.testing.assert_allclose(found, colormaps["viridis"](shares[order]))
+    points = np.concatenate([c.get_facecolor() for c in axes.collections if isinstance(c, PathCollection)])
+    np.testing.assert_allclose(points, np.repeat(found, 2, axis=0))  # both ends
+
+
+def vectors(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes, one of them around the angle where arctan2 jumps."""
+    rng = np.random.default_rng(1)
+    names = np.asarray(["x", "y", "z"])[np.arange(n) % 3]
+    centre = np.stack([names == "x", names == "y", names == "z"], axis=1).astype(float)
+    return np.concatenate([5 * centre, np.zeros((n, 3))], axis=1) + rng.normal(0, 0.3, (n, 6)), names
+
+
+def histogram(axes: Axes) -> tuple[np.ndarray, np.ndarray]:
+    """Counts and edges."""
+    (steps,) = (patch for patch in axes.patches if isinstance(patch, StepPatch))
+    data = steps.get_data()
+    return np.asarray(data[0]), np.asarray(data[1])
+
+
+def test_points_are_those_of_linear_kernel_pca() -> None:
+    x, _ = vectors()
+    density, angles, distances, bar = angle_kde(x).axes
+    expected = KernelPCA(2, kernel="linear").fit_transform(x)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    (points,) = (np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection))
+    signs = np.sign((points * expected).sum(axis=0))
+    np.testing.assert_allclose(points, expected * signs, atol=1e-6)
+    counts, edges = histogram(distances)
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True)  # in all dimensions, not in the plane that is drawn
+    np.testing.assert_array_equal(counts, np.histogram(pdist(unit), 10, (0, 2))[0])
+    np.testing.assert_allclose(edges, np.linspace(0, 2, 11))
+    assert len(angles.lines) == 1 and angles.get_legend() is None
+    assert [axes.get_xlabel().split()[0] for axes in (density, angles, distances)] == ["first", "angle", "distance"]
+    assert bar.get_ylabel() == "density"
+
+
+def test_tokens_are_the_points_and_the_vectors_decide_the_distances() -> None:
+    x, names = vectors()
+    tokens = np.random.default_rng(2).normal(size=(len(x), 3, 8))
+    density, _, distances, _ = angle_kde(x, names, tokens).axes
+    drawn = [np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)]
+    assert [len(points) for points in drawn] == [3 * int((names == name).sum()) for name in "xyz"]
+    without = angle_kde(x, names).axes[2]
+    np.testing.assert_array_equal(histogram(distances)[0], histogram(without)[0])
+
+
+def test_collapsed_vectors_cannot_be_drawn() -> None:
+    a, b, positive = pairs()
+    with pytest.raises(ValueError, match="collapsed"):
+        pairs_tsne(0 * a + 1, 0 * b + 1, positive)
+    with pytest.raises(ValueError, match="collapsed"):
+        angle_kde(np.ones((9, 4)))

@@ -1,0 +1,68 @@
+"""The flow: its density is a density, training raises the likelihood, a seed repeats it."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from multicse.reproduction.encoders.flow import Flow, Flowed, fit_flow
+from tests.evaluation.evaluation_helpers import Bag, sentence
+
+
+def skewed(n: int, size: int, seed: int = 0) -> np.ndarray:
+    """Correlated, not normal, with scales and means far apart: (n, size)."""
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal((n, size)) @ rng.standard_normal((size, size))
+    x[:, 0] = x[:, 1] ** 2
+    return x * np.geomspace(0.01, 20, size) + 3
+
+
+def trained(size: int) -> tuple[Flow, Tensor]:
+    """A flow whose couplings are no longer the identity, and points, in double precision."""
+    x = skewed(300, size)
+    return fit_flow(x, epochs=3).double(), torch.from_numpy(x[:20])
+
+
+@pytest.mark.parametrize("size", [2, 7])
+def test_log_determinant_by_the_jacobian(size: int) -> None:
+    model, x = trained(size)
+    for row in x[:3]:
+        jacobian = torch.autograd.functional.jacobian(lambda r: model(r[None])[0], row)
+        prior = torch.distributions.Normal(0, 1).log_prob(model(row[None])[0]).sum()
+        torch.testing.assert_close(model.log_prob(row[None])[0], prior + torch.linalg.slogdet(jacobian).logabsdet)
+
+
+def test_training_raises_the_likelihood_of_other_data() -> None:
+    data = torch.from_numpy(skewed(1200, 8)).float()
+    torch.manual_seed(0)
+    start = Flow(8)
+    start.start_from(data[:1000])
+    with torch.no_grad():
+        np.testing.assert_allclose(start(data[:1000]).mean(0), np.zeros(8), atol=1e-4)  # actnorm: mean 0, variance 1
+        np.testing.assert_allclose(start(data[:1000]).var(0, correction=0), np.ones(8), atol=1e-4)
+        before, one, four = (
+            model.log_prob(data[1000:]).mean().item()
+            for model in (start, fit_flow(data[:1000].numpy()), fit_flow(data[:1000].numpy(), epochs=4))
+        )
+    assert before + 0.1 < one < four
+
+
+def test_a_seed_repeats_it_and_leaves_the_generator_alone() -> None:
+    rng = random.Random(0)
+    items = [sentence(rng) for _ in range(100)]
+    torch.manual_seed(5)
+    want = torch.rand(3)
+    torch.manual_seed(5)
+    first, again, other = (Flowed(Bag(), items, seed=seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.rand(3), want)
+    np.testing.assert_array_equal(first.encode(items), again.encode(items))
+    assert np.abs(first.encode(items) - other.encode(items)).max() > 0.01
+    assert first.encode(items).dtype == np.float32
+    alone = np.concatenate([first.encode([text]) for text in [*items[:5], "a dog"]])
+    np.testing.assert_allclose(first.encode([*items[:5], "a dog"]), alone, atol=1e-5)
+    assert first.protocol["post_processing"] == "flow"
+    assert first.protocol["fitted_on"]["seed"] == 0

@@ -1,0 +1,49 @@
+"""What the kit adds is found by its name where the kit is, and is an ordinary unknown name where it is not."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from multicse.pipelines import evaluate
+from multicse.pipelines.run import VERBS
+from tests.conftest import ROOT, copy_code
+
+MODEL = str(ROOT / "models" / "small-bert-en")
+CASES = (
+    (["--model", MODEL, "--tasks", "mr"], "needs data", "unknown task 'mr'"),
+    (["--model", MODEL, "--tasks", "transfer"], "need data", "unknown task 'transfer'"),
+    (["--model", MODEL, "--tasks", "finetune:x.tsv"], "x.tsv", "sets of your own are pairs:PLACE"),
+    (["--model", f"{MODEL}+flw"], "Did you mean 'flow'", "It is one of +whitening"),
+    (["--model", f"{MODEL}@wkk"], "wk, wk-released", "There are cls"),
+)
+"""Command lines of `evaluate.py`, and what is said with and without the kit."""
+
+
+@pytest.mark.parametrize(("words", "said"), [(words, said) for words, said, _ in CASES])
+def test_names_with_the_kit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert evaluate.main(words) == 2
+    assert said in capsys.readouterr().err
+    assert {"reproduce", "prepare", "translate", "convert"} <= set(VERBS)
+
+
+def test_names_without_the_kit(tmp_path: Path) -> None:
+    copy_code(tmp_path)
+    shutil.rmtree(tmp_path / "reproduction")
+    (tmp_path / "multicse" / "reproduction").unlink()
+    script = (
+        "import json, sys; from multicse.pipelines import evaluate, run;"
+        "print([evaluate.main(words) for words in json.loads(sys.argv[1])], sorted(run.VERBS))"
+    )
+    command = [sys.executable, "-c", script, json.dumps([words for words, _, _ in CASES])]
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
+    assert done.stdout.startswith("[2, 2, 2, 2, 2]") and "reproduce" not in done.stdout, done.stderr
+    for line, (_, _, said) in zip(done.stderr.strip().splitlines(), CASES, strict=True):
+        assert said in line

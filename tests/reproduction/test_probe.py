@@ -1,0 +1,175 @@
+"""The batched classifiers against one model at a time, against scikit-learn, and SentEval's folds by a plain loop."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import make_classification
+from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import StratifiedKFold
+
+from multicse.reproduction.tasks import classifiers, probe
+from multicse.reproduction.tasks.classifiers import Protocol
+from multicse.reproduction.tasks.probe import FAST, RELEASED, TEST
+
+SHORT = Protocol(kfold=3, batch=16, tenacity=1, epoch_size=1, max_epochs=12, l2=(1e-4, 1e-1))
+
+
+def synthetic(rows: int, classes: int = 2, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    x, y = make_classification(
+        rows, 24, n_informative=8, n_redundant=4, n_classes=classes, class_sep=0.9, flip_y=0.05, random_state=seed
+    )
+    return x.astype(np.float32), y
+
+
+def one_model(
+    x: np.ndarray,
+    y: np.ndarray,
+    learn: np.ndarray,
+    stop: np.ndarray,
+    l2: float,
+    size: int,
+    rows: np.ndarray,
+    protocol: Protocol,
+    lengths: int | None = None,
+) -> tuple[torch.Tensor, float, int]:
+    """The toolkit's loop with a torch module, autograd and weight decay; minibatches of `rows`, of which it sees its own."""
+    generator = torch.Generator().manual_seed(protocol.seed)
+    classes, width = int(y.max()) + 1, x.shape[1]
+    layer, bound = torch.nn.Linear(width, classes), 1 / math.sqrt(width)
+    drawn = torch.empty(width + 1, classes).uniform_(-bound, bound, generator=generator)
+    layer.weight.data, layer.bias.data = drawn[:-1].T.contiguous(), drawn[-1].clone()
+    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[protocol.optimizer]
+    optimizer = kind(layer.parameters(), weight_decay=l2)
+    inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
+    own, dev = torch.zeros(len(y), dtype=torch.bool), torch.from_numpy(stop)
+    own[torch.from_numpy(learn)] = True
+
+    def weights() -> torch.Tensor:
+        return torch.cat([layer.weight.T, layer.bias[None]]).detach().clone()
+
+    best, misses, epochs, kept = -1.0, 0, 0, weights()
+    while epochs <= protocol.max_epochs:
+        for _ in range(protocol.epoch_size):
+            order = torch.from_numpy(rows)[torch.randperm(len(rows), generator=generator)]
+            for batch in order.split(size):
+                mine = batch[own[batch]]
+                loss = torch.nn.functional.cross_entropy(layer(inputs[mine]), labels[mine])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        epochs += protocol.epoch_size
+        if lengths is not None:
+            kept = weights()
+            if epochs >= lengths:
+                break
+            continue
+        with torch.no_grad():
+            accuracy = (layer(inputs[dev]).argmax(1) == labels[dev]).double().mean().item()
+        if accuracy > best:
+            best, kept = accuracy, weights()
+        else:
+            if misses >= protocol.tenacity:
+                break
+            misses += 1
+    return kept, best, epochs
+
+
+def shared_size(train: list[np.ndarray], rows: int, protocol: Protocol) -> int:
+    return round(protocol.batch * rows * len(train) / sum(map(len, train)))
+
+
+@pytest.mark.parametrize(
+    ("classes", "changes"),
+    [
+        (2, {}),
+        (5, {"tenacity": 0}),
+        (3, {"optimizer": "rmsprop", "epoch_size": 2}),
+    ],
+)
+@pytest.mark.parametrize("at_once", [2**20, 200])
+def test_equals_one_model_at_a_time(
+    classes: int, changes: dict[str, Any], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(classifiers, "WEIGHTS", at_once)  # 200 weights: one or two models at a time
+    x, y = synthetic(150, classes)
+    protocol = SHORT.replace(**changes)
+    pairs = [pair for seed in (0, 1) for pair in probe.folds(y, 3, seed)]
+    l2 = np.tile([1e-4, 1e-1], 3)
+    train, dev = probe._masks(pairs, len(y))
+    fitted = probe.fit(x, y, train, dev, l2, protocol)
+    size = shared_size([learn for learn, _ in pairs], len(y), protocol)
+    naive = [
+        one_model(x, y, learn, stop, strength, size, np.arange(len(y)), protocol)
+        for (learn, stop), strength in zip(pairs, l2, strict=True)
+    ]
+    assert len({epochs for _, _, epochs in naive}) > 1, "all models stopped together: the mask of the living is not tested"
+    assert fitted.epochs.tolist() == [epochs for _, _, epochs in naive]
+    np.testing.assert_allclose(fitted.dev, [best for _, best, _ in naive], atol=1e-12)
+    inputs = torch.cat([torch.from_numpy(x), torch.ones(len(x), 1)], 1)
+    expected = torch.stack([(inputs @ weights).argmax(1) for weights, _, _ in naive], 1)
+    assert (fitted.predict(x) != expected.numpy()).mean() < 1e-3
+
+
+@pytest.mark.parametrize("last_fit", ["all", "held_out"])
+def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
+    x, y = synthetic(120)
+    protocol = SHORT.replace(last_fit=last_fit, max_epochs=200, tenacity=12, batch=8, epoch_size=4)
+    accuracies, chosen, lengths = [], [], []
+    splitter = StratifiedKFold(3, shuffle=True, random_state=1111)
+    outer = list(splitter.split(x, y))
+    inner = [[(rest[a], rest[b]) for a, b in splitter.split(x[rest], y[rest])] for rest, _ in outer]
+    size = shared_size([a for pairs in inner for a, _ in pairs], len(y), protocol)
+    for pairs in inner:
+        fits = [[one_model(x, y, a, b, l2, size, np.arange(120), protocol) for a, b in pairs] for l2 in protocol.l2]
+        scores = [round(100 * float(np.mean([best for _, best, _ in group])), 2) for group in fits]
+        at = int(np.argmax(scores))
+        chosen.append(protocol.l2[at])
+        lengths.append(4 * round(float(np.mean([epochs for _, _, epochs in fits[at]])) / 4))
+    groups = []
+    for rest, _ in outer:
+        np.random.seed(protocol.seed)
+        order = np.random.permutation(len(rest))
+        cut = int(0.05 * len(rest)) if last_fit == "held_out" else 0
+        groups.append((rest[order[cut:]], rest[order[:cut]]))
+    used = np.unique(np.concatenate([a for a, _ in groups]))
+    size = shared_size([a for a, _ in groups], len(used), protocol)
+    for (a, b), (_, test), l2, length in zip(groups, outer, chosen, lengths, strict=True):
+        stated = None if last_fit == "held_out" else length
+        weights = one_model(x, y, a, b, l2, size, used, protocol, stated)[0].numpy()
+        accuracies.append(100 * np.mean((x[test] @ weights[:-1] + weights[-1]).argmax(1) == y[test]))
+    result = probe.run({"all": x}, {"all": y}, protocol)
+    assert result.l2 == chosen
+    assert min(accuracies) > 60, "nothing was learned, so nothing is compared"
+    np.testing.assert_allclose(result.folds, accuracies)
+    assert result.accuracy == pytest.approx(np.mean(accuracies))
+    assert result.accuracy == pytest.approx(probe.accuracy(y, result.predicted))
+
+
+@pytest.mark.parametrize(
+    ("parts", "protocol", "classes"),
+    [
+        (["all"], TEST.replace(kfold=5), 4),
+        (["all"], FAST, 2),
+        (["train", "test"], RELEASED, 4),
+        (["train", "dev", "test"], TEST.replace(nhid=50), 2),
+    ],
+)
+def test_as_good_as_sklearn(parts: list[str], protocol: Protocol, classes: int) -> None:
+    x, y = synthetic(3000, classes)
+    rows = np.array_split(np.arange(3000), len(parts))
+    split_x = {part: x[at] for part, at in zip(parts, rows, strict=True)}
+    split_y = {part: y[at] for part, at in zip(parts, rows, strict=True)}
+    ours = probe.run(split_x, split_y, protocol).accuracy
+    if parts == ["all"]:
+        folds = probe.folds(y, 5, 1111)
+        theirs = float(np.mean([LogisticRegression().fit(x[a], y[a]).score(x[b], y[b]) for a, b in folds]))
+    else:
+        theirs = LogisticRegression().fit(split_x["train"], split_y["train"]).score(split_x["test"], split_y["test"])
+    assert ours >= 100 * theirs - 1.0
+    if not protocol.nhid:
+        assert ours == pytest.approx(100 * theirs, abs=1.0)

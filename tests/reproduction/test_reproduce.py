@@ -1,0 +1,261 @@
+"""The tables of the papers: every row checked without data, a table run, stopped and gone on with, anchors by hand."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from sentence_transformers import SentenceTransformer
+from transformers import AutoModel, AutoTokenizer
+
+from multicse.data.word_vectors import write_vectors
+from multicse.evaluation.tasks.lee import lee
+from multicse.pipelines import multicse, sgbert, visualcse
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.reproduction import reproduce
+from multicse.reproduction.downloads import maker
+from multicse.reproduction.tables import evidence, gclsr_mini, runs
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.render import judged, render, verdicts
+from multicse.reproduction.tables.table import Claim, Row, Table, Values
+from multicse.trainers.engine import launch
+from multicse.trainers.recipe import Recipe
+
+
+def distinct_rows(paper: str) -> list[Row]:
+    """Several tables share a row."""
+    rows = [row for table in reproduce.tables_of(paper).values() for row in table.rows]
+    return list({(row.recipe, json.dumps(dict(row.changes), default=str), row.model): row for row in rows}.values())
+
+
+@pytest.mark.parametrize("paper", reproduce.PAPERS)
+def test_every_row_of_every_table(paper: str) -> None:
+    for key, table in reproduce.tables_of(paper).items():
+        labels = [row.label for row in table.rows]
+        assert len(set(labels)) == len(labels), key
+        assert len(table.names) in (0, len(table.columns)), key
+        assert table.reference in (None, *labels), key
+        for row in table.rows:
+            assert sum(kind is not None for kind in (row.recipe, row.model, row.lacks)) == 1, (key, row.label)
+            assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
+    for row in distinct_rows(paper):
+        if row.recipe is not None:
+            runs.steps(runs.recipe_of(row))
+
+
+def test_coverage_is_up_to_date() -> None:
+    written = Path(__file__).parents[2] / "docs" / "papers" / "coverage.md"
+    assert written.read_text(encoding="utf-8") == reproduce.coverage()
+
+
+def test_the_results_are_those_of_the_store() -> None:
+    """Tables of the pages anew from their files, each number of which names its run, commit and data."""
+    docs = Path(__file__).parents[2] / "docs"
+    pages = {page: page.read_text(encoding="utf-8") for page in (docs / "results.md", docs / "new-language.md")}
+    assert {page: reproduce.rendered(page) for page in pages} == pages
+    stored = {f"results/{file.name}": file for file in (docs / "results").glob("*.json")}
+    assert set(stored) == {name for text in pages.values() for name in reproduce.MARKED.findall(text)}
+    for file in stored.values():
+        for result in json.loads(file.read_text(encoding="utf-8")).get("results", ()):
+            assert {"scores", "commit"} < set(result)
+            assert "seed" not in result or {"run", "identity", "data", "rates"} < set(result)
+
+
+def smallest(recipe: Recipe, offline: Offline) -> Recipe:
+    return recipe.replace("run.max_steps", 2).replace("evaluation.every", 2)
+
+
+def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
+    models = ("google-bert/bert-base-uncased", f"{SMALL_ENCODER}@last2+flow:shards/stsb-sentences")
+    rows = (Row("BERT", "simcse/bert-base"), *(Row(model, model=model) for model in models))
+    table = Table("none", ("stsb-dev",), rows)
+    said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows, maker))  # type: ignore[arg-type]
+    for part in (str(tmp_path / "data"), "encoder.path", "prepare.py wiki1m", "prepare.py stsb-sentences", "hf download"):
+        assert part in said
+
+
+@pytest.mark.usefixtures("tracking_uri")
+def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paper: Any = SimpleNamespace(mini=smallest, mini_model=lambda spec, offline: SMALL_ENCODER)
+    rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
+    table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
+    scale = runs.Scale(tmp_path, tmp_path, mini=True)
+    fitted: list[int] = []
+    train = launch.train
+
+    def counted(recipe: Recipe, *arguments: Any, **more: Any) -> Any:
+        fitted.append(recipe.run.seed)
+        return train(recipe, *arguments, **more)
+
+    monkeypatch.setattr(launch, "train", counted)
+    monkeypatch.setattr(launch, "log_figures", lambda *_: None)  # they take longer than the training
+
+    def stop(line: str) -> None:
+        if "seed 2" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runs.run(table, paper, scale, rows, (1, 2), stop)
+    values = runs.run(table, paper, scale, rows, (1, 2), lambda line: None)
+    assert fitted == [1, 2]
+    assert runs.run(table, paper, scale, rows, (1, 2), lambda line: None) == values
+    assert fitted == [1, 2]
+    stored = [json.loads(file.read_text()) for file in (tmp_path / "results").iterdir()]
+    (second,) = (content for content in stored if content.get("seed") == 2)
+    assert {"identity", "commit", "data", "provenance"} <= set(second)
+    export = SentenceTransformer(second["model"])
+    pairs = lee("lee").pairs
+    a, b = (export.encode(list(side), normalize_embeddings=True) for side in (pairs.first, pairs.second))
+    assert values["SimCSE"]["lee"][1] == pytest.approx(100 * stats.spearmanr((a * b).sum(1), pairs.gold)[0], abs=1e-3)
+
+
+def test_the_small_scale_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert reproduce.main(["sgbert", "T5", "--scale", "mini", "--dry-run", "--data", str(tmp_path / "none")]) == 2
+    assert "--data" in capsys.readouterr().err
+
+
+def test_a_rendered_table() -> None:
+    rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
+    values: Values = {
+        "a": {"mr": [1.0, 2.0], "cr": [4.0, 4.5]},
+        "b": {"mr": [3.0, 5.0], "cr": [6.0, 6.5]},
+        "c": {"mr": [], "cr": []},
+    }
+    table = Table("t", ("mr", "cr"), rows, average=True, reference="a")
+    lines = [line.split() for line in render(table, ("mr", "cr"), rows, values).splitlines()]
+    assert lines[2] == ["a", "ours", *["1.50", "±", "0.71", "4.25", "±", "0.35", "2.88", "±", "0.53"]]
+    assert lines[4] == ["difference", "+0.50", "+2.25", "+1.38"]
+    p = [f"{stats.ttest_ind(values['a'][name], values['b'][name]).pvalue:.2g}" for name in ("mr", "cr")]
+    assert lines[8][:3] == ["p", *p]
+    assert lines[9] == ["c", "-", "-", "-"]
+    small = {label: dict(zip(("a", "b"), by_column.values(), strict=True)) for label, by_column in values.items()}
+    stands_in = [line.split() for line in render(table, ("a", "b"), rows, small).splitlines()]
+    assert stands_in[1:] == lines[1:]  # all but the heads
+
+
+def test_verdicts_of_claims() -> None:
+    """By scipy, with p times the number of claims that are not smaller (Holm)."""
+    seeds = np.array([-1.0, -0.5, 0.0, 0.5, 1.0])
+    a, b, c, d = (list(mean + seeds * sd) for mean, sd in ((50, 0.3), (52, 0.2), (49, 0.2), (50.1, 0.4)))
+    rows = (*(Row(label, "x") for label in "abcd"), Row("w", model="y"), Row("e", "x"))
+    said = (*(Claim(f"{row} beats a", row, "a") for row in "bcd"), Claim("b beats w", "b", "w"), Claim("not run", "e", "a"))
+    table = Table("t", ("mr", "cr"), rows, claims=said)
+    measured = {"a": a, "b": b, "c": c, "d": d, "w": [51.0], "e": []}
+    values: Values = {label: {"mr": several, "cr": several} for label, several in measured.items()}
+    lines = verdicts(judged(table, ("mr", "cr"), values)).splitlines()[2:6]
+    p = [*(stats.ttest_ind(a, other).pvalue for other in (b, c, d)), stats.ttest_1samp(b, 51.0).pvalue]
+    corrected = [min(1, max(sum(r >= q for r in p) * q for q in p if q <= one)) for one in p]
+    for line, value, verdict in zip(lines, corrected, ("holds", "does not hold", "not told apart", "holds"), strict=True):
+        assert re.search(rf" {value:.2g} +{verdict}$", line)
+    interval = stats.ttest_ind(b, a).confidence_interval(0.95)
+    assert f"+2.00  {interval.low:+.2f} to {interval.high:+.2f}" in lines[0]
+    known = stats.ttest_1samp(b, 51.0).confidence_interval(0.95)
+    assert f"+1.00  {known.low - 51:+.2f} to {known.high - 51:+.2f}" in lines[3]
+
+
+@pytest.fixture(scope="module")
+def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[runs.Scale]:
+    """Pack the data of the small scale once, without training word vectors, which takes minutes and shows nothing here."""
+
+    def one_word(sentences: list[str], folder: str, **settings: Any) -> Path:
+        return write_vectors(folder, ["a"], np.ones((1, 9)))
+
+    with mock.patch.object(gclsr_mini, "train_vectors", one_word):
+        yield runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
+
+
+@pytest.mark.parametrize("paper", reproduce.PAPERS)
+def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
+    """Nothing that a row needs is missing, its settings fit the small encoder, and it has few steps."""
+    tables, module, rows = reproduce.tables_of(paper), reproduce.module_of(paper), distinct_rows(paper)
+    assert runs.missing(next(iter(tables.values())), module, mini, rows, maker) == []
+    for row in rows:
+        if row.recipe is not None:
+            assert 0 < (runs.steps(runs.scaled(row, module, mini)) or 0) <= 1000, row.label
+
+
+@pytest.mark.parametrize("key", evidence.TABLES)
+def test_evidence_at_the_small_scale(key: str, mini: runs.Scale) -> None:
+    """Rows differ, and none has more compute than the plain contrast."""
+    table = evidence.TABLES[key]
+    small = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
+    for recipe in small.values():
+        assert recipe.evaluation.select
+        if recipe.paper not in ("gclsr", "cyclip", "mocoutrl"):
+            assert recipe.run.max_steps == pytest.approx(evidence.STEPS * evidence.share_of_contrast(recipe), abs=1)
+    assert len({recipe.replace("name", "x").identity() for recipe in small.values()}) == len(small)
+    assert {claim.row for claim in table.claims} | {claim.against for claim in table.claims} <= {r.label for r in table.rows}
+
+
+def test_compute_of_a_step_in_tokens() -> None:
+    """64 sentences of 32 tokens twice, 48 digits of 16 patches and [CLS] twice; a teacher's layers forward alone."""
+    digits = 48 * 2 * 17 * 3 / (64 * 2 * 32 * 3)
+    assert evidence.share_of_contrast(visualcse.demo()) == pytest.approx(1 / (1 + digits))
+    shares = {name: evidence.share_of_contrast(multicse.small(name)) for name in ("text", "guidance", "synonyms", "images")}
+    assert shares == pytest.approx({"text": 1, "guidance": 6 / 7, "synonyms": 6 / 9, "images": 1 / (1 + digits)})
+    assert evidence.share_of_contrast(sgbert.demo()) == pytest.approx(6 / 4)
+
+
+def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    recipe, tried = visualcse.demo(), []
+
+    def scored(candidate: Recipe, seed: int, output: Path) -> dict[str, Any]:
+        rates = tuple(candidate.flat()[f"optim.{turn}.lr"] for turn in ("text", "image"))
+        tried.append((seed, output.name, rates))
+        return {"best_score": {5e-5: 40.0, 5e-4: 42.0, 1e-3: 41.0}[round(rates[0], 8)]}
+
+    monkeypatch.setattr(runs, "run_seed", scored)
+    assert runs.with_best_rates(recipe, (0.1, 1.0, 2.0), tmp_path) == recipe
+    assert [seed for seed, *_ in tried] == [0, 0, 0] and len({name for _, name, _ in tried}) == 3
+    assert [image for *_, (_, image) in tried] == pytest.approx([1.5e-6, 1.5e-5, 3e-5])
+
+
+def encoders() -> list[str]:
+    """The small encoder, and a published one where MULTICSE_DISTILBERT names its folder."""
+    return [SMALL_ENCODER, *filter(None, [os.environ.get("MULTICSE_DISTILBERT")])]
+
+
+@pytest.mark.timeout(1800)  # a sentence at a time
+@pytest.mark.parametrize("folder", encoders(), ids=lambda folder: Path(folder).name)
+def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> None:
+    poolings = ("cls", "mean", "first-last", "first-last+whitening")
+    table = Table("untuned", ("stsb-dev",), tuple(Row(name, model=f"{folder}@{name}") for name in poolings))
+    paper: Any = SimpleNamespace()
+    values = runs.run(table, paper, runs.Scale(tmp_path, datasets / "sts"), table.rows, (0,), lambda line: None)
+
+    lines = (datasets / "sts" / "STSB.dev.raw.tsv").read_text(encoding="utf-8").splitlines()
+    pairs = [line.split("\t")[3:6] for line in lines[1:]]
+    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    vectors: dict[str, list[np.ndarray]] = {}
+    for sentence in dict.fromkeys(text for _, *texts in pairs for text in texts):
+        with torch.no_grad():
+            layers = model(**tokenizer(sentence, return_tensors="pt"), output_hidden_states=True).hidden_states
+        first, last = layers[0][0].double().numpy(), layers[-1][0].double().numpy()
+        vectors[sentence] = [last[0], last.mean(0), (first.mean(0) + last.mean(0)) / 2]
+    every = np.stack([kinds[2] for kinds in vectors.values()])
+    u, s, _ = np.linalg.svd(np.cov(every.T))
+    kept = s > 1e-10 * s[0]  # the last norm leaves an axis without spread
+    for kinds in vectors.values():
+        kinds.append((kinds[2] - every.mean(0)) @ (u[:, kept] / np.sqrt(s[kept])))
+    for kind, name in enumerate(poolings):
+        both = [(vectors[a][kind], vectors[b][kind]) for _, a, b in pairs]
+        cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in both]
+        expected = 100 * stats.spearmanr(cosines, [float(score) for score, *_ in pairs])[0]
+        assert values[name]["stsb-dev"][0] == pytest.approx(expected, abs=0.01), name
+
+
+@pytest.mark.parametrize(("paper", "key"), [("sgbert", "T8"), ("nonlingcse", "TC.1"), ("sgbert", "F2")])
+def test_what_needs_no_run_is_rendered(paper: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "new" / "folder"
+    assert reproduce.main([paper, key, "--out", str(out)]) == 0
+    assert (out / f"{paper}-{key}.txt").read_text() == capsys.readouterr().out

@@ -1,0 +1,124 @@
+"""SentEval's files, the pair features, the folds' order, and the seven tasks against scikit-learn."""
+
+from __future__ import annotations
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from multicse.data.errors import DataError
+from multicse.evaluation.task import EvaluationError, encode_once
+from multicse.reproduction.tasks import transfer
+from multicse.reproduction.tasks.classifiers import Protocol
+from multicse.reproduction.tasks.transfer import make
+from tests.evaluation.evaluation_helpers import Bag, sentence
+
+QUICK = Protocol(kfold=2, batch=4, tenacity=9, l2=(1e-5, 1e-2))
+
+
+def write(folder: Path, files: dict[str, str | bytes]) -> Path:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return folder
+
+
+def senteval(folder: Path) -> Path:
+    """All seven sets, small: sentences with "dog" are class 1, those with "cat" class 0."""
+    rng = random.Random(0)
+
+    def lines(word: str, form: str = "{}", count: int = 12) -> str:
+        return "".join(form.format(f"{word} {sentence(rng, 5)} {word}") + "\n" for _ in range(count))
+
+    def both(one: str, zero: str) -> str:
+        return lines("dog", one) + lines("cat", zero)
+
+    files: dict[str, str | bytes] = {}
+    for one, zero in (
+        ("MR/rt-polarity.pos", "MR/rt-polarity.neg"),
+        ("CR/custrev.pos", "CR/custrev.neg"),
+        ("MPQA/mpqa.pos", "MPQA/mpqa.neg"),
+        ("SUBJ/subj.objective", "SUBJ/subj.subjective"),
+    ):
+        files |= {one: lines("dog"), zero: lines("cat")}
+    for part in ("train", "dev", "test"):
+        files[f"SST/binary/sentiment-{part}"] = both("{}\t1", "{}\t0")
+    for name in ("train_5500", "TREC_10"):
+        files[f"TREC/{name}.label"] = both("HUM:ind {}", "LOC:city {}")
+    for part in ("train", "test"):
+        pairs = both("1\t1\t2\tthe man runs\t{}", "0\t1\t2\tthe man runs\t{}")
+        files[f"MRPC/msr_paraphrase_{part}.txt"] = "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String\n" + pairs
+    return write(folder, files)
+
+
+@pytest.mark.parametrize("name", transfer.TRANSFER)
+def test_the_seven_tasks(name: str, tmp_path: Path) -> None:
+    data = senteval(tmp_path / "downstream")
+    assert transfer.available(data) == list(transfer.TRANSFER)
+    task, encoder = make(name, data, QUICK), Bag(32)
+    metrics, details, _ = task.score(encode_once([task], encoder))
+    assert encoder.calls == 1
+    assert len(set(encoder.seen)) == len(encoder.seen)
+    assert metrics["accuracy"] > 85
+    assert set(metrics) == ({"accuracy", "f1"} if name == "mrpc" else {"accuracy"})
+    assert json.loads(json.dumps(details))["protocol"]["kfold"] == 2
+    folds = 2 if "all" in details else 1
+    assert len(details["l2"]) == len(details["folds"]) == folds
+    assert sum(details.get(part, 0) for part in ("all", "train", "dev", "test")) == 24 * (len(task.data.parts))
+
+
+COUNTS = {  # of the published sets
+    "mr": {"all": 10662},
+    "cr": {"all": 3775},
+    "subj": {"all": 10000},
+    "mpqa": {"all": 10606},
+    "sst2": {"train": 67349, "dev": 872, "test": 1821},
+    "trec": {"train": 5452, "test": 500},
+    "mrpc": {"train": 4076, "test": 1725},
+}
+
+
+@pytest.mark.parametrize("name", transfer.TRANSFER)
+def test_published_sizes(name: str, datasets: Path) -> None:
+    task = make(name, datasets / "senteval" / "downstream")
+    assert {part: len(rows) for part, rows in task.data.parts.items()} == COUNTS[name]
+    lengths = [(len(row.text.split()), len(row.second.split()), row.label) for row in next(iter(task.data.parts.values()))]
+    assert lengths == sorted(lengths)
+    positive = {"mr": 5331, "cr": 2407, "subj": 5000, "mpqa": 3312, "mrpc": 2753}
+    if name in positive:
+        assert int(next(iter(task.data.y.values())).sum()) == positive[name]
+    if name == "mrpc":
+        assert any('"' in row.text for row in task.data.parts["train"]), "quotes are text, not quotation of a field"
+        assert not any("\ufeff" in row.text for row in task.data.parts["train"])
+
+
+def test_encodings_and_blanks(tmp_path: Path) -> None:
+    latin, utf8 = "DESC:def Qu\u00e9 es ?\n".encode("latin-1"), "HUM:ind Qui\u00e9n  es\u0085 ?\n".encode()
+    write(tmp_path, {"TREC/train_5500.label": latin * 2 + b"HUM:ind who\n" * 2, "TREC/TREC_10.label": utf8})
+    task = make("trec", tmp_path, QUICK)
+    assert {row.text for row in task.data.parts["train"]} == {"Qué es ?", "who"}
+    assert task.data.parts["test"][0].text == "Quién es ?"
+    write(tmp_path, {"CR/custrev.pos": "good\n\nfine\ngreat\n", "CR/custrev.neg": "bad\nawful\n \nworse\n"})
+    task = make("cr", tmp_path, QUICK)
+    assert len(task.data.parts["all"]) == 8  # the published counts of CR include blank lines
+    assert task.score(Bag()).details["blank"] == 2
+
+
+@pytest.mark.parametrize(
+    ("name", "file", "content", "message"),
+    [
+        ("mr", "MR/rt-polarity.pos", None, "rt-polarity.pos"),
+        ("cr", "CR/custrev.pos", "good\n", "kfold"),
+        ("sst2", "SST/binary/sentiment-dev", "good film\n", "sentiment-dev, line 1"),
+        ("trec", "TREC/TREC_10.label", "HUM:a who\nNUM:b x\n", "TREC_10.label, line 2"),
+        ("mrpc", "MRPC/msr_paraphrase_test.txt", "header\n1\t2\t3\ta b\n", "test.txt, line 2"),
+    ],
+)
+def test_bad_files(name: str, file: str, content: str | None, message: str, tmp_path: Path) -> None:
+    folder = senteval(tmp_path)
+    (folder / file).unlink(missing_ok=True) if content is None else write(folder, {file: content})
+    with pytest.raises((EvaluationError, DataError), match=message):
+        make(name, folder, QUICK)

@@ -1,0 +1,144 @@
+"""Back-translation over tiny random models: what the file holds, how a run goes on, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from transformers import (
+    MarianConfig,
+    MarianMTModel,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    T5Config,
+    T5ForConditionalGeneration,
+)
+
+from multicse.pipelines import pack
+from multicse.reproduction import translate
+
+WORDS = ["<pad>", "</s>", "<unk>", "the", "a", "cat", "dog", "sees", "likes", "one", "two", "red", "blue", "bird"]
+SENTENCES = [
+    "the cat sees a dog",
+    "a red bird",
+    "two blue",
+    "the dog likes the bird",
+    "one cat",
+    "a bird sees\tone cat",
+    "the",
+]
+SHAPE = {"vocab_size": len(WORDS), "d_model": 16, "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+
+
+def tokenizer() -> PreTrainedTokenizerFast:
+    words = Tokenizer(models.WordLevel({word: i for i, word in enumerate(WORDS)}, "<unk>"))
+    words.pre_tokenizer = pre_tokenizers.Whitespace()
+    words.post_processor = processors.TemplateProcessing(single="$A </s>", special_tokens=[("</s>", 1)])
+    return PreTrainedTokenizerFast(tokenizer_object=words, pad_token="<pad>", eos_token="</s>", unk_token="<unk>")
+
+
+def marian() -> PreTrainedModel:
+    sides = {f"{side}_{name}": n for side in ("encoder", "decoder") for name, n in (("layers", 1), ("attention_heads", 2))}
+    return MarianMTModel(MarianConfig(**SHAPE, **sides, encoder_ffn_dim=32, decoder_ffn_dim=32, init_std=1.0))
+
+
+def t5() -> PreTrainedModel:
+    return T5ForConditionalGeneration(T5Config(**SHAPE, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    made = {}
+    for seed, (name, make) in enumerate({"there": marian, "back": marian, "t5": t5}.items()):
+        torch.manual_seed(seed)
+        made[name] = folder / name
+        make().save_pretrained(made[name])
+        tokenizer().save_pretrained(made[name])
+    return made
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("\n\n".join(SENTENCES))
+    return tmp_path
+
+
+def run(folders: dict[str, Path], *more: object, out: str = "out.tsv") -> int:
+    words = ["--text", "text.txt", "--out", out, "--batch", 2, "--max-length", 12, "--device", "cpu", *more]
+    return translate.main([str(folders.get(str(word), word)) for word in words])
+
+
+def rows(out: str = "out.tsv") -> list[tuple[str, str]]:
+    header, *lines = Path(out).read_text().splitlines()
+    assert header == "original\ttranslation"
+    return [tuple(line.split("\t")) for line in lines]  # type: ignore[misc]
+
+
+def alone(folder: Path, sentence: str, **settings: object) -> str:
+    """One sentence by itself, without batches and padding."""
+    model = (T5ForConditionalGeneration if folder.name == "t5" else MarianMTModel).from_pretrained(folder).eval()
+    tokens = model.generate(**tokenizer()(sentence, return_tensors="pt"), max_new_tokens=12, **settings)
+    return " ".join(tokenizer().decode(tokens[0], skip_special_tokens=True).split())
+
+
+@pytest.mark.parametrize("beams", [1, 3])
+def test_there_and_back_is_what_the_models_say_of_each_sentence(place: Path, folders: dict[str, Path], beams: int) -> None:
+    assert run(folders, "--there", "there", "--back", "back", "--beams", beams) == 0
+    originals = [" ".join(sentence.split()) for sentence in SENTENCES]
+    search = {"num_beams": beams, "do_sample": False}
+    assert rows() == [
+        (text, alone(folders["back"], alone(folders["there"], text, **search), **search)) for text in originals
+    ]
+    assert len({translation for _, translation in rows()}) > 1
+    assert pack.main(["table", "out.tsv", "--columns", "original", "translation", "--out", "shards"]) == 0
+
+
+def test_a_paraphrase_has_a_prefix_and_reads_shards(place: Path, folders: dict[str, Path]) -> None:
+    assert pack.main(["text", "text.txt", "--no-shuffle", "--out", "shards"]) == 0
+    more = ["--paraphrase", "t5", "--prefix", "one two ", "--beams", 1, "--text", "shards"]
+    assert run(folders, *more) == 0
+    originals = [" ".join(sentence.split()) for sentence in SENTENCES]
+    assert rows() == [(text, alone(folders["t5"], f"one two {text}", num_beams=1, do_sample=False)) for text in originals]
+
+
+def test_an_ended_run_goes_on_and_gives_the_same_bytes(
+    place: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    draw = ["--there", "there", "--back", "back", "--sample", "--beams", 1, "--seed", 5]
+    assert run(folders, *draw, out="whole.tsv") == 0
+    whole = Path("whole.tsv").read_bytes()
+    assert run(folders, *draw) == 0 and Path("out.tsv").read_bytes() == whole
+    lines = whole.splitlines(keepends=True)
+    Path("out.tsv").write_bytes(b"".join(lines[:6]) + lines[6][:4])  # five rows, of which the last began a batch
+    capsys.readouterr()
+    assert run(folders, *draw) == 0 and Path("out.tsv").read_bytes() == whole
+    assert "7 rows, 3 of them new" in capsys.readouterr().out
+    assert run(folders, *draw) == 0 and "0 of them new" in capsys.readouterr().out
+    assert run(folders, *draw[:-1], 6, out="other.tsv") == 0 and Path("other.tsv").read_bytes() != whole
+    assert run(folders, *draw[:-1], 6) == 2 and "made with seed 5, now it is 6" in capsys.readouterr().err
+    Path("text.txt").write_text("another sentence")
+    assert run(folders, *draw) == 2 and "made with sentences" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("--there there", "--back"),
+        ("--there there --back back --paraphrase t5", "--paraphrase alone"),
+        ("--there nowhere --back back", "--there: 'nowhere'"),
+        ("--there there --back pickled", "AutoModelForSeq2SeqLM.from_pretrained(path, use_safetensors=False)"),
+        ("--there there --back back --languages en de", "--languages: the tokenizer"),
+    ],
+)
+def test_what_is_wrong_is_told(
+    place: Path, folders: dict[str, Path], capsys: pytest.CaptureFixture[str], words: str, named: str
+) -> None:
+    Path("pickled").mkdir()
+    Path("pickled/pytorch_model.bin").write_bytes(b"")
+    assert run(folders, *words.split()) == 2
+    said = capsys.readouterr().err
+    assert said.startswith("error: ") and named in said, said

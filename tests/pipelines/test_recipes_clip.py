@@ -11,6 +11,7 @@ import pytest
 from multicse.pipelines import clap, cyclip
 from multicse.reproduction.tables import clip as tables
 from multicse.reproduction.tables.offline import Offline
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.recipe import Recipe
 from tests.pipelines.rows import difference, holds

@@ -31,7 +31,7 @@ from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, sho
 from models.text_encoder import TextEncoder
 from pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from pipelines.cli import prepare
-from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.process import keep_freed_memory
 from trainers.engine.window import Window
 from trainers.recipe import OptimConfig, Recipe
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from trainers.engine.process import in_background
 from trainers.engine.tracking_server import import_mlflow, open_experiment
 from trainers.recipe import Recipe
 
@@ -78,14 +79,15 @@ def start_ray(recipe: Recipe) -> None:
         # Workers look into this folder first. It is not the clone's, and may hold a `data` or another copy of this project.
         path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
         code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.claim"}
-    ray.init(
-        address="local" if here else None,
-        runtime_env=code,
-        # Eight processes, which only --run.verbose gives the address of.
-        include_dashboard=False if here and not verbose else None,
-        log_to_driver=verbose,
-        logging_level=logging.INFO if verbose else logging.ERROR,
-    )
+    with in_background():
+        ray.init(
+            address="local" if here else None,
+            runtime_env=code,
+            # Eight processes, which only --run.verbose gives the address of.
+            include_dashboard=False if here and not verbose else None,
+            log_to_driver=verbose,
+            logging_level=logging.INFO if verbose else logging.ERROR,
+        )
 
 
 @contextlib.contextmanager

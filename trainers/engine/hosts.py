@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from trainers.engine.process import to_foreground
 from trainers.engine.progress import Board
 from trainers.engine.store import Fill, Store, remove, step_of
 
@@ -107,6 +108,7 @@ class RayHost:
         import ray.train
         import ray.train.torch
 
+        to_foreground()
         context = ray.train.get_context()
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
         self.local_size = context.get_local_world_size()

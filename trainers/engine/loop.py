@@ -24,7 +24,7 @@ from trainers.engine import callbacks, checkpoint
 from trainers.engine.baseline import whitened
 from trainers.engine.batchnorm import synchronised
 from trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
-from trainers.engine.malloc import keep_freed_memory
+from trainers.engine.process import keep_freed_memory
 from trainers.engine.sharding import gathered, shard, whole
 from trainers.engine.step import Stepper
 from trainers.engine.tracker import Tracker

@@ -36,6 +36,7 @@ from trainers.engine.loop import Engine
 from trainers.engine.output import store_of
 from trainers.engine.preflight import check, describe_shards_of
 from trainers.engine.prepare import prepare
+from trainers.engine.process import to_foreground
 from trainers.engine.store import Fill, Store
 from trainers.engine.tracker import Tracker
 from trainers.engine.tracking import RunHandle, find_runs, open_run
@@ -120,6 +121,7 @@ def changes(base: Recipe, recipe: Recipe) -> dict[str, Any]:
 
 def trial(config: Config, plan: Plan) -> dict[str, Any]:
     """The function that Tune runs. Returns the last report, marked as finished."""
+    to_foreground()
     trial_id = tune.get_context().get_trial_id()
     base, recipe = plan.base(config), plan.recipe(config)
     # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. Tune gives

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from multicse.trainers.engine.mlflow_server import import_mlflow, open_experiment
+from multicse.trainers.engine.process import in_background
 from multicse.trainers.recipe import Recipe
 
 
@@ -77,14 +78,15 @@ def start_ray(recipe: Recipe) -> None:
     if (clone / "multicse" / "__init__.py").is_file() and Path.cwd() != clone:
         path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
         code = {"env_vars": {"PYTHONPATH": path}}  # workers look into the current folder, and do not know the clone
-    ray.init(
-        address="local" if here else None,
-        runtime_env=code,
-        # Eight processes, which only --run.verbose gives the address of.
-        include_dashboard=False if here and not verbose else None,
-        log_to_driver=verbose,
-        logging_level=logging.INFO if verbose else logging.ERROR,
-    )
+    with in_background():
+        ray.init(
+            address="local" if here else None,
+            runtime_env=code,
+            # Eight processes, which only --run.verbose gives the address of.
+            include_dashboard=False if here and not verbose else None,
+            log_to_driver=verbose,
+            logging_level=logging.INFO if verbose else logging.ERROR,
+        )
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 
 from multicse.trainers.engine.checkpoint import Store, WriteFiles, remove, step_of
+from multicse.trainers.engine.process import to_foreground
 from multicse.trainers.engine.progress import Board
 
 
@@ -107,6 +108,7 @@ class RayHost:
         import ray.train
         import ray.train.torch
 
+        to_foreground()
         context = ray.train.get_context()
         self.rank, self.world_size = context.get_world_rank(), context.get_world_size()
         self.local_size = context.get_local_world_size()

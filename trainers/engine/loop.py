@@ -23,7 +23,7 @@ from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.checks import find_callback
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
-from multicse.trainers.engine.malloc import keep_freed_memory
+from multicse.trainers.engine.process import keep_freed_memory
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import Stepper, Window
 from multicse.trainers.engine.stop import Watchdog

@@ -34,6 +34,7 @@ from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import store_of
+from multicse.trainers.engine.process import to_foreground
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.recipe import Recipe
@@ -117,6 +118,7 @@ def changes(base: Recipe, recipe: Recipe) -> dict[str, Any]:
 
 def trial(config: Config, plan: Plan) -> dict[str, Any]:
     """The function that Tune runs. Returns the last report, marked as finished."""
+    to_foreground()
     trial_id = tune.get_context().get_trial_id()
     base, recipe = plan.base(config), plan.recipe(config)
     # An actor is used again by the next trial once this one's thread has ended, which sends its metrics first. Tune gives

@@ -93,6 +93,9 @@ def test_every_script_does(script: Path, monkeypatch: pytest.MonkeyPatch) -> Non
 
 @pytest.mark.cluster
 def test_the_workers_of_a_script_run_its_clone(elsewhere: Path) -> None:
+    """Not the clone of the folder where it is called, in which Ray's workers look first."""
+    (elsewhere / "multicse").mkdir()
+    (elsewhere / "multicse" / "__init__.py").write_text("raise ImportError('another clone')\n")
     said = run([sys.executable, ROOT / "pipelines" / "visualcse.py", *SMOKE[1:], "1"], elsewhere)
     assert "before" in said
 

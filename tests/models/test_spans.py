@@ -119,6 +119,7 @@ def test_the_stream_marks_the_replaced_word(encoder: TextEncoder) -> None:
             assert read == ["", "", ""] and torch.equal(ids[0], ids[1]) and torch.equal(ids[0], ids[2])
             continue
         assert read == replaced
-        assert read[1] in lexicon.synonyms(read[0]) and read[2] in lexicon.antonyms(read[0])
+        synonyms, antonyms = lexicon.replacements(read[0], None)
+        assert read[1] in synonyms and read[2] in antonyms
         rest = [i[~m & (i != 0)].tolist() for i, m in zip(ids, mask, strict=True)]
         assert rest[0] == rest[1] == rest[2] and len(rest[0]) > 3

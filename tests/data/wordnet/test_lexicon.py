@@ -172,7 +172,7 @@ def test_capitals(word: str, like: str, expected: str | None) -> None:
         ("comics", "n", ["comic_strip", "comic"]),
     ],
 )
-def test_lemmas(wordnet: Lexicon, word: str, pos: str, lemmas: list[str]) -> None:
+def test_lemmas(wordnet: Lexicon, word: str, pos: Pos, lemmas: list[str]) -> None:
     assert wordnet._lemmas(word, pos) == lemmas
 
 

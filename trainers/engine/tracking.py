@@ -524,9 +524,10 @@ class RunHandle:
         What the server does not take, `sync_command` sends later.
         """
         if self.journal is not None:
-            book = Journal(self.journal, self.run_id, self.uri)
-            book.flush()  # a sweep logs no metrics, and `sync` has to know the run
-            book.close()
+            if not self.journal.exists():  # a sweep logs no metrics, and `sync` has to know the run
+                book = Journal(self.journal, self.run_id, self.uri)
+                book.flush()
+                book.close()
             drain(self.journal, self.uri, self.run_id, 0, status)
             return
         try:

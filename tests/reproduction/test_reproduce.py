@@ -19,7 +19,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from multicse.data.word_vectors import write_vectors
-from multicse.evaluation.tasks.lee import lee
+from multicse.evaluation.tasks.sts import lee
 from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce

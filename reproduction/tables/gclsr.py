@@ -23,7 +23,7 @@ from multicse.pipelines import gclsr, parts
 from multicse.reproduction.figures.curves import learning_curves
 from multicse.reproduction.figures.words import attention_importance, augmented_vector, word_importance
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
 from multicse.trainers.engine.figures import histories
 from multicse.trainers.recipe import Recipe
 
@@ -86,7 +86,8 @@ def draw_curves(table: Table, values: Values) -> Figure:
     return learning_curves(curves, "epoch", "STS-B dev, Spearman x 100")
 
 
-TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
+FILE = Path(__file__).with_suffix(".toml")
+TABLES = read_tables(FILE, globals())
 
 
 # ---------------------------------------------------------------------------------------------------------- the small scale
@@ -105,18 +106,14 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     assert isinstance(text, TextStream)
     batch = text.batch_size // SMALLER
     changes: dict[str, Any] = {
+        **small_changes(FILE, recipe, offline),
         "encoder.vectors": word_vectors(offline),
-        "encoder.filters": 30,
-        "method.width": 512,
-        "method.bottleneck": 128,
         "streams.text.shards": _rewritten(text.columns, offline)
         if len(text.columns) == 2
         else offline.lines(offline.sentences(FEWER), f"wiki-{FEWER}"),
         "streams.text.batch_size": batch,
-        "evaluation.data": str(offline.data / "sts"),
         "evaluation.every": SHORTER * math.ceil(FEWER / batch) // 4,
         "run.epochs": SHORTER,
-        "run.gpus_per_worker": 0,
     }
     rates = {"optim.text.lr": optim.lr, "optim.text.groups.predictor.lr": optim.groups["predictor"].lr}
     changes |= {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr}

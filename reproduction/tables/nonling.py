@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -18,7 +17,7 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.pipelines import parts, registry
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.reproduction.tables.table import Table, Values, content, read_tables, small_changes
 from multicse.reproduction.tasks.retrieval import nearest_captions, neighbour_table
 from multicse.trainers.recipe import Recipe
 
@@ -26,9 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = Path(__file__).with_suffix(".toml")
-NEAREST = {
-    one["query"]: (one["simcse"], one["visualcse"]) for one in tomllib.loads(FILE.read_text(encoding="utf-8"))["nearest"]
-}
+NEAREST = {one["query"]: (one["simcse"], one["visualcse"]) for one in content(FILE)["nearest"]}
 """Table D.1: query -> what the paper's SimCSE and VisualCSE find, an asterisk for what it leaves out."""
 
 
@@ -104,7 +101,6 @@ TABLES = read_tables(FILE, globals())
 
 # ---------------------------------------------------------------------------------------------------------- the small scale
 
-STEPS = 200
 NLI_SHARE = 27
 """How many times as many triples the paper's NLI has as the one at hand."""
 
@@ -117,23 +113,13 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     demo: Callable[[], Recipe] = registry.load(recipe.paper).RECIPES["demo"]
     changes: dict[str, Any] = {
         "name": f"{recipe.paper}/mini",
-        "run.max_steps": STEPS,
-        "evaluation.data": str(offline.data / "sts"),
-        "evaluation.select": "stsb-dev",
-        "evaluation.watch": (),
-        "evaluation.final": (),
-        "evaluation.every": 50,
+        **small_changes(FILE, recipe, offline),
         "evaluation.choose_untrained": recipe.evaluation.choose_untrained,
         **_text(recipe, offline),
     }
     given = recipe.flat()
     if "image" in recipe.streams:
-        changes |= {
-            "streams.image.shards": offline.pictures(),
-            "streams.image.flip": 0.5,
-            "streams.image.jitter": (0.4, 0.4, 0.4, 0.1),
-            "streams.image.grayscale_probability": 0.2,
-        }
+        changes |= small_changes(FILE, recipe, offline, "image") | {"streams.image.shards": offline.pictures()}
     if "audio" in recipe.streams:
         small = demo().flat()
         changes |= {

@@ -15,10 +15,9 @@ from multicse.evaluation.tables import SEVEN
 from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.evaluation.tasks import sts, zero_shot
 from multicse.evaluation.tasks.classification import ClassificationTask
-from multicse.evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
+from multicse.evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
 from multicse.evaluation.tasks.hub import hub_pairs
 from multicse.evaluation.tasks.labelled_texts import read_labelled
-from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import BATCH, ContrastiveTask, RetrievalTask
 from multicse.evaluation.tasks.sts import PairTask
 
@@ -283,18 +282,6 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
     return zero_shot.ZeroShotTask(title, place, prompts.classes, templates)
 
 
-def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
-    if not place.removesuffix(".gz").endswith(".tsv"):
-        fields = Samples(title, place).shards.fields
-        classes = "cls" in fields and "json" not in fields and "txt" not in fields
-        return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
-    data = read_labelled(place, probing.seed)
-    if data.pairs:
-        raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
-    rows = [row for part in data.parts.values() for row in part]
-    return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
-
-
 KINDS = {
     "pairs": Kind(
         "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
@@ -315,5 +302,5 @@ KINDS = {
     "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
     "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
     "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "set", "templates")),
-    "geometry": Kind("a labelled TSV, or shards with captions or classes", _geometry),
+    "geometry": Kind("shards with captions", lambda title, place, options, probing: PairedGeometryTask(title, place)),
 }

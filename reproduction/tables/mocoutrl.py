@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import Model, load_model
-from multicse.evaluation.tasks.geometry import ClassGeometryTask
 from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.figures.drawings import token_states
 from multicse.reproduction.figures.vectors import on_circle
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
+from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.recipe import Recipe
 

@@ -13,14 +13,12 @@ from multicse.data import shard_urls
 from multicse.data.errors import DataError, did_you_mean
 from multicse.evaluation.tables import SEVEN
 from multicse.evaluation.task import EvaluationError, Probing, Task
-from multicse.evaluation.tasks import lee, sts, zero_shot
+from multicse.evaluation.tasks import sts, zero_shot
 from multicse.evaluation.tasks.classification import ClassificationTask
-from multicse.evaluation.tasks.contrastive import BATCH, ContrastiveTask
-from multicse.evaluation.tasks.geometry import ClassGeometryTask, GeometryTask, PairedGeometryTask
+from multicse.evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
 from multicse.evaluation.tasks.hub import hub_pairs
 from multicse.evaluation.tasks.labelled_texts import read_labelled
-from multicse.evaluation.tasks.paired_items import Samples
-from multicse.evaluation.tasks.retrieval import RetrievalTask
+from multicse.evaluation.tasks.retrieval import BATCH, ContrastiveTask, RetrievalTask
 from multicse.evaluation.tasks.sts import PairTask
 
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
@@ -56,13 +54,13 @@ FAMILIES: list[Family] = []
 
 def known() -> tuple[str, ...]:
     """Every task name that is not of the form KIND:PLACE."""
-    return (*_scored(), *(name + GEOMETRY for name in (*STS, *lee.PARTS)))
+    return (*_scored(), *(name + GEOMETRY for name in (*STS, *sts.LEE)))
 
 
 def _scored() -> list[str]:
     """The names without those of geometry."""
     load_plugins()
-    return [*STS, *lee.PARTS, *(name for family in FAMILIES for name in family.names)]
+    return [*STS, *sts.LEE, *(name for family in FAMILIES for name in family.names)]
 
 
 def is_development(name: str) -> bool:
@@ -87,7 +85,7 @@ def available(data: str | Path | None = None) -> list[str]:
     Training splits, geometry and the tasks of plugins are left out; they are there when asked for.
     """
     if data is None:
-        return list(lee.PARTS)
+        return list(sts.LEE)
     return [name for name in found(data) if name in STS and not name.endswith("-train")]
 
 
@@ -157,7 +155,7 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
 
     def pairs(name: str) -> PairTask:
         if name not in loaded:
-            loaded[name] = lee.lee(name) if name in lee.PARTS else PairTask(name, sts.read(name, *located(name, data)))
+            loaded[name] = sts.lee(name) if name in sts.LEE else PairTask(name, sts.read(name, *located(name, data)))
         return loaded[name]
 
     tasks = []
@@ -198,7 +196,7 @@ def located(name: str, data: str | Path | None) -> tuple[Path, str]:
     if data is None:
         raise EvaluationError(
             f"task {name} needs data: give a SentEval downstream folder or a folder of raw TSVs (--data DIR); "
-            f"without data there are {', '.join(lee.PARTS)}"
+            f"without data there are {', '.join(sts.LEE)}"
         )
     return locate(data)
 
@@ -284,18 +282,6 @@ def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Ta
     return zero_shot.ZeroShotTask(title, place, prompts.classes, templates)
 
 
-def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
-    if not place.removesuffix(".gz").endswith(".tsv"):
-        fields = Samples(title, place).shards.fields
-        classes = "cls" in fields and "json" not in fields and "txt" not in fields
-        return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
-    data = read_labelled(place, probing.seed)
-    if data.pairs:
-        raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
-    rows = [row for part in data.parts.values() for row in part]
-    return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
-
-
 KINDS = {
     "pairs": Kind(
         "rated sentence pairs in a TSV with the columns sentence1 sentence2 score, or a SemEval STS.input.X.txt",
@@ -316,5 +302,5 @@ KINDS = {
     "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
     "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
     "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "set", "templates")),
-    "geometry": Kind("a labelled TSV, or shards with captions or classes", _geometry),
+    "geometry": Kind("shards with captions", lambda title, place, options, probing: PairedGeometryTask(title, place)),
 }

@@ -13,10 +13,13 @@ from multicse.evaluation.registry import Family, Kind, Options, Pairs
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
 from multicse.evaluation.tasks import classification, zero_shot
+from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.labelled_texts import read_labelled
+from multicse.evaluation.tasks.paired_items import Samples
 from multicse.reproduction.encoders import sbert_wk
 from multicse.reproduction.encoders.padded import PaddedWordVectors
 from multicse.reproduction.tasks import finetune, heads, probe, transfer
+from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
 from multicse.reproduction.tasks.prompts import CLAP_TEMPLATES
 from multicse.reproduction.tasks.relatedness import RelatednessTask
 from multicse.reproduction.tasks.retrieval import ReleasedRetrievalTask
@@ -82,6 +85,18 @@ def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Ta
     return ReleasedRetrievalTask(f"{title}-released", place, options.get("primary", "mean_r1"))
 
 
+def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
+    if not place.removesuffix(".gz").endswith(".tsv"):
+        fields = Samples(title, place).shards.fields
+        classes = "cls" in fields and "json" not in fields and "txt" not in fields
+        return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
+    data = read_labelled(place, probing.seed)
+    if data.pairs:
+        raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
+    rows = [row for part in data.parts.values() for row in part]
+    return ClassGeometryTask(title, [row.text for row in rows], [row.label for row in rows])
+
+
 registry.FAMILIES += [
     Family(tuple(REGRESSION), _regressions, _regression),
     Family(TRANSFER, _transfers, _transfer, tuple(place for place, _ in transfer.SETS.values())),
@@ -95,6 +110,7 @@ registry.KINDS["finetune"] = Kind(
 )
 _plain_retrieval = registry.KINDS["retrieval"]
 registry.KINDS["retrieval"] = _plain_retrieval._replace(make=_retrieval, options=(*_plain_retrieval.options, "released"))
+registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions or classes", _geometry)
 zero_shot.TEMPLATE_LISTS["clap29"] = CLAP_TEMPLATES
 classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three_layers_probe}
 

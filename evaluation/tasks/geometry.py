@@ -1,27 +1,23 @@
-"""Where vectors lie on the unit sphere: how close positives are, how evenly all fill it, how far classes are apart.
+"""Where vectors lie on the unit sphere: how close positives are, and how evenly all fill it.
 
 Every number here is of directions: vectors are brought to unit length first. None is in points.
 """
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Iterator, Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Iterator
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, look_up
-from multicse.evaluation.tasks.paired_items import PairedTask, Samples, encode_pairs
+from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
+from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
 from multicse.evaluation.tasks.sts import PairTask
 
 CHUNK = 2048  # rows of a block of pairs
 TOP = 3  # dimensions counted as the top ones
-BINS = 10  # of the histogram of distances, over 0 to 2 (MoCoUTRL's figure)
 
 
 def alignment(x: np.ndarray, y: np.ndarray) -> float:
@@ -31,7 +27,7 @@ def alignment(x: np.ndarray, y: np.ndarray) -> float:
     """
     if x.shape != y.shape:
         raise EvaluationError(f"alignment is of pairs, in one space; {x.shape} and {y.shape} vectors were given")
-    return (_unit(x) - _unit(y)).square().sum(-1).mean().item()
+    return (on_sphere(x) - on_sphere(y)).square().sum(-1).mean().item()
 
 
 def uniformity(x: np.ndarray) -> float:
@@ -48,7 +44,7 @@ def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
     if len(x) != len(y) or len(x) < 2:
         raise EvaluationError(f"uniformity needs at least 2 rows, of pairs on both sides; got {len(x)} and {len(y)} vectors")
     sums = []
-    for rows, columns, cosines in _blocks(_unit(y), _unit(x)):
+    for rows, columns, cosines in cosine_blocks(on_sphere(y), on_sphere(x)):
         above = rows[:, None] < columns
         if above.any():
             sums.append((4 * cosines[above] - 4).logsumexp(0).double())  # -2 ||a - b||^2 = 4 cos - 4
@@ -62,7 +58,7 @@ def mean_cosine(x: np.ndarray) -> float:
     """
     if len(x) < 2:
         raise EvaluationError(f"a mean over pairs needs at least 2 vectors; {len(x)} was given")
-    rows = _unit(x).double()
+    rows = on_sphere(x).double()
     return float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
 
 
@@ -70,48 +66,10 @@ def anisotropy(x: np.ndarray) -> dict[str, float]:
     """Of x (N, d) at unit length: ``mean_cosine``; ``dimension_std``, the mean over the dimensions of their standard
     deviation times sqrt(d), 1 when directions are spread evenly and 0 when all vectors are one (Chen & He 2021, Figure 2);
     ``top3_variance``, the share of the variance that the three most variable dimensions hold (3/d when all are alike)."""
-    spread = _unit(x).double().std(0, correction=0).numpy() * np.sqrt(x.shape[1])
+    spread = on_sphere(x).double().std(0, correction=0).numpy() * np.sqrt(x.shape[1])
     variance = np.sort(spread**2)[::-1]
     share = variance[:TOP].sum() / variance.sum() if variance.sum() > 0 else 1.0
     return {"mean_cosine": mean_cosine(x), "dimension_std": float(spread.mean()), "top3_variance": float(share)}
-
-
-class ClassDistances(NamedTuple):
-    """Mean distances between unit vectors, and how many pairs lie in each tenth of 0 to 2."""
-
-    intra: float  # over all pairs of one class
-    inter: float  # over all pairs of two classes
-    intra_counts: list[int]
-    inter_counts: list[int]
-
-
-def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> ClassDistances:
-    """Mean ||x_i - x_j|| over pairs i<j of x (N, d) with the same of labels (N,), and over pairs with different ones.
-
-    Every pair counts once, so large classes weigh more. Raises EvaluationError for one class only, or when every class
-    has one member.
-    """
-    numbers = torch.from_numpy(np.unique(np.asarray(labels), return_inverse=True)[1])
-    sizes = numbers.bincount()
-    if len(numbers) != len(x) or len(sizes) < 2 or sizes.max() < 2:
-        raise EvaluationError(
-            f"{len(x)} vectors with {len(numbers)} labels of {len(sizes)} classes, the largest of {int(sizes.max())}: "
-            "distances within and between classes need two classes, and two members of one of them"
-        )
-    totals, counts = torch.zeros(2, dtype=torch.double), torch.zeros(2, BINS, dtype=torch.double)  # within, all
-    for rows, columns, cosines in _blocks(unit := _unit(x).double(), unit):
-        distances = (2 - 2 * cosines).clamp_(0, 4).sqrt_()
-        same = numbers[rows][:, None] == numbers[columns]
-        if rows[0] == columns[0]:
-            ahead = torch.ones_like(same).triu(1)
-            distances, same = distances[ahead], same[ahead]
-        for kind, chosen in enumerate((distances[same], distances)):
-            totals[kind] += chosen.sum()
-            counts[kind] += torch.histc(chosen, BINS, 0, 2)
-    totals[1] -= totals[0]
-    counts[1] -= counts[0]
-    intra, inter = (totals / counts.sum(1)).tolist()
-    return ClassDistances(intra, inter, *(count.long().tolist() for count in counts))
 
 
 # ------------------------------------------------------------------------------------------------------------------ tasks
@@ -175,7 +133,7 @@ class PairedGeometryTask(PairedTask):
             raise EvaluationError(f"task {self.name}: all captions are {captions[0]!r}; uniformity is over different ones")
         texts, different = look_up(encoder, captions, distinct)
         first = np.unique(owners, return_index=True)[1]
-        gap = np.linalg.norm((_unit(items).double().mean(0) - _unit(different).double().mean(0)).numpy())
+        gap = np.linalg.norm((on_sphere(items).double().mean(0) - on_sphere(different).double().mean(0)).numpy())
         metrics = {
             "alignment": alignment(items[owners], texts),
             "text_uniformity": uniformity(different),
@@ -186,70 +144,7 @@ class PairedGeometryTask(PairedTask):
         return Score(metrics, {"items": len(items), "captions": len(captions), "distinct_captions": len(distinct)})
 
 
-class ClassGeometryTask:
-    """Distances within and between classes, of labelled texts or of shards whose samples have a class (field cls).
-
-    ``intra_class_distance`` (lower: classes are tighter), ``inter_class_distance``, ``distance_ratio``, the first divided
-    by the second, and `anisotropy`. The counts in the details are the histogram of MoCoUTRL's figure. Not in points.
-    """
-
-    primary = "distance_ratio"
-
-    def __init__(
-        self,
-        name: str,
-        texts: Sequence[str] = (),
-        labels: Sequence[Any] = (),
-        shards: str | Path | Sequence[str] | None = None,
-    ) -> None:
-        self.name = name
-        self.texts = list(texts)
-        self.labels = list(labels)
-        self.samples = None if shards is None else Samples(name, shards)
-        if self.samples is None and (len(self.texts) != len(self.labels) or len(set(self.labels)) < 2):
-            raise EvaluationError(
-                f"task {name}: {len(self.texts)} texts with {len(self.labels)} labels of {len(set(self.labels))} classes; "
-                "every text needs a label, and there must be two classes (or give shards)"
-            )
-
-    @property
-    def hash(self) -> str:
-        """sha256 of the shards, or of the texts and labels."""
-        if self.samples is not None:
-            return self.samples.hash
-        return hashlib.sha256(repr(list(zip(self.texts, map(str, self.labels), strict=True))).encode()).hexdigest()
-
-    def sentences(self) -> list[str]:
-        """Distinct texts; none for shards, which are read when the task is scored."""
-        return list(dict.fromkeys(self.texts))
-
-    def score(self, encoder: Encoder) -> Score:
-        """The numbers above; counts, and histograms of the distances."""
-        vectors, labels = self._vectors(encoder)
-        try:
-            found = class_distances(vectors, labels)
-        except EvaluationError as error:
-            raise EvaluationError(f"task {self.name}: {error}") from error
-        metrics = {
-            "intra_class_distance": found.intra,
-            "inter_class_distance": found.inter,
-            "distance_ratio": found.intra / found.inter if found.inter else 1.0,
-        }
-        counts = {"intra_counts": found.intra_counts, "inter_counts": found.inter_counts}
-        return Score(metrics | anisotropy(vectors), {"items": len(vectors), "classes": len(set(labels)), **counts})
-
-    def _vectors(self, encoder: Encoder) -> tuple[np.ndarray, list[Any]]:
-        if self.samples is None:
-            return look_up(encoder, self.texts)[0], self.labels
-        vectors: list[np.ndarray] = []
-        labels: list[Any] = []
-        for chunk in self.samples.chunks():
-            labels += [sample.label() for sample in chunk]
-            vectors.append(embed(encoder, [sample.item for sample in chunk], self.samples.modality))
-        return np.concatenate(vectors), labels
-
-
-def _blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def cosine_blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Row numbers, column numbers and cosines of blocks of unit vectors a, b (N, d), at and right of the diagonal."""
     for top in range(0, len(a), CHUNK):
         for left in range(top, len(b), CHUNK):
@@ -258,7 +153,7 @@ def _blocks(a: Tensor, b: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             yield rows, columns, a[rows[0] : rows[-1] + 1] @ b[columns[0] : columns[-1] + 1].T
 
 
-def _unit(x: np.ndarray) -> Tensor:
+def on_sphere(x: np.ndarray) -> Tensor:
     """Rows of x (N, d) at unit length, float32; a zero row has no direction and is refused, and so is a NaN."""
     lengths = np.linalg.norm(x, axis=1, keepdims=True)
     if not np.isfinite(lengths).all():

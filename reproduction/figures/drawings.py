@@ -15,9 +15,8 @@ from multicse.evaluation.figures.basic import COLOURS
 from multicse.evaluation.report import Drawing
 from multicse.evaluation.task import Encoded, Encoder, Task, embed, unit
 from multicse.evaluation.tasks.classification import ClassificationTask
-from multicse.evaluation.tasks.contrastive import ContrastiveTask
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
-from multicse.evaluation.tasks.retrieval import RetrievalTask
+from multicse.evaluation.tasks.retrieval import ContrastiveTask, RetrievalTask
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.figures.pairs import alignment_text_uniformity, similarity_matrix, text_item_uniformity
 from multicse.reproduction.figures.vectors import angle_kde, pairs_tsne

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from multicse.pipelines import multicse, nonlingcse, parts, sgbert
-from multicse.reproduction.tables import clip_mini, gclsr_mini, mocoutrl, nonling_mini
+from multicse.reproduction.tables import clip, gclsr, mocoutrl, nonling
 from multicse.reproduction.tables import sgbert as sgbert_tables
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import read_tables
@@ -36,19 +36,19 @@ TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder and the data at hand, at equal compute."""
     if recipe.paper == "cyclip":
-        small = clip_mini.mini(recipe, offline)
-        items = (clip_mini.VIT.input.size // clip_mini.VIT.patch_size) ** 2
+        small = clip.mini(recipe, offline)
+        items = (clip.VIT.input.size // clip.VIT.patch_size) ** 2
         share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
-        return small.replace("run.max_steps", round(clip_mini.STEPS * share))
+        return small.replace("run.max_steps", round(clip.STEPS * share))
     if recipe.paper == "mocoutrl":
         return mocoutrl.mini(recipe, offline).changed(length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
-        small = gclsr_mini.mini(recipe, offline)
+        small = gclsr.mini(recipe, offline)
         steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
-        more = {"encoder.vectors": gclsr_mini.word_vectors(offline, None, 300, 20)} | length(steps)
+        more = {"encoder.vectors": gclsr.word_vectors(offline, None, 300, 20)} | length(steps)
         return small.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
     if recipe.paper == "multicse":
-        base = nonling_mini.mini(nonlingcse.bert_base(), offline)
+        base = nonling.mini(nonlingcse.bert_base(), offline)
         small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
         small = small.changed({"name": "multicse/mini", "export": recipe.export})
     elif recipe.streams["text"].shards == sgbert_tables.STSB:
@@ -56,7 +56,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         if recipe.paper == "simcse":
             small = small.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
     else:
-        small = nonling_mini.mini(recipe, offline)
+        small = nonling.mini(recipe, offline)
     steps = round(STEPS * share_of_contrast(small))
     return small.changed(length(steps))
 

@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import Model, load_model
-from multicse.evaluation.tasks.geometry import ClassGeometryTask
 from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.figures.drawings import token_states
 from multicse.reproduction.figures.vectors import on_circle
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
+from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.recipe import Recipe
 
@@ -80,34 +80,20 @@ def _series(found: dict[str, list[float]], prefix: str) -> list[float]:
     return [float(np.mean(runs)) for key, runs in found.items() if key.startswith(prefix)]
 
 
-TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
+FILE = Path(__file__).with_suffix(".toml")
+TABLES = read_tables(FILE, globals())
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """100 steps of 16 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
     questions(offline)
-    text = recipe.streams["text"]
+    triples = "hard_neg" in getattr(recipe.streams["text"], "columns", ())
     changes = {
         "name": f"{recipe.paper}/mini",
-        "encoder.path": SMALL_ENCODER,
-        "encoder.pooling": "mean",
-        "streams.text.shards": offline.nli() if "hard_neg" in getattr(text, "columns", ()) else offline.wikipedia(),
-        "streams.text.batch_size": min(16, text.batch_size),
-        "optim.text.lr": 5e-4,
-        "optim.text.warmup": 0.1,
-        "evaluation.data": str(offline.data / "senteval" / "downstream"),
-        "evaluation.watch": (),
-        "evaluation.every": 50,
-        "run.epochs": 1000,
-        "run.max_steps": 100,
-        "run.precision": "fp32",
-        "run.gpus_per_worker": 0,
-        "run.checkpoint_every": None,
+        "streams.text.shards": offline.nli() if triples else offline.wikipedia(),
+        **small_changes(FILE, recipe, offline),
+        **small_changes(FILE, recipe, offline, recipe.paper),
     }
-    if recipe.paper == "mocoutrl":
-        changes |= {"streams.text.lexicon": "small", "streams.text.max_length": 32}
-    else:
-        changes |= {"streams.text.max_length": 32, "method.head": "none", "method.temperature": 0.07}
     return recipe.changed(changes)
 
 

@@ -1,12 +1,12 @@
-"""What the tables of nonling.toml are measured and drawn by."""
+"""What the tables of nonling.toml are measured and drawn by, and its rows at the small scale."""
 
 from __future__ import annotations
 
 import sys
-import tomllib
+from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,8 +15,9 @@ from multicse.data.streams import decode
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.tasks.retrieval import read_captions
-from multicse.reproduction.tables.nonling_mini import mini as mini
-from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.pipelines import parts, registry
+from multicse.reproduction.tables.offline import Offline
+from multicse.reproduction.tables.table import Table, Values, content, read_tables, small_changes
 from multicse.reproduction.tasks.retrieval import nearest_captions, neighbour_table
 from multicse.trainers.recipe import Recipe
 
@@ -24,9 +25,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FILE = Path(__file__).with_suffix(".toml")
-NEAREST = {
-    one["query"]: (one["simcse"], one["visualcse"]) for one in tomllib.loads(FILE.read_text(encoding="utf-8"))["nearest"]
-}
+NEAREST = {one["query"]: (one["simcse"], one["visualcse"]) for one in content(FILE)["nearest"]}
 """Table D.1: query -> what the paper's SimCSE and VisualCSE find, an asterisk for what it leaves out."""
 
 
@@ -98,3 +97,69 @@ def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
 
 
 TABLES = read_tables(FILE, globals())
+
+
+# ---------------------------------------------------------------------------------------------------------- the small scale
+
+NLI_SHARE = 27
+"""How many times as many triples the paper's NLI has as the one at hand."""
+
+
+def mini(recipe: Recipe, offline: Offline) -> Recipe:
+    """The row on the small encoder of 2 layers: 200 steps of 64 sentences and 48 pictures or sounds, chosen on STS-B dev.
+
+    It keeps what rows vary: variant, losses, supervision, noise, language, mix-up and masks.
+    """
+    demo: Callable[[], Recipe] = registry.load(recipe.paper).RECIPES["demo"]
+    changes: dict[str, Any] = {
+        "name": f"{recipe.paper}/mini",
+        **small_changes(FILE, recipe, offline),
+        "evaluation.choose_untrained": recipe.evaluation.choose_untrained,
+        **_text(recipe, offline),
+    }
+    given = recipe.flat()
+    if "image" in recipe.streams:
+        changes |= small_changes(FILE, recipe, offline, "image") | {"streams.image.shards": offline.pictures()}
+    if "audio" in recipe.streams:
+        small = demo().flat()
+        changes |= {
+            "streams.audio.shards": offline.speech(),
+            "streams.audio.mixup_probability": given["streams.audio.mixup_probability"],
+        }
+        for axis in ("bins", "frames"):  # masks as wide a share
+            share = given[f"streams.audio.mask_{axis}"] / given[f"streams.audio.{axis}"]
+            changes[f"streams.audio.mask_{axis}"] = round(share * small[f"streams.audio.{axis}"])
+    for stream in recipe.streams.keys() - {"text"}:
+        kept = ("method.variant", f"method.{stream}.loss", f"method.{stream}.temperature")
+        changes |= {path: given[path] for path in kept}
+    return demo().changed(changes)
+
+
+def _text(recipe: Recipe, offline: Offline) -> dict[str, Any]:
+    """What the text stream and its loss are at the small scale."""
+    given = recipe.flat()
+    method = "method" if recipe.paper == "simcse" else "method.text"
+    select = recipe.evaluation.select or ""
+    if select.startswith("hub:"):
+        code = select.split(":")[2]
+        place = offline.data / "stsb_multi"
+        rows = offline.rows(place / f"stsb-{code}-train.tsv.gz")
+        sentences = [row[name] for row in rows for name in ("sentence1", "sentence2")]
+        return {
+            "streams.text.shards": offline.lines(sentences, f"stsb-{code}"),
+            "evaluation.select": f"pairs:{place / f'stsb-{code}-dev.tsv.gz'}",
+        }
+    if not given[f"{method}.supervised"]:
+        return {"streams.text.shards": offline.wikipedia()}
+    changes: dict[str, Any] = {
+        "streams.text": parts.nli(64),
+        "streams.text.shards": offline.nli(),
+        f"{method}.supervised": True,
+        "run.epochs": recipe.run.epochs,
+    }
+    if first := given["streams.text.first"]:
+        changes["streams.text.first"] = first // NLI_SHARE
+    if given["streams.text.kind"] == "noisy_text":
+        changes |= {"streams.text.kind": "noisy_text", "streams.text.lexicon": "small"}
+        changes |= {f"streams.text.{name}": given[f"streams.text.{name}"] for name in ("deletion", "insertions", "swaps")}
+    return changes

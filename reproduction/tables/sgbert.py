@@ -22,9 +22,8 @@ from multicse.reproduction.encoders.layers import layer_scores
 from multicse.reproduction.figures.curves import layer_curves
 from multicse.reproduction.figures.drawings import extreme_pairs
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables
+from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.sgbert import SGBERTConfig
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -101,7 +100,8 @@ def _pairs(name: str, data: Path) -> PairTask:
     return task
 
 
-TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
+FILE = Path(__file__).with_suffix(".toml")
+TABLES = read_tables(FILE, globals())
 
 
 # ---------------------------------------------------------------------------------------------------------- the small scale
@@ -109,21 +109,8 @@ TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""
-    method = recipe.method
-    assert isinstance(method, SGBERTConfig)
-    return recipe.changed(
-        {
-            "encoder.path": parts.SMALL_ENCODER,
-            "method.head_width": min(method.head_width, 768),
-            "method.first_layer": min(method.first_layer, 1),
-            "streams.text.shards": _sentences(recipe.streams["text"].shards, offline),
-            "optim.text.lr": 3e-4,
-            "evaluation.data": str(offline.data / "senteval" / "downstream"),
-            "run.max_steps": 100,
-            "run.gpus_per_worker": 0,
-            "run.checkpoint_every": None,
-        },
-    )
+    text = {"streams.text.shards": _sentences(recipe.streams["text"].shards, offline)}
+    return recipe.changed(small_changes(FILE, recipe, offline) | text)
 
 
 def mini_model(spec: str, offline: Offline) -> str:

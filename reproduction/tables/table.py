@@ -9,10 +9,15 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from braceexpand import braceexpand
+
+from multicse.pipelines.parts import SMALL_ENCODER
+from multicse.reproduction.tables.offline import Offline
+from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -104,8 +109,29 @@ def read_tables(file: Path, functions: Mapping[str, Any]) -> dict[str, Table]:
     small scale, ``set`` the changes of a recipe and ``unset`` those to None, "-" is a number that the paper does not have,
     and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
     """
-    content = tomllib.loads(file.read_text(encoding="utf-8"))
-    return {key: _table(given, functions) for key, given in content.items() if "rows" in given}
+    return {key: _table(given, functions) for key, given in content(file).items() if "rows" in given}
+
+
+@cache
+def content(file: Path) -> dict[str, Any]:
+    """What a TOML file says."""
+    return tomllib.loads(file.read_text(encoding="utf-8"))
+
+
+def small_changes(file: Path, recipe: Recipe, offline: Offline, part: str | None = None) -> dict[str, Any]:
+    """What the section ``small`` of a paper's file, or ``small.PART`` of it, changes of a recipe at the small scale.
+
+    ``set`` and ``unset`` are as in a row, ``most`` are numbers that settings are cut to. ``{data}`` in a text is the folder
+    of data sets, and ``{encoder}`` the small encoder.
+    """
+    section = content(file)["small"] if part is None else content(file)["small"][part]
+    given, places = recipe.flat(), {"{data}": str(offline.data), "{encoder}": SMALL_ENCODER}
+    changes = {path: min(given[path], most) for path, most in section.get("most", {}).items()}
+    for path, value in _values(section.get("set", {})).items():
+        for name, place in places.items():
+            value = value.replace(name, place) if isinstance(value, str) else value
+        changes[path] = value
+    return changes | dict.fromkeys(section.get("unset", ()))
 
 
 def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:

@@ -75,7 +75,7 @@ def test_older_libraries_give_our_vectors(elsewhere: Any, folder: str, library: 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_faiss_finds_one_bit_a_dimension_by_hamming_distance(elsewhere: Any, folder: str) -> None:
-    """The cosines of ``--model OUT+binary``."""
+    """The cosines of vectors of one bit a dimension."""
     signs = np.where(elsewhere[1][folder] > 0, 1, -1)
     np.testing.assert_allclose(elsewhere[0][folder]["faiss-binary"], signs @ signs.T / signs.shape[1], atol=0.05)
 

@@ -15,7 +15,6 @@ from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import gclsr, parts
 from multicse.reproduction.tables import gclsr as tables
-from multicse.reproduction.tables import gclsr_mini
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tasks.probe import PRESETS
@@ -162,7 +161,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
     """What a row varies stays as it is; vectors, sentences and widths are smaller."""
     offline = Offline(datasets, tmp_path)
     with mock.patch.object(
-        gclsr_mini, "train_vectors", lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9)))
+        tables, "train_vectors", lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9)))
     ):
         for table in tables.TABLES.values():
             for row in table.rows:
@@ -171,7 +170,7 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
                     check_settings(recipe)
                     recipe.encoder.read()
                     samples = ShardSet.open(recipe.streams["text"].shards).samples
-                    assert recipe.run.epochs == 10 and samples == gclsr_mini.FEWER
+                    assert recipe.run.epochs == 10 and samples == tables.FEWER
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
                     holds(recipe, recipe.changed(kept).flat())
         place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)

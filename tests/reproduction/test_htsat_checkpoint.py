@@ -14,7 +14,7 @@ from torch import Tensor
 from multicse.data.streams.inputs import AudioInput
 from multicse.models.towers import HTSATTower
 from multicse.reproduction import convert
-from multicse.reproduction.htsat_checkpoint import convert_htsat
+from multicse.reproduction.convert import convert_htsat
 
 SPEC, BINS, PATCH, WINDOW = 32, 8, 2, 4
 DEPTHS, HEADS, EMBED = (2, 2), (1, 2), 4

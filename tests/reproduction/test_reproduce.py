@@ -19,12 +19,12 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer
 
 from multicse.data.word_vectors import write_vectors
-from multicse.evaluation.tasks.lee import lee
+from multicse.evaluation.tasks.sts import lee
 from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce
 from multicse.reproduction.downloads import maker
-from multicse.reproduction.tables import evidence, gclsr_mini, runs
+from multicse.reproduction.tables import evidence, gclsr, runs
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.render import judged, render, verdicts
 from multicse.reproduction.tables.table import Claim, Row, Table, Values
@@ -170,7 +170,7 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
     def one_word(sentences: list[str], folder: str, **settings: Any) -> Path:
         return write_vectors(folder, ["a"], np.ones((1, 9)))
 
-    with mock.patch.object(gclsr_mini, "train_vectors", one_word):
+    with mock.patch.object(gclsr, "train_vectors", one_word):
         yield runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
 
 

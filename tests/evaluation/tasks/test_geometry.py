@@ -14,12 +14,10 @@ import torch
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import geometry
 from multicse.evaluation.tasks.geometry import (
-    ClassGeometryTask,
     GeometryTask,
     PairedGeometryTask,
     alignment,
     anisotropy,
-    class_distances,
     cross_uniformity_cyclip,
     mean_cosine,
     uniformity,
@@ -56,7 +54,6 @@ def test_golden_values() -> None:
     [
         lambda: uniformity(np.array([[1.0, 0], [0, 0]])),
         lambda: alignment(A, B[:3]),
-        lambda: class_distances(A, [1, 2, 3, 4]),
     ],
 )
 def test_degenerate_input_is_refused(measure: Callable[[], float]) -> None:
@@ -81,18 +78,6 @@ def test_cross_uniformity_is_that_of_the_released_script(chunk: int, monkeypatch
     x, y = unit(cone(23, 6)), unit(cone(23, 6, seed=1))
     potentials = [math.exp(-2 * ((x[i] - y[j]) ** 2).sum()) for i in range(23) for j in range(i)]
     assert cross_uniformity_cyclip(x, y) == pytest.approx(math.log(np.mean(potentials)), abs=1e-6)
-
-
-@pytest.mark.parametrize("chunk", [5, 2048])
-def test_class_distances_are_those_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(geometry, "CHUNK", chunk)
-    x, labels = cone(31, 6), [("a", "b", "c")[i * i % 3] for i in range(31)]
-    distances = np.sqrt(squares(x))
-    same = np.array([a == b for a, b in combinations(labels, 2)])
-    found = class_distances(x, labels)
-    assert (found.intra, found.inter) == pytest.approx((distances[same].mean(), distances[~same].mean()), abs=1e-5)
-    assert found.intra_counts == np.histogram(distances[same], 10, (0, 2))[0].tolist()
-    assert found.inter_counts == np.histogram(distances[~same], 10, (0, 2))[0].tolist()
 
 
 @pytest.mark.parametrize("chunk", [7, 2048])
@@ -151,21 +136,3 @@ def test_paired_geometry(tmp_path: Path, modality: str) -> None:
         },
         abs=1e-5,
     )
-
-
-def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
-    texts, labels = ["a dog", "the dog", "a red car", "the red car", "a dog"], ["animal"] * 2 + ["thing"] * 2 + ["animal"]
-    task = ClassGeometryTask("t", texts, labels)
-    metrics, details, _ = task.score(Bag())
-    distances = class_distances(Bag().encode(texts), labels)
-    assert metrics["intra_class_distance"] == pytest.approx(distances.intra)
-    assert metrics["inter_class_distance"] > metrics["intra_class_distance"]
-    assert metrics["distance_ratio"] == pytest.approx(distances.intra / distances.inter)
-    assert (details["items"], details["classes"], sum(details["intra_counts"])) == (5, 2, 4)
-    assert task.sentences() == ["a dog", "the dog", "a red car", "the red car"]
-    assert task.hash != ClassGeometryTask("t", texts, [*labels[:4], "thing"]).hash
-
-    pictures = ClassGeometryTask("p", shards=image_shards(tmp_path, [[]] * 6, [0, 1, 0, 1, 0, 2]))
-    want = class_distances(np.stack([Coded().vector(i) for i in range(6)]), [0, 1, 0, 1, 0, 2])
-    assert pictures.sentences() == []
-    assert pictures.score(Coded()).metrics["intra_class_distance"] == pytest.approx(want.intra)

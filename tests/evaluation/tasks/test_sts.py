@@ -13,7 +13,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 
 from multicse.evaluation.registry import available, make_tasks
 from multicse.evaluation.task import EvaluationError, evaluate
-from multicse.evaluation.tasks import lee
+from multicse.evaluation.tasks import sts
 from multicse.evaluation.tasks.sts import Pairs, PairTask, pair_task
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw, write_year
 
@@ -233,7 +233,7 @@ def test_the_translations_of_stsb(datasets: Path) -> None:
 
 
 def test_lee_is_split_by_document() -> None:
-    parts = {name: lee.lee(name) for name in lee.PARTS}
+    parts = {name: sts.lee(name) for name in sts.LEE}
     assert {name: (len(part.sentences()), len(part.pairs)) for name, part in parts.items()} == {
         "lee": (30, 435),
         "lee-dev": (20, 190),

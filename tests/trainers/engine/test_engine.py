@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import get_scheduler
 
 import multicse.trainers.engine.loop
-from multicse.evaluation.tasks.lee import lee
+from multicse.evaluation.tasks.sts import lee
 from multicse.trainers.engine.checkpoint import build_method, load_method, module_encoder
 from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine

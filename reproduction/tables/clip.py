@@ -144,15 +144,16 @@ def pack_emoji(offline: Offline) -> None:
     order = by_hash(names)
     for part, files in (("test", order[:200]), ("val", order[200:300]), ("train", order[300:])):
         source = offline.write(("file", "caption"), [(file, names[file]) for file in sorted(files)], f"emoji-{part}")
-        root = str(offline.data / "emoji" / "noto_emoji_64px.tar")
+        root = offline.unpacked(offline.data / "emoji" / "noto_emoji_64px.tar")
         offline.pack("images", source, f"emoji-{part}", "--root", root, "--captions", "caption", "--split", part)
 
 
 def pack_coco(offline: Offline) -> None:
     """``coco-train`` and ``coco-test``: pictures with five captions."""
     for part, name in (("train", "train"), ("test", "val")):
-        source, root = (offline.data / "coco_mini" / file for file in (f"captions_{name}.jsonl", f"coco_mini_{name}.tar"))
-        offline.pack("images", source, f"coco-{part}", "--root", str(root), "--captions", "captions", "--split", part)
+        source = offline.data / "coco_mini" / f"captions_{name}.jsonl"
+        root = offline.unpacked(offline.data / "coco_mini" / f"coco_mini_{name}.tar")
+        offline.pack("images", source, f"coco-{part}", "--root", root, "--captions", "captions", "--split", part)
 
 
 def pack_cifar(offline: Offline) -> None:
@@ -161,7 +162,7 @@ def pack_cifar(offline: Offline) -> None:
     with tarfile.open(archive) as tar:
         names = sorted(member.name for member in tar if member.isfile() and member.name.endswith(".jpg"))
     source = offline.write(("file", "class"), [(name, Path(name).parent.name) for name in names], "cifar10-test")
-    offline.pack("images", source, "cifar10-test", "--root", str(archive), "--label", "class", "--split", "test")
+    offline.pack("images", source, "cifar10-test", "--root", offline.unpacked(archive), "--label", "class", "--split", "test")
 
 
 def pack_esc10(offline: Offline) -> None:
@@ -194,7 +195,7 @@ def pack_sounds(offline: Offline, name: str, split: dict[str, list[dict[str, str
         lines = [(row["file"], row["class"], *(t.format(row["class"], **row) for t in templates)) for row in rows]
         source = offline.write(("file", "class", *columns), lines, f"{name}-{part}")
         classes = () if part == "train" else ("--classes-from", str(offline.shards / f"{name}-train"))  # one may be missing
-        options = ("--root", str(root), "--label", "class", "--split", part, *classes, "--captions", *columns)
+        options = ("--root", offline.unpacked(root), "--label", "class", "--split", part, *classes, "--captions", *columns)
         offline.pack("audio", source, f"{name}-{part}", *options)
 
 

@@ -57,10 +57,13 @@ class Offline:
         return self.pack("audio", self.data / "fsdd" / "fsdd.tsv", "fsdd", "--label", "speaker", *root)
 
     def unpacked(self, archive: Path) -> str:
-        """The folder with the files of a tar, beside the shards."""
+        """Return a folder next to the shards with the files of a tar."""
         folder = self.shards / archive.stem
         if not folder.exists():
-            shutil.unpack_archive(archive, folder, filter="data")
+            partial = folder.with_suffix(".partial")  # of an interrupted run too
+            shutil.rmtree(partial, ignore_errors=True)
+            shutil.unpack_archive(archive, partial, filter="data")
+            partial.rename(folder)
         return str(folder)
 
     def lines(self, sentences: Sequence[str], name: str) -> str:

@@ -162,7 +162,9 @@ def pack_cifar(offline: Offline) -> None:
     with tarfile.open(archive) as tar:
         names = sorted(member.name for member in tar if member.isfile() and member.name.endswith(".jpg"))
     source = offline.write(("file", "class"), [(name, Path(name).parent.name) for name in names], "cifar10-test")
-    offline.pack("images", source, "cifar10-test", "--root", offline.unpacked(archive), "--label", "class", "--split", "test")
+    offline.pack(
+        "images", source, "cifar10-test", "--root", offline.unpacked(archive), "--label", "class", "--split", "test"
+    )
 
 
 def pack_esc10(offline: Offline) -> None:

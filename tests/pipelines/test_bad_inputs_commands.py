@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from multicse.pipelines import cli, registry
+from multicse.pipelines.run import VERBS
 from multicse.trainers.recipe import Recipe
 
 COMMANDS: dict[str, str | tuple[str, ...]] = {
@@ -109,8 +110,6 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "evaluate --model ENCODER@max --layers": "@POOLING",
     "evaluate --model ENCODER --json photos": "it is a folder",
     "evaluate --model ENCODER --tasks lee pairs:lee.tsv": "two tasks are called 'lee'",
-    "nearest --model ENCODER --queries nowhere.txt --database sentences.txt": "nowhere.txt",
-    "nearest --model ENCODER --queries sentences.txt --database sentences.txt --k 0": "k",
     "explore": "--model",
     "explore --model ENCODER --data nowhere": "nowhere",
     "explore --model ENCODER --most 0": "--most",
@@ -196,7 +195,7 @@ def test_a_wrong_command_is_answered(
             cli.main(pipeline.RECIPES, pipeline.__doc__)
             code: object = 0
         else:
-            code = importlib.import_module(f"multicse.pipelines.{name}").main()
+            code = importlib.import_module(VERBS[name]).main()
     except SystemExit as end:  # all else is a traceback
         code = end.code
     said = capsys.readouterr()

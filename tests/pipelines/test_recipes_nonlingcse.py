@@ -174,6 +174,9 @@ class Names(Offline):
     def lines(self, sentences: Sequence[str], name: str) -> str:
         return name
 
+    def unpacked(self, archive: Path) -> str:
+        return archive.stem
+
     @staticmethod
     def rows(file: Path) -> list[dict[str, str]]:
         return []

@@ -23,7 +23,7 @@ from multicse.evaluation.tables import before_after, layout
 from multicse.pipelines import registry
 from multicse.pipelines.cli import is_shown, parse, prepare
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
-from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run
+from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.trials import Trial, best_trial
@@ -108,13 +108,17 @@ def _run(search: Sweep, folder: Path, resume: bool) -> int:
     if resume and not goes_on:
         place = engine.storage_of(search, folder)
         raise RecipeError(f"--resume: there is no sweep of these settings in {place}; leave --resume out to begin it")
-    if goes_on and (folder / "summary.json").exists():
-        print(f"this sweep has ended; what it came to is in {folder / 'summary.json'}")
+    ended = folder / "summary.json"
+    if goes_on and ended.exists() and json.loads(ended.read_text())["identity"] == search.identity():
+        if (folder / "journal.jsonl").exists():  # a driver that died at its end may not have sent everything
+            sync(folder / "journal.jsonl")
+        print(f"this sweep has ended; what it came to is in {ended}")
         return 0
     with opening(search.first, search.experiment):
         start_ray(search.first)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
     with held(folder, "--output"):
+        ended.unlink(missing_ok=True)  # another sweep's
         return _carry_out(search, folder, goes_on)
 
 
@@ -285,6 +289,10 @@ def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: Ru
     for reason in left_out:
         print(f"figure left out: {reason}")
     ended = sum(trial.ended for trial in trials)
+    if ended < count(search) or best is None:  # otherwise `finish` brings them, after the summary
+        with contextlib.suppress(Exception):  # the server is away
+            for place in ("trials.json", "figures"):
+                parent.log_artifact(folder / place, "figures" if place == "figures" else "")
     if ended < count(search):
         print(f"interrupted after {ended} of {count(search)} trials; the same command goes on")
         return 130

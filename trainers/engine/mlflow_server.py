@@ -34,6 +34,10 @@ class TrackingError(ValueError):
     """A tracking URI or run that cannot be used; the text says what to change."""
 
 
+class NoSuchRun(TrackingError):
+    """A run that the server does not have, or has deleted."""
+
+
 def resolve_uri(uri: str | None = None) -> str:
     """The tracking URI with absolute paths (see `open_run`). Raises TrackingError for one that MLflow does not take."""
     uri = uri or os.environ.get("MLFLOW_TRACKING_URI") or "sqlite:///mlflow.db"
@@ -210,7 +214,9 @@ def register(uri: str, run_id: str, export: Path, name: str, alias: str | None =
     version = found[0] if found else _new_version(client, uri, run_id, export, name, digest)
     client.update_model_version(name, version, description=note)
     if alias is not None:
-        client.set_registered_model_alias(name, alias, version)
+        given = client.get_registered_model(name).aliases.get(alias, 0)
+        if int(version) > int(given):  # sent again after a newer version got it, this one stays without
+            client.set_registered_model_alias(name, alias, version)
 
 
 def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, digest: str) -> Any:

@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from multicse.data.errors import DataError
 from multicse.trainers.engine.checkpoint import CheckpointError, Store
 from multicse.trainers.engine.checks import describe_shards_of
-from multicse.trainers.engine.mlflow_server import TrackingError, import_mlflow
+from multicse.trainers.engine.mlflow_server import NoSuchRun, import_mlflow
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, retire
 from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
@@ -172,7 +172,7 @@ class Output:
         if run_id is not None:
             try:
                 return open_run(uri, experiment, name, recipe.flat(), run_id=run_id, journal=self.journal, data=data)
-            except TrackingError as error:
+            except NoSuchRun as error:  # not for a server that did not answer: two runs would share the steps
                 log.warning("%s; a new run is begun there, from the checkpoint", error)
         return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
 

@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 from multicse.data.errors import command, public
 from multicse.trainers.engine.mlflow_server import (
+    NoSuchRun,
     TrackingError,
     brief,
     connect,
@@ -135,13 +136,20 @@ class Journal:
 
     def take(self, copy: Path) -> bool:
         """Replace the file by a checkpoint's longer copy, as after steps on another machine; whether that was done."""
-        header = Journal(copy).header()
-        if header is None or (self.path.exists() and self.path.stat().st_size >= copy.stat().st_size):
+        other = Journal(copy)
+        header = other.header()
+        if header is None or (self.path.exists() and self._length() >= other._length()):
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _, _, lines = copy.read_bytes().partition(b"\n")
-        self.path.write_bytes(self._header(header["began"]) + lines)
+        partial = self.path.with_suffix(".partial")
+        partial.write_bytes(self._header(header["began"]) + lines)
+        partial.replace(self.path)
         return True
+
+    def _length(self) -> tuple[int, int]:
+        """Return the last step and the bytes of the file: lines about the machine come without steps."""
+        return max((line.get("step", 0) for _, line in self.lines()), default=0), self.path.stat().st_size
 
 
 def retire(journal: Path, run_id: str = "") -> None:
@@ -361,10 +369,10 @@ def drain(
     while True:
         try:
             sender.send()
-            if status:
-                connect(uri).set_terminated(run_id, status, int(ended * 1000))
             if status == "FINISHED":
                 deliver(book.path.absolute().parent, uri, run_id)
+            if status:
+                connect(uri).set_terminated(run_id, status, int(ended * 1000))
             return True
         except Exception as error:
             left = end - time.monotonic()
@@ -377,9 +385,12 @@ def drain(
 
 
 def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
-    """Send what MLflow lacks of a run, once more and with all else of its folder if the run is finished; see `drain`."""
+    """Send what MLflow lacks of a run, once more and with all else of its folder if the run is finished; see `drain`.
+
+    A journal that was renamed belongs to an earlier run of the folder, of which nothing else is left (`retire`).
+    """
     summary = journal.parent / "summary.json"
-    if not summary.exists():
+    if not summary.exists() or journal.name != "journal.jsonl":
         return drain(journal, uri, timeout=timeout)
     return drain(journal, uri, timeout=timeout, status="FINISHED", ended=summary.stat().st_mtime)
 
@@ -440,8 +451,8 @@ def _continued(client: Any, uri: str, run_id: str) -> Any:
         client.update_run(run_id, status="RUNNING")
         return client.get_run(run_id)
     except Exception as error:
-        if "not found" in str(error):
-            raise TrackingError(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
+        if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # the second: deleted
+            raise NoSuchRun(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
         raise
 
 
@@ -528,7 +539,7 @@ class RunHandle:
                 book = Journal(self.journal, self.run_id, self.uri)
                 book.flush()
                 book.close()
-            drain(self.journal, self.uri, self.run_id, 0, status)
+            drain(self.journal, self.uri, self.run_id, 10 if status == "FINISHED" else 0, status)
             return
         try:
             connect(self.uri).set_terminated(self.run_id, status)

@@ -154,6 +154,8 @@ def trial(config: Config, plan: Plan) -> dict[str, Any]:
             best = load_file(checkpoint / (BEST if (checkpoint / BEST).exists() else METHOD))
             budget.finish(seed, score, best, seeded)
         handle.drain(Path(seeded.run.output) / "journal.jsonl")
+        # By which `track.py sync` knows that the run has ended.
+        (Path(seeded.run.output) / "summary.json").write_text(json.dumps({"mlflow_run_id": handle.run_id}))
         handle.finish()
     return {**budget.last, "finished": 1}
 
@@ -244,7 +246,7 @@ class Budget:
 
     def __init__(self, scratch: Path, seeds: tuple[int, ...], steps: int, judged: bool) -> None:
         self.scratch, self.seeds, self.steps, self.judged = scratch, seeds, steps, judged
-        self.kept = scratch / SEEDS
+        self.kept, self._curve = scratch / SEEDS, scratch / "curve.json"
         self.done: dict[int, float] = {}
         """Seed -> the score of its weights that are kept."""
         self.last: dict[str, Any] = {}
@@ -257,6 +259,8 @@ class Budget:
         """Go on where Tune's checkpoint stands, if there is one."""
         found = tune.get_checkpoint()
         if found is None:
+            if self._curve.exists():  # several workers, whose checkpoints are not Tune's
+                self.curve = dict(json.loads(self._curve.read_text()))
             return
         with found.as_directory() as place:
             state = json.loads((Path(place) / STATE).read_text())
@@ -279,6 +283,9 @@ class Budget:
         if "score" in scores:
             self.curve[step] = scores["score"]
         curve = json.dumps(list(self.curve.items()))
+        partial = self._curve.with_suffix(".partial")
+        partial.write_text(curve)
+        partial.replace(self._curve)
         self.last = {**scores, **place, "curve": curve, "judged": self.judged, "mlflow_run_id": run_id}
         return self.last
 

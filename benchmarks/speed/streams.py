@@ -14,8 +14,6 @@ import io
 import multiprocessing
 import os
 import tempfile
-import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -30,14 +28,11 @@ from PIL import Image
 from torch.utils.data import DataLoader, Dataset, RandomSampler
 
 from benchmarks.timer import Target, clock, ratios, show, watched
-from multicse.data.order import seed_of, windows
-from multicse.data.shards import RawSample, ShardSet, index_of, read
+from multicse.data.shards import RawSample, ShardSet, index_of
 from multicse.data.stream import Reader
-from multicse.data.streams import decode
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.base import StreamConfig
 from multicse.data.streams.image import ImageStream
-from multicse.data.window import Chunk, WindowReader, columns_of, generators
 from multicse.trainers.engine.cluster import own_ray
 
 Kind = Literal["small", "photographs", "sounds"]
@@ -168,41 +163,6 @@ def seconds_of(side: Side, count: int, lead: int) -> tuple[float, float]:
     return clock(wall=True) - began, clock() - busy
 
 
-def where_it_goes(config: StreamConfig, shards: ShardSet) -> str:
-    """The shares of the stages of a batch, one after the other in this process."""
-    reader = WindowReader(shards, config, "bench", 0, config.batch_size, 0)
-    plan = next(windows(shards.counts, seed=0, stream="bench", rank=0, world_size=1, window=config.batch_size))
-    seen: defaultdict[str, float] = defaultdict(float)
-
-    def timed(stage: str, call: Callable[..., Any], *arguments: Any) -> Any:
-        began = time.perf_counter()
-        found = call(*arguments)
-        seen[stage] += time.perf_counter() - began
-        return found
-
-    def samples(shard: int, first: int, stop: int) -> list[Any]:
-        return list(read(shards.shards[shard], range(first, stop)))
-
-    found = [sample for place in plan.ranges for sample in timed("read", samples, *place)]
-    seeds = [seed_of(0, "bench", 0, sample.shard, sample.key) for sample in found]
-    keyed = generators(seeds)
-    for sample in found:
-        rng = timed("seed", next, keyed)
-        if "flac" in sample.fields:
-            timed("decode", decode.audio, sample.fields["flac"], "flac", 16_000, sample.key)
-        else:
-            timed("decode", decode.image, sample.fields["jpg"], sample.key)
-        timed("views", config.row, sample, rng)  # which decodes, too
-    seen["views"] -= seen["decode"]
-    rows = [row for row in reader.decoded(plan) if isinstance(row, dict)]
-    chunk = timed("stack", lambda: Chunk(columns_of(rows, len(rows)), []))
-    if ray.is_initialized():
-        reference = timed("serialise", lambda: ray.put(chunk.to_block()))
-        chunk = timed("fetch", lambda: Chunk.from_block(ray.get(reference)))
-    timed("collate", config.collate, chunk.columns, None)
-    return ", ".join(f"{name} {part / sum(seen.values()):.0%}" for name, part in seen.items())
-
-
 def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: float = 6.0, rounds: int = 3) -> None:
     """Print tables. `seconds`: of every turn of every side, roughly."""
     torch.set_num_threads(1)
@@ -239,7 +199,6 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
                     for name in list(took)[:: -1 if turn % 2 else 1]:
                         took[name].append(seconds_of(sides[kind][name], counts[kind], leads[kind])[alone])
                 show(TITLES[kind], took, counts[kind] * configs[kind].batch_size, ours)
-                why = f"of a batch's work {where_it_goes(configs[kind], shards[kind])}"
                 for theirs, (least, wanted) in others.items():
                     if kind in wanted:
                         Target(
@@ -248,7 +207,6 @@ def main(kinds: tuple[Kind, ...] = ("small", "photographs", "sounds"), seconds: 
                             at_least=least,
                             measured=ratios(took[theirs], took[ours]),
                             peak_mb={side: memory[kind][side] for side in (ours, theirs)},
-                            why=why,
                         ).report()
 
 

@@ -26,8 +26,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from transformers import TrainerCallback
 
 from benchmarks.speed.engine import LR, NOT_TRAINED, TEMPERATURE, bare, batches, engine
-from benchmarks.speed.sts import minilm
-from benchmarks.timer import Call, Target, peaks, race, random_bert, ratios, show, skip
+from benchmarks.timer import Call, Target, minilm, race, random_bert, ratios, show, skip
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from multicse.pipelines.cli import prepare
@@ -150,23 +149,20 @@ def measure(name: str, folder: str, batch: int, steps: int, rounds: int, demos: 
     title = f"SimCSE, {name}, {steps} steps of {batch} sentences of at most {LENGTH} tokens ({100 * real:.0f} % real)"
     show(f"{title}, {torch.get_num_threads()} threads", took, steps * batch)
 
-    used = {side: peaks({side: took[side]}) for side in sides}
     both = f"{name}, {batch} sentences: ours / sentence-transformers' trainer, sentences per second"
     faster = ratios(took[THEIRS], took[OURS])
-    memory = used[OURS] | used[THEIRS]
-    Target(area="text", what=f"{both}, fp32", at_least=1.3, measured=faster, peak_mb=memory).report(own[OURS])
+    Target(area="text", what=f"{both}, fp32", at_least=1.3, measured=faster).report(own[OURS])
     slow = "this processor has no products of bf16, which torch then computes a hundred times slower"
     half = Target(area="text", what=f"{both}, bf16 / fp32", at_least=2.0, why=slow)
     if fast:
-        half.measured, half.peak_mb = ratios(took[THEIRS], took[BF16]), used[BF16] | used[THEIRS]
+        half.measured = ratios(took[THEIRS], took[BF16])
     half.report(sides.get(BF16))
     shares = {side: [needed[side] / large_operations * share for share in ratios(took[PRODUCT], took[side])] for side in own}
     what = f"{name}: arithmetic of real tokens / matrix-product rate, fp32"
-    Target(area="limit", what=what, at_least=0.7, measured=shares[OURS], peak_mb=used[OURS]).report(own[OURS])
+    Target(area="limit", what=what, at_least=0.7, measured=shares[OURS]).report(own[OURS])
     for side in demos:
-        found = ratios(shares[side], shares[OURS])
         what = f"{name}: {side}'s share of its own limit / SimCSE's"
-        Target(area="text", what=what, at_least=1.0, measured=found, peak_mb=used[side]).report(own[side])
+        Target(area="text", what=what, at_least=1.0, measured=ratios(shares[side], shares[OURS])).report(own[side])
 
 
 def main(steps: int = 2, rounds: int = 3, threads: int = 2) -> None:

@@ -1,48 +1,33 @@
-"""What a step costs on many workers, by counting: a model of 8, 64 and 512 GPUs, checked on this machine's cores.
+"""What a step costs on many workers, by counting: a model of 8, 64 and 512 GPUs.
 
-    python -m benchmarks.speed.workers [--timed 1 2 4]
+    python -m benchmarks.speed.workers
 
-The bytes that a step hands to torch.distributed are counted in one process with imagined workers, and compared with those
-of two real gloo processes. Floating-point operations are counted by torch; what streams take is measured in this process.
-The model adds them up. On gloo processes that share two cores it is compared with the clock.
+The bytes that a step hands to torch.distributed are counted in one process, whose other worker is imagined, and its
+floating-point operations by torch; what streams take is measured in this process. The model adds them up.
 """
 
 from __future__ import annotations
 
-import gc
-import itertools
-import json
-import os
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import Any
 from unittest.mock import patch
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 import tyro
-from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
-from torch.nn.parallel import DistributedDataParallel
 from torch.utils.flop_counter import FlopCounterMode
 
 from benchmarks.speed.engine import NOT_TRAINED, batches, engine
 from benchmarks.speed.streams import write
-from benchmarks.timer import Target, device, note, random_bert
+from benchmarks.timer import device, note, random_bert
 from multicse.data.offline.demo import write_demo_shards
 from multicse.pipelines import parts, registry
-from multicse.pipelines.cli import prepare as make_shards
 from multicse.trainers import gather
-from multicse.trainers.engine.checkpoint import Store
-from multicse.trainers.engine.hosts import LocalHost
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.step import Window
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.recipe import Recipe
 
@@ -62,60 +47,46 @@ QUIET: dict[str, Any] = {**NOT_TRAINED, "evaluation.data": None, "run.precision"
 
 
 class Collectives:
-    """torch.distributed, whose bytes are counted: the real one, or with `world` that of so many equal workers."""
+    """torch.distributed as the first of two equal workers sees it, whose other one is imagined; what is sent is counted.
 
-    def __init__(self, found: Counter[str], world: int | None) -> None:
-        self.found, self.world = found, world
+    Attributes:
+        found: Bytes that losses exchange: ``gathered`` rows, gradients that are ``returned`` to the rows of all workers; and
+            ``calls``. BatchNorm's sums, two numbers a channel, are left out.
+    """
+
+    def __init__(self) -> None:
+        self.found: Counter[str] = Counter()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(dist, name)
 
     def is_initialized(self) -> bool:
-        return self.world is not None or dist.is_initialized()
+        return True
 
     def get_world_size(self) -> int:
-        return self.world or dist.get_world_size()
+        return 2
 
     def get_rank(self) -> int:
-        return 0 if self.world else dist.get_rank()
+        return 0
 
     def all_gather(self, parts: list[torch.Tensor], x: torch.Tensor) -> None:
         self.found.update({"gathered": x.nbytes, "calls": 1})
-        if self.world is None:
-            dist.all_gather(parts, x)
-        else:
-            torch._foreach_copy_(parts, [x] * self.world)
+        torch._foreach_copy_(parts, [x, x])
 
-    def all_reduce(self, x: torch.Tensor, async_op: bool = False) -> Any:
+    def all_reduce(self, x: torch.Tensor, async_op: bool = False) -> torch.Tensor:
         self.found.update({"returned": x.nbytes, "calls": 1})
-        return dist.all_reduce(x, async_op=async_op) if self.world is None else x.mul_(self.world)
+        return x.mul_(2)
 
 
-@contextmanager
-def counting(world: int | None) -> Iterator[Counter[str]]:
-    """Bytes that losses exchange: ``gathered`` rows, gradients that are ``returned`` to the rows of all workers; and
-    ``calls``. BatchNorm's sums, two numbers a channel, are left out."""
-    found: Counter[str] = Counter()
-    with patch.object(gather, "dist", Collectives(found, world)):
-        yield found
-
-
-def imagined(made: Engine, world: int) -> tuple[Counter[str], float]:
-    """What one of `world` workers exchanges in a step with the recipe's batches, and its floating-point operations."""
-    method = made.method.train()
-    with counting(world) as found, FlopCounterMode(display=False) as operations:
+def counted(made: Engine) -> tuple[Counter[str], float]:
+    """What one of two workers exchanges in a step with the recipe's batches, and its floating-point operations."""
+    method, workers = made.method.train(), Collectives()
+    with patch.object(gather, "dist", workers), FlopCounterMode(display=False) as operations:
         for streams in made.recipe.method.turns().values():
             losses = method({name: batches(made, name, 1)[0] for name in streams}).losses
             torch.stack([*losses.values()]).sum().backward()
-            found["gradients"] += sum(p.nbytes for p in method.parameters() if p.requires_grad)  # of other turns too
-    return found, float(operations.get_total_flops())
-
-
-def hook(found: Counter[str], bucket: dist.GradBucket) -> Any:
-    """DDP's, of a bucket of gradients."""
-    found["gradients"] += bucket.buffer().nbytes
-    assert dist.group.WORLD is not None
-    return allreduce_hook(dist.group.WORLD, bucket)
+            workers.found["gradients"] += sum(p.nbytes for p in method.parameters() if p.requires_grad)  # of other turns too
+    return workers.found, float(operations.get_total_flops())
 
 
 @dataclass
@@ -145,7 +116,7 @@ def cost(recipe: Recipe) -> Cost:
     sizes = {f"streams.{name}.batch_size": stream.batch_size for name, stream in recipe.streams.items()}
     times = max(sizes.values()) / SAMPLES
     made = engine(recipe.changed({name: max(2, round(size / times)) for name, size in sizes.items()}))
-    found, operations = imagined(made, 2)
+    found, operations = counted(made)
     grown = {"gathered": times, "returned": times / 2}  # of two workers
     sent = Counter({name: int(count * grown.get(name, 1)) for name, count in found.items()})
     windows = {f"streams.{name}.window": stream.batch_size for name, stream in recipe.streams.items()}
@@ -180,116 +151,27 @@ def papers(place: Path) -> dict[str, Recipe]:
     return found
 
 
-class Worker(LocalHost):
-    """One of several processes."""
-
-    def __init__(self, store: Store, rank: int, world: int) -> None:
-        super().__init__(store)
-        self.rank, self.world_size = rank, world
-
-
-def _work(rank: int, world: int, contents: Mapping[str, str], folder: str, steps: int) -> None:
-    """Steps of every recipe: what they exchanged, and what a step and a byte took."""
+def main() -> None:
+    """Print a row for each paper."""
     device()
-    os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank % 2]})
-    dist.init_process_group("gloo", init_method=f"file://{folder}/meet-{world}-{steps}", rank=rank, world_size=world)
-    told: dict[str, Any] = {}
-    for name, content in contents.items():
-        made = engine(Recipe.from_json(content), host=Worker(Store(f"{folder}/{rank}"), rank, world))
-        readers, model = made._readers(), made.stepper.model
-        window, stamps = Window(readers), [time.perf_counter()]
-        with counting(None) as found:
-            if isinstance(model, DistributedDataParallel):
-                model.register_comm_hook(found, lambda found, bucket: hook(found, bucket))  # no string annotations
-            for step in range(steps):
-                made.stepper(step, readers, window)
-                dist.barrier()
-                stamps.append(time.perf_counter())
-        seconds = [after - before for before, after in itertools.pairwise(stamps)]
-        told[name] = {"found": found, "seconds": median(seconds[1:] or seconds)}
-        for reader in readers.values():
-            reader.close()
-        # DDP waits for gloo's threads when it is the last that holds them, without letting these have the interpreter.
-        del made, model, readers, window
-        gc.collect()
-    much, began = torch.ones(2**21), time.perf_counter()
-    for _ in range(5):
-        dist.all_reduce(much)
-    told["a byte"] = (time.perf_counter() - began) / 5 / much.nbytes
-    if rank == 0:
-        Path(folder, "told.json").write_text(json.dumps(told))
-    dist.destroy_process_group()
-
-
-def real(recipes: Mapping[str, Recipe], world: int, steps: int) -> dict[str, Any]:
-    """What real workers tell of these recipes, each with the recipe's batch."""
-    contents = {}
-    for name, recipe in recipes.items():
-        sizes = {f"streams.{stream}.batch_size": world * config.batch_size for stream, config in recipe.streams.items()}
-        contents[name] = recipe.changed(sizes).to_json()
-    with tempfile.TemporaryDirectory() as folder:
-        mp.spawn(_work, args=(world, contents, folder, steps), nprocs=world)
-        told: dict[str, Any] = json.loads(Path(folder, "told.json").read_text())
-    return told
-
-
-def offline(row: str, names: tuple[str, ...], place: Path) -> dict[str, Recipe]:
-    """Recipes of the small encoder."""
-    found = {}
-    for name in names:
-        changes = {**QUIET, "run.output": str(place / f"{row}-{name}"), "run.max_steps": 100}
-        found[name] = registry.load(name).RECIPES[row]().changed(changes)
-        make_shards(found[name])
-        prepare(found[name])
-    return found
-
-
-def main(timed: tuple[int, ...] = (1, 2, 4)) -> None:
-    """Print two targets and two tables."""
-    device()
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        smokes = offline("smoke", tuple(ROWS), place)
-        told = real(smokes, 2, 1)
-        apart = []
-        for name, recipe in smokes.items():
-            counted = imagined(engine(recipe), 2)[0]
-            apart += [1 + abs(told[name]["found"].get(kind, 0) / count - 1) for kind, count in counted.items()]
-        what = "bytes and calls of a step, counted for 2 imagined workers / for 2 of gloo, the worst of all methods"
-        Target(area="scale", what=what, at_most=1.01, measured=[max(apart)]).report()
-
-        demos = offline("demo", ("simcse", "visualcse"), place)
-        lines, off = ["| method | gloo workers on 2 cores | ms a step | predicted |", "|---|---:|---:|---:|"], []
-        steps = 5
-        alone = real(demos, 1, steps)
-        for world in timed:
-            seen = real(demos, world, steps) if world > 1 else alone
-            for name in demos:
-                sent, seconds = seen[name]["found"].get("gradients", 0) / steps, seen[name]["seconds"]
-                predicted = alone[name]["seconds"] * max(1, world / 2) + sent * seen["a byte"]
-                off += [max(seconds / predicted, predicted / seconds)] if world > 1 else []
-                lines.append(f"| {name} | {world} | {1e3 * seconds:.0f} | {1e3 * predicted:.0f} |")
-        what = "a step of 2 and 4 gloo workers: predicted / measured, or the other way round"
-        Target(area="scale", what=what, at_most=1.25, measured=off, why="see the table").report()
-        note("scale", "\n".join(lines))
-
-        columns = ["method", "batch", "TFLOP", "gradients, MB", "gathered, KB", "calls", "streams, core s"]
-        columns += [f"{world} GPUs: samples/s, efficiency" for world in WORLDS] + ["what breaks first"]
-        lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
-        for name, recipe in papers(place).items():
+    columns = ["method", "batch", "TFLOP", "gradients, MB", "gathered, KB", "calls", "streams, core s"]
+    columns += [f"{world} GPUs: samples/s, efficiency" for world in WORLDS] + ["what breaks first"]
+    lines = [f"| {' | '.join(columns)} |", "|---" * len(columns) + "|"]
+    with tempfile.TemporaryDirectory() as place:
+        for name, recipe in papers(Path(place)).items():
             one, batch = cost(recipe), recipe.streams[recipe.lead].batch_size
-            waits, alone_s = {world: one.seconds(world) for world in WORLDS}, sum(one.seconds(1).values())
+            waits, alone = {world: one.seconds(world) for world in WORLDS}, sum(one.seconds(1).values())
             took = {world: sum(parts.values()) for world, parts in waits.items()}
-            broken = [world for world in WORLDS if alone_s / took[world] < 0.9]
+            broken = [world for world in WORLDS if alone / took[world] < 0.9]
             first = waits[(broken or WORLDS)[0]]
             del first["work"]
             cells = [name, f"{batch}", f"{one.operations / 1e12:.2f}", f"{one.bytes['gradients'] / 1e6:,.0f}"]
             cells += [f"{one.bytes['gathered'] / 1e3:,.0f}", f"{one.bytes['calls']}", f"{one.stream:.3f}"]
-            cells += [f"{batch * world / took[world]:,.0f}, {alone_s / took[world]:.0%}" for world in WORLDS]
+            cells += [f"{batch * world / took[world]:,.0f}, {alone / took[world]:.0%}" for world in WORLDS]
             cells += [max(first, key=lambda what: first[what]) if broken else "nothing"]
             lines.append(f"| {' | '.join(cells)} |")
             print(lines[-1], flush=True)
-        note("scale", f"{ASSUMED}\n\n" + "\n".join(lines))
+    note("scale", f"{ASSUMED}\n\n" + "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -77,7 +77,9 @@ def start_ray(recipe: Recipe) -> None:
     clone, code = Path(__file__).resolve().parents[2], None
     if (clone / "multicse" / "__init__.py").is_file() and Path.cwd() != clone:
         path = os.pathsep.join([str(clone), *filter(None, [os.environ.get("PYTHONPATH")])])
-        code = {"env_vars": {"PYTHONPATH": path}}  # workers look into the current folder, and do not know the clone
+        # Any function of the package will do: it is imported from the clone, before workers look into the current folder
+        # first, which may hold another clone.
+        code = {"env_vars": {"PYTHONPATH": path}, "worker_process_setup_hook": "multicse.__dir__"}
     with in_background():
         ray.init(
             address="local" if here else None,

@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping
 from typing import TypeVar
 from urllib.parse import urlsplit
 
+import pyarrow as pa
+
 from multicse.data.errors import HIDDEN, DataError, redacted
 
 log = logging.getLogger(__name__)
 
 ATTEMPTS, PAUSE = 4, 1.0
 """Tries of a read that fails, and seconds before the second one, twice as many before each further one."""
+_DAMAGE = (pa.ArrowException, IndexError, UnicodeError)
+_LASTING = (FileNotFoundError, NotADirectoryError, IsADirectoryError, ValueError, ImportError, *_DAMAGE)
 _T = TypeVar("_T")
 
 
@@ -38,12 +42,13 @@ def call_storage(url: str, act: Callable[[], _T]) -> _T:
     Raises:
         StoreError: If another machine's store does not answer, or denies access.
         FileNotFoundError, NotADirectoryError: If the store says so; of this machine's files every error of `act`.
+        pa.ArrowException, IndexError, UnicodeError: If what was read is damaged.
     """
     if not is_remote(url):
         return act()
     try:
         return retry(act)
-    except (FileNotFoundError, NotADirectoryError, DataError):
+    except (FileNotFoundError, NotADirectoryError, DataError, *_DAMAGE):
         raise
     except Exception as error:  # of any package that knows a store
         text = str(error) or type(error).__name__
@@ -84,7 +89,7 @@ def _passes(error: Exception) -> bool:
     """Whether the store may answer the next time. A package's own errors may pass, Python's are of the network or stay."""
     if status := _status(error):
         return status >= 500 or status in (408, 429)
-    if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError | ValueError | ImportError):
+    if isinstance(error, _LASTING):
         return False
     return not _denied(error) and (isinstance(error, OSError) or type(error).__module__ != "builtins")
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -22,6 +23,7 @@ TABLES = ("parquet", "arrow", *TEXT_TABLES)
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
 SPLITS = ("train", "validation", "valid", "dev", "test")
 """Words in the names of tables that are not read together."""
+CACHES = ("simplecache", "filecache", "blockcache")
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
@@ -145,8 +147,16 @@ def _hub_files(url: str, options: dict[str, str]) -> list[str]:
 
 
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
-    """Yield the URLs that `::` joins."""
-    return (piece.strip() for url in urls for piece in url.split("::") if piece.strip())
+    """Yield the URLs that `::` joins. Raises DataError for fsspec's caches, which are written like that."""
+    for url in urls:
+        pieces = [piece.strip() for piece in url.split("::") if piece.strip()]
+        for piece, behind in pairwise(pieces):
+            if piece in CACHES:
+                raise DataError(
+                    f"shards '{piece}::{behind}': fsspec's caches are no longer read; give the URL alone, {behind}, or "
+                    "copy the shards to this machine"
+                )
+        yield from pieces
 
 
 def filesystem(url: str) -> tuple[Any, str]:

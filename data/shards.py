@@ -34,6 +34,8 @@ WIDS_KIND = "wids-shard-index-v1"
 _EXTENDED = (
     tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK, tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE
 )  # fmt: skip
+_READ_BYTES = 2**25  # of a tar elsewhere that are read together, about
+_FEW = 32  # samples that are read together where their size is unknown
 _PADDING = 2 * tarfile.RECORDSIZE  # zeros at the end of a tar, at most: two blocks, and the rest of the last record
 
 
@@ -364,6 +366,25 @@ class _Header(tarfile.TarInfo):
             raise ValueError(f"an extended header of {limits.over('HEADER', header.size, limits.HEADER)} bytes")
         return header
 
+    # Sparse files are refused, so their maps are not read: one may be as long as the shard.
+
+    def _proc_sparse(self, tar: Any) -> Self:
+        """GNU's old form: the map goes on in blocks between header and data."""
+        _, extended, size = self._sparse_structs  # type: ignore[attr-defined]
+        while extended:
+            extended = tar.fileobj.read(tarfile.BLOCKSIZE)[504:505].strip(b"\0")
+        self.sparse = []  # type: ignore[assignment]  # a list, whatever typeshed says
+        self.offset_data = tar.fileobj.tell()
+        tar.offset = self.offset_data + -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        self.size = size
+        return self
+
+    def _proc_gnusparse(self, member: Any, *_: object) -> None:
+        """The forms of pax, with maps in the extended header or at the beginning of the data."""
+        member.sparse = []
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _proc_gnusparse
+
 
 def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
     """Yield the regular files of a tar of `size` bytes in order; the last may extend beyond the end of a truncated one.
@@ -469,12 +490,17 @@ def _verified(shard: Shard, checksum: str) -> str | None:
     return None
 
 
-def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
+def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> Iterator[RawSample | BadSample]:
     """The samples at these positions (in tar order, from 0), one for one; ascending positions read fastest.
 
     What cannot be read gives a BadSample: a truncated or damaged tar, a field that occurs twice, and every sample of a file
-    whose size or sha256 is not that in its `dataset.json`. From other machines up to `tables.READ_AT_ONCE` samples are read
-    together, and again together if the store fails.
+    whose size or sha256 is not that in its `dataset.json`.
+
+    Args:
+        shard: Where they are.
+        indexes: Their positions.
+        at_once: Samples from other machines that are read, and held, together, and again together if the store fails.
+            Default: of tars about 32 MB, of tables, whose rows may name files, 32.
 
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
@@ -484,9 +510,16 @@ def read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample
         with tables.data_errors(shard.url):
             yield from _read(shard, indexes)
         return
-    for start in range(0, len(indexes), tables.READ_AT_ONCE):
-        part = indexes[start : start + tables.READ_AT_ONCE]
+    step = at_once or _at_once(shard)
+    for start in range(0, len(indexes), step):
+        part = indexes[start : start + step]
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023
+
+
+def _at_once(shard: Shard) -> int:
+    if table_kind(shard.url) or shard.bytes <= 0:
+        return _FEW
+    return min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
 
 
 def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:

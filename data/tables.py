@@ -12,6 +12,7 @@ import contextlib
 import json
 import os
 import re
+import tempfile
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
@@ -231,30 +232,63 @@ def _packed(url: str, kind: str, checksum: str) -> Path:
     separator = options_of(url).get("separator")
     stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
     packed = limits.cache_path("tables", stamp).with_suffix(".parquet")
-    if packed.is_file():
+    if _is_whole(packed):
         return packed
     lock = FileLock(f"{packed}.lock")
     try:
         packed.parent.mkdir(parents=True, exist_ok=True)
         lock.acquire()
     except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        raise DataError(
-            f"{url} cannot be packed into {packed.parent} ({error}); set MULTICSE_CACHE to a folder that can be written, or "
-            "pack it into shards"
-        ) from error
+        raise _not_packed(url, packed, error) from error
     try:  # other processes wait rather than pack the same table
-        if not packed.is_file():
+        if not _is_whole(packed):
             fs, path = filesystem(url)
             place = Path(path) if isinstance(fs, LocalFileSystem) else url
-            rows = read_table(place, kind, separator="\t" if separator == "tab" else separator)
-            partial = packed.with_suffix(".partial")
-            with pq.ParquetWriter(partial, pa.schema({"row": pa.string()}), compression="zstd") as out:
-                for group in _groups(json.dumps(row) for _, row in rows):
-                    out.write_table(pa.table({"row": group}))
-            partial.replace(packed)
+            _pack(url, read_table(place, kind, separator="\t" if separator == "tab" else separator), packed)
     finally:
         lock.release()
     return packed
+
+
+def _is_whole(packed: Path) -> bool:
+    """Whether a file in the cache can be opened; one that was cut is packed again."""
+    try:
+        pq.read_metadata(packed)
+    except (OSError, pa.ArrowInvalid):
+        return False
+    return True
+
+
+def _pack(url: str, rows: Iterable[tuple[int, Row]], packed: Path) -> None:
+    """Write rows into the cache. Raises DataError if that cannot be written, and every error of reading the rows."""
+    unread: list[OSError] = []
+
+    def texts() -> Iterator[str]:
+        try:
+            for _, row in rows:
+                yield json.dumps(row)
+        except OSError as error:
+            unread.append(error)
+            raise
+
+    try:
+        with tempfile.TemporaryDirectory(dir=packed.parent, ignore_cleanup_errors=True) as folder:
+            unfinished = Path(folder) / packed.name
+            with pq.ParquetWriter(unfinished, pa.schema({"row": pa.string()}), compression="zstd") as out:
+                for group in _groups(texts()):
+                    out.write_table(pa.table({"row": group}))
+            unfinished.replace(packed)
+    except OSError as error:
+        if unread:
+            raise unread[0] from None
+        raise _not_packed(url, packed, error) from error
+
+
+def _not_packed(url: str, packed: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{url} cannot be packed into {packed.parent} ({error}); set MULTICSE_CACHE to a folder that can be written, or "
+        "pack it into shards"
+    )
 
 
 def _groups(rows: Iterable[str]) -> Iterator[list[str]]:

@@ -33,6 +33,7 @@ def read_table(
 
     Raises:
         DataError: As `read_rows` and `read_json`.
+        OSError: If the store of a URL fails.
     """
     if kind == "txt":
         return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
@@ -191,6 +192,8 @@ def _raw(path: Path | str) -> Iterator[tuple[int, bytes]]:
             "compress it again"
         ) from error
     except OSError as error:
+        if not isinstance(path, Path):
+            raise  # of a store: `tables.readable` tries the whole read again
         raise DataError(f"{path} cannot be read: {error}") from error
 
 

@@ -16,6 +16,7 @@ from multicse.data.order import Window, seed_of
 from multicse.data.remote import StoreError
 from multicse.data.shards import BadSample, RawSample, ShardSet, read
 from multicse.data.streams.base import Row, StreamConfig
+from multicse.data.tables import READ_AT_ONCE
 
 BLOCK_BYTES = 2**24  # that travel together: small enough to stream, large enough that Ray's cost per block does not show
 
@@ -164,7 +165,7 @@ class WindowReader(NamedTuple):
         raw: list[Any] = [None] * len(window)
         for shard, wanted in by_shard.items():
             wanted.sort()
-            found = read(self.shards.shards[shard], [index for index, _ in wanted])
+            found = read(self.shards.shards[shard], [index for index, _ in wanted], READ_AT_ONCE)
             for (_, place), sample in zip(wanted, found, strict=True):
                 raw[place] = sample
         seeds = [seed_of(self.seed, self.name, window.pass_, sample.shard, sample.key) for sample in raw]

@@ -23,6 +23,7 @@ from multicse.evaluation import registry, report, tables
 from multicse.evaluation.load import TARGET, fit_sentences, load_model, parse
 from multicse.evaluation.report import Measured, Outcome
 from multicse.evaluation.task import EvaluationError, Probing, Task
+from multicse.evaluation.tasks.classification import ClassificationTask
 from multicse.trainers.jobs import kept, results_folder, results_in
 
 if TYPE_CHECKING:
@@ -105,9 +106,22 @@ def run(arguments: Arguments) -> Outcome:
         logger.warning("not in %s, so left out: %s", arguments.data, ", ".join(missing))
     probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
     tasks = registry.make_tasks(names, arguments.data, probing)
+    _check_probing(probing, names, tasks)
     if arguments.layers:
         return _layers(arguments, tasks)
     return _compare(arguments, tasks) if arguments.compare else _single(arguments, tasks)
+
+
+def _check_probing(probing: Probing, names: Sequence[str], tasks: list[Task]) -> None:
+    """Raise EvaluationError for settings of classifiers where the only classifiers are ``classify:`` ones without any."""
+    given = ["--protocol"] * (probing.preset != Probing.preset) + ["--hidden"] * (probing.hidden != Probing.hidden)
+    heads = {task.name: task.head for task in tasks if isinstance(task, ClassificationTask)}
+    used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.FAMILIES for name in names)
+    if given and heads and not used:
+        raise EvaluationError(
+            f"{' and '.join(given)}: the classifier of task {next(iter(heads))} has no such setting; SentEval's has: put "
+            "?head=senteval behind its file, or leave the option out"
+        )
 
 
 def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:

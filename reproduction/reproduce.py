@@ -34,7 +34,7 @@ PAPERS = {
     **{"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"},
     "evidence": "evidence",
 }
-"""Papers and the modules of `pipelines/tables` that hold their tables, and the main claim of each, with a verdict."""
+"""Papers and the modules of `reproduction/tables` that hold their tables, and the main claim of each, with a verdict."""
 ALSO = {"visualcse": "nonlingcse", "audiocse": "nonlingcse", "cyclip": "clip", "clap": "clip"}
 """Other names of the same papers: those of their scripts."""
 

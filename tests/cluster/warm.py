@@ -46,7 +46,7 @@ sys.exit(int(code) if code else open({log!r}).read())
 """
 PROGRAMS = {
     "multicse": "[{root!r} + '/bin/multicse', *sys.argv[1:]]",
-    "python": "sys.argv[1:] if sys.argv[1:2] and sys.argv[1].startswith('pipelines/') else None",
+    "python": "sys.argv[1:] if sys.argv[1:2] and sys.argv[1].startswith(('pipelines/', 'reproduction/')) else None",
 }
 """How a program's words become those of a script; None: the real program runs."""
 

@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import datasets
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from multicse.data import remote, tables
 from multicse.data.errors import DataError, DecodeError
-from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.pairs import ImageTextStream
@@ -133,6 +135,49 @@ def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch:
     path.write_text("a,b\n1,2\n")
     with pytest.raises(DataError, match=r"x\.csv cannot be packed into .*MULTICSE_CACHE"):
         ShardSet.open(str(path))
+
+
+def test_a_cut_file_in_the_cache_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    assert ShardSet.open(str(tmp_path / "x.csv")).samples == 1
+    (packed,) = (tmp_path / "cache" / "tables").glob("*.parquet")
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:-20])
+    tables._opened.cache_clear()
+    assert ShardSet.open(str(tmp_path / "x.csv")).samples == 1 and packed.read_bytes() == whole
+
+
+def test_a_store_that_errs_and_a_full_disk_while_a_table_is_packed(
+    memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is tried again, wherever in the table it errs; the disk is not, and its error names the cache."""
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "PAUSE", 0)
+    memory.pipe("/set/x.csv", b"a,b\n1,2\n")
+    opens, opened = [], memory.open
+
+    def erring(path: str, *given: Any, **options: Any) -> Any:
+        opens.append(path)
+        if len(opens) in (1, 3):
+            raise OSError(5, "Input/output error")
+        return opened(path, *given, **options)
+
+    monkeypatch.setattr(memory, "open", erring)
+    shard = Shard("memory://set/x.csv", 1, -1)
+    (sample,) = read(shard, [0])
+    assert isinstance(sample, RawSample) and json.loads(sample.fields["json"]) == {"a": "1", "b": "2"} and len(opens) == 5
+
+    def full(*_: object) -> None:
+        opens.append("full")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "other"))
+    tables._opened.cache_clear()
+    with pytest.raises(DataError, match=r"x\.csv cannot be packed into .*No space left.*MULTICSE_CACHE"):
+        list(read(shard, [0]))
+    assert opens.count("full") == 1 and not [*(tmp_path / "other").rglob("*.parquet")]
 
 
 def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Probing
+from multicse.pipelines.evaluate import Arguments, _check_probing, run
 from multicse.reproduction.tasks import probe
 from multicse.reproduction.tasks.heads import three_layers
 from tests.evaluation.evaluation_helpers import WORDS, Bag
@@ -32,6 +33,15 @@ def test_an_unknown_head(tmp_path: Path) -> None:
     path = write(tmp_path / "words.tsv", examples(40))
     with pytest.raises(EvaluationError, match="Did you mean 'three-layers'"):
         make_tasks([f"classify:{path}?head=threelayers"])
+
+
+def test_settings_that_the_usual_head_does_not_have_are_refused(tmp_path: Path) -> None:
+    plain = f"classify:{write(tmp_path / 'words.tsv', examples(40))}"
+    with pytest.raises(EvaluationError, match=r"^--protocol and --hidden: .*classify:words .*head=senteval"):
+        run(Arguments(model="none", tasks=(plain,), protocol="fast", hidden=50))
+    _check_probing(Probing(), [plain], make_tasks([plain]))
+    _check_probing(Probing(hidden=50), [plain, "mr"], make_tasks([plain]))  # which has them
+    _check_probing(Probing(hidden=50), [f"{plain}?head=senteval"], make_tasks([f"{plain}?head=senteval"]))
 
 
 def test_the_papers_head() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from importlib import import_module
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
-import tyro
 
 from tests.conftest import ROOT
 
@@ -14,8 +14,8 @@ SCRIPTS = [path for path in sorted((ROOT / "benchmarks").rglob("*.py")) if "__ma
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: f"{path.parent.name}-{path.stem}")
-def test_help(script: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    module = import_module(".".join(script.relative_to(ROOT).with_suffix("").parts))
+def test_help(script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "argv", [str(script), "--help"])
     with pytest.raises(SystemExit) as end:
-        tyro.cli(module.main, args=["--help"], description=module.__doc__)
+        runpy.run_path(str(script), run_name="__main__")
     assert end.value.code == 0 and "--" in capsys.readouterr().out

@@ -370,7 +370,7 @@ class _Header(tarfile.TarInfo):
 
     def _proc_sparse(self, tar: Any) -> Self:
         """GNU's old form: the map goes on in blocks between header and data."""
-        _, extended, size = self._sparse_structs  # type: ignore[attr-defined]
+        _, extended, size = self._sparse_structs  # type: ignore[attr-defined]  # not in typeshed
         while extended:
             extended = tar.fileobj.read(tarfile.BLOCKSIZE)[504:505].strip(b"\0")
         self.sparse = []  # type: ignore[assignment]  # a list, whatever typeshed says
@@ -513,7 +513,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
     step = at_once or _at_once(shard)
     for start in range(0, len(indexes), step):
         part = indexes[start : start + step]
-        yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023
+        yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
 
 
 def _at_once(shard: Shard) -> int:

@@ -109,7 +109,7 @@ def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[in
     end = count(url) if stop is None else stop
     for start in range(first, end, READ_AT_ONCE):
         numbers = range(start, min(end, start + READ_AT_ONCE))
-        for number, row in zip(numbers, readable(url, lambda: list(_open(url).read(numbers))), strict=True):  # noqa: B023
+        for number, row in zip(numbers, readable(url, lambda: list(_open(url).read(numbers))), strict=True):  # noqa: B023  # at once
             yield number, flat(row, options_of(url))
 
 

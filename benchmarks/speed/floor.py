@@ -26,7 +26,7 @@ WANTED = {"through_ray": ("through Ray", 1.3), "step": ("in process", 1.5)}
 
 def step(mark: str) -> None:
     """Load the encoder, make one step of SimCSE on 64 sentences, and write the time into the file `mark`."""
-    import mlflow  # noqa: F401
+    import mlflow  # noqa: F401  # its import is part of the floor
     import torch
     from torch.nn.functional import cosine_similarity, cross_entropy
     from transformers import AutoModel, AutoTokenizer

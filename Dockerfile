@@ -14,4 +14,6 @@ COPY --chown=ray:users pipelines pipelines
 COPY --chown=ray:users tune_spaces tune_spaces
 COPY --chown=ray:users reproduction reproduction
 COPY --chown=ray:users models models
+# Reading processes are kept on nodes with fewer CPUs than processes (docs/cluster.md).
+ENV RAY_num_workers_soft_limit=64
 RUN pip install --no-cache-dir -e ".[cluster,s3]" -c constraints.txt

@@ -164,7 +164,7 @@ def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> Non
     folder = next(rest for kind, rest in steps if kind == "WORKDIR")
     assert [rest for kind, rest in steps if kind == "USER"] == ["ray"]
     assert steps.index(["RUN", f"mkdir -p {folder}"]) in range(kinds.index("USER"), kinds.index("WORKDIR"))
-    assert set(kinds) <= {"FROM", "USER", "RUN", "WORKDIR", "COPY"}, "ADD unpacks and fetches what it is given"
+    assert set(kinds) <= {"FROM", "USER", "ENV", "RUN", "WORKDIR", "COPY"}, "ADD unpacks and fetches what it is given"
     for kind, rest in steps:
         assert kind != "COPY" or rest.startswith("--chown=ray:users ")
         assert kind != "RUN" or not re.search(r"\b(sudo|curl|wget)\b|apt-get (?!.*--no-install-recommends)", rest), rest

@@ -49,6 +49,10 @@ ONE_MACHINE = {
     "REPORTER_UPDATE_INTERVAL_MS": "60000",
     # Processes in advance would stay idle: all that Train starts have variables of their own.
     "RAY_prestart_worker_first_driver": "0",
+    "RAY_enable_worker_prestart": "0",
+    # Ray ends an idle process after a second if the node has more processes than CPUs. A run's actors alone are more, so
+    # every reading task would start in a new process, whose imports take 2.5 s of a core.
+    "RAY_num_workers_soft_limit": "64",
 }
 """More of Ray's settings where it is started here."""
 

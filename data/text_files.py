@@ -20,7 +20,7 @@ SEPARATORS = ",;\t|"
 
 
 def read_table(
-    path: Path | str, kind: str, columns: Sequence[str] = (), *, separator: str | None = None, quoted: bool | None = None
+    path: Path | str, kind: str, columns: Sequence[str] = (), *, separator: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, from its beginning.
 
@@ -29,7 +29,7 @@ def read_table(
         kind: `txt` (column `txt`), `jsonl`, `csv` or `tsv`.
         columns: Columns that a CSV or TSV must have. If empty, none of its columns may have the name of another.
         separator: Text between cells. Default: in a TSV a tab, in a CSV the usual one that its first line has most often.
-        quoted: Whether cells may be in quotation marks. Default: in a CSV yes, in a TSV no.
+            Cells of a CSV may be in quotation marks.
 
     Raises:
         DataError: As `read_rows` and `read_json`.
@@ -40,9 +40,9 @@ def read_table(
     if kind == "jsonl":
         return read_json(path)
     if kind == "tsv":
-        return read_rows(path, columns, delimiter=separator or "\t", quoted=quoted is True)
+        return read_rows(path, columns, delimiter=separator or "\t", quoted=False)
     first = next(read_lines(path), (0, ""))[1] if separator is None else ""
-    return read_rows(path, columns, delimiter=separator or max(SEPARATORS, key=first.count), quoted=quoted is not False)
+    return read_rows(path, columns, delimiter=separator or max(SEPARATORS, key=first.count), quoted=True)
 
 
 def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:

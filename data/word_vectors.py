@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import logging
-import shutil
 import sys
 import tempfile
 import zlib
@@ -26,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from multicse.data import limits
 from multicse.data.errors import DataError
@@ -82,10 +80,9 @@ def open_vectors(path: str | Path) -> Vectors:
 
     Text (.txt, .vec, with or without the header line) or word2vec's binary form (.bin), each also with .gz. A file is read
     once and then memory-mapped from the cache, until its size or date changes; one below 1 MiB is simply read.
-    Where the cache cannot be written there is a warning and the vectors are held in memory.
 
-    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, and for a folder
-    without its two files or with files that do not fit together.
+    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, for a folder
+    without its two files or with files that do not fit together, and for a cache that cannot be written.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -224,32 +221,8 @@ def _open_cached(path: Path) -> Vectors:
     stat = place.stat()
     stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
     folder = limits.cache_path("word_vectors", stamp)
-    if (found := _in_cache(folder, path)) is not None:
-        return found
-    loaded: Vectors | None = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):  # the others wait rather than read the same file
-            if (found := _in_cache(folder, path)) is not None:
-                return found
-            loaded = Vectors(*_read(path), path)
-            shutil.rmtree(folder, ignore_errors=True)  # what is there cannot be opened
-            write_vectors(folder, loaded.words, loaded.vectors, {"file": str(place)})
-        return _open_folder(folder, path)
-    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        logger.warning(
-            "%s: the word vectors are held in memory by every process, since they cannot be kept in %s (%s); set "
-            "MULTICSE_CACHE to a folder that can be written", path, folder.parent, error
-        )  # fmt: skip
-        return loaded or Vectors(*_read(path), path)
-
-
-def _in_cache(folder: Path, path: Path) -> Vectors | None:
-    try:
-        return _open_folder(folder, path) if folder.is_dir() else None
-    except DataError as error:
-        logger.warning("%s is read again: %s", path, error)
-        return None
+    limits.cached(folder, lambda new: write_vectors(new, *_read(path), {"file": str(place)}))
+    return _open_folder(folder, path)
 
 
 # ------------------------------------------------------------------------------------------------------------------ files

@@ -24,7 +24,7 @@ from multicse.data.streams.text import LexiconTextStream
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from multicse.data.wordnet.lexicon import Lexicon
+    from multicse.data.wordnet import Lexicon
 
 Span = tuple[int, int]
 """First character and the one after the last."""

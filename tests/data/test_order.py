@@ -70,28 +70,6 @@ def test_a_resumed_stream_goes_on_exactly(start: int) -> None:
     assert ordinal >= start + 60
 
 
-def test_passes_streams_seeds_and_ranks_differ() -> None:
-    base: dict[str, Any] = {"seed": 0, "stream": "a", "pass_": 0, "rank": 0, "world_size": 2, "window": 16}
-    orders = [
-        pass_sequence([40] * 5, **(base | change))
-        for change in ({}, {"pass_": 1}, {"stream": "b"}, {"seed": 1}, {"rank": 1}, {"world_size": 3}, {"shuffle": False})
-    ]
-    assert all(a != b for a, b in itertools.combinations(orders, 2))
-
-
-def test_a_window_shuffles_only_its_own_samples() -> None:
-    kept, mixed = plan(shuffle=False, counts=[100], samples=96), plan(counts=[100], samples=96)
-    assert flat(kept) == [(0, 0, i) for i in range(96)]
-    for a, b in zip(kept, mixed, strict=True):
-        assert sorted(a.sample_indices) == sorted(b.sample_indices) and a.sample_indices != b.sample_indices
-
-
-def test_permutations_are_uniform() -> None:
-    seen = np.array([permutation(4, seed_of("uniform", i)) for i in range(4000)])
-    counts = np.array([[(seen[:, place] == value).sum() for value in range(4)] for place in range(4)])
-    assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000 * 0.75)  # 5 standard deviations
-
-
 GOLDEN_PERMUTATION = [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
 GOLDEN_SEED = 1243134299395967995
 GOLDEN_PICKS = ((4, 5), (4, 4), (4, 2), (4, 6), (4, 3), (4, 7))

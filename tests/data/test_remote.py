@@ -12,7 +12,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -108,14 +107,6 @@ def test_what_stays_names_the_shard_and_the_fix(served: str, tmp_path: Path, mon
     assert max(Erring.seen.values()) == 1, "that does not pass"
     for gone in ("http://127.0.0.1:9/x.tar", "ftp://127.0.0.1:9/x.tar"):
         check(gone, "check its address and the network")
-
-
-def test_damage_is_not_read_again() -> None:
-    for damage in (pa.ArrowKeyError("no such column"), IndexError(7), UnicodeDecodeError("utf-8", b"a", 0, 1, "x")):
-        act = Mock(side_effect=damage)
-        with pytest.raises(type(damage)):
-            remote.call_storage("s3://bucket/x.parquet", act)
-        assert act.call_count == 1
 
 
 @pytest.mark.parametrize("name", ["x.tar", "x-{00..09}.tar", "x-*.tar", ""])

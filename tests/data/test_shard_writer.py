@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 import webdataset
@@ -80,20 +79,6 @@ def test_nothing_is_overwritten_silently(tmp_path: Path) -> None:
     (out / "precious.tar").write_bytes(b"")
     with pytest.raises(DataError, match="precious"):
         pack(drafts(), Output(out, "x", overwrite=True))
-
-
-def test_a_failure_leaves_the_old_shards_alone(tmp_path: Path) -> None:
-    out = tmp_path / "out"
-    pack(drafts(), Output(out, "x"))
-    before = files(out)
-
-    def failing() -> Any:
-        yield UnpackedSample({"txt": b"x"})
-        raise OSError("disk gone")
-
-    with pytest.raises(OSError, match="disk gone"):
-        pack(failing(), Output(out, "x", overwrite=True))
-    assert files(out) == before
 
 
 def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:

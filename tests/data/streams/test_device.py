@@ -50,29 +50,6 @@ def test_mixed_orders_and_factors_are_kornias_picture_by_picture() -> None:
         torch.testing.assert_close(found[i : i + 1], expected, atol=1e-5, rtol=0)
 
 
-def test_color_jitter_orders_and_factors_are_uniform_and_independent(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Tensor] = {}
-
-    def spy(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-        seen.update(factors=factors, order=order)
-        return image
-
-    monkeypatch.setattr(device, "jitter", spy)
-    device.color_jitter(torch.zeros(25000, 3, 1, 1), seeded())
-    count = len(seen["order"])
-    assert count / 25000 == pytest.approx(0.8, abs=0.01)
-    assert torch.equal(seen["order"].sort(1).values, torch.arange(4).expand(count, 4))
-    counts = torch.bincount((seen["order"] * torch.tensor([64, 16, 4, 1])).sum(1))
-    counts = counts[counts > 0]
-    assert len(counts) == 24 and counts.min() > 0.85 * count / 24 and counts.max() < 1.15 * count / 24
-    low, high = seen["factors"].amin(0), seen["factors"].amax(0)
-    torch.testing.assert_close(low, torch.tensor([0.6, 0.6, 0.6, -0.1]), atol=1e-3, rtol=0)
-    torch.testing.assert_close(high, torch.tensor([1.4, 1.4, 1.4, 0.1]), atol=1e-3, rtol=0)
-    torch.testing.assert_close(seen["factors"].std(0), (high - low) / 12**0.5, atol=0, rtol=0.03)
-    correlation = torch.corrcoef(torch.cat([seen["factors"], seen["order"][:, :1].float()], 1).T)
-    assert (correlation - torch.eye(5)).abs().max() < 0.03
-
-
 def test_color_jitter_seed_shape_and_input_left_alone() -> None:
     image = pictures(12).view(6, 2, 3, 9, 7)
     before = image.clone()

@@ -15,7 +15,7 @@ from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shard_urls import expand, options_of, table_kind
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import read_json, read_lines, read_table
+from multicse.data.text_files import read_lines, read_table
 
 Missing = Literal["raise", "skip"]
 PART = 2**17
@@ -40,17 +40,17 @@ def named_rows(
     """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
-    rows: Iterable[tuple[int, dict[str, Any]]]
     if _has_random_access(path):
-        rows = _checked(tables.rows(str(path), *part), str(path), "row", wanted)
-    elif (ending := table_kind(str(path))) == "jsonl":
-        flat = ((number, tables.flat(row)) for number, row in read_json(Path(path)))
-        rows = _checked(flat, str(path), "line", wanted)
-    elif ending in ("csv", "tsv"):
-        rows = read_table(Path(path), ending, wanted)
+        rows = tables.rows(str(path), *part)
+    elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
+        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted))
     else:
         raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), or .parquet")
     for number, row in rows:
+        for name in wanted:
+            if name not in row:
+                near = did_you_mean(name, row)
+                raise DataError(f"{path}, row {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
         if all(str(row[column]) == value for column, value in where.items()):
             yield number, row
 
@@ -65,24 +65,11 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
 
     Raises DataError where there is none.
     """
-    plain = Path(source).is_file() or source.endswith(".gz")
-    files = [source] if plain and not _has_random_access(source) else expand(source)[0]
     parts: list[tuple[str, tuple[int, int | None]]] = []
-    for file in files:
+    for file in expand(source)[0]:
         ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
         parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is none
     return parts
-
-
-def _checked(
-    rows: Iterable[tuple[int, dict[str, Any]]], path: str, unit: str, wanted: Sequence[str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, row in rows:
-        for name in wanted:
-            if name not in row:
-                near = did_you_mean(name, row)
-                raise DataError(f"{path}, {unit} {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
-        yield number, row
 
 
 # --------------------------------------------------------------------------------------------------------- sources to drafts

@@ -201,9 +201,8 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
 
 
 def _missing(url: str, folder: str, names: list[str]) -> DataError:
-    tars = [name for name in names if _is_tar(name)]
-    if tars:
-        there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")
+    if shards := [name for name in names if _is_data(name)]:
+        there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
     elif names:
         there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"
     else:

@@ -69,8 +69,8 @@ def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
     first = next(table.read([0])) if table.rows else {}
     row = flat(first, options_of(url))
     names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
-    if not isinstance(found := _sample(url, "0", first), str):
-        names |= set(found) - {"json"}
+    with contextlib.suppress(DecodeError):
+        names |= set(_fields_of(row)) - {"json"}
     return table.rows, size, tuple(sorted(names))
 
 
@@ -79,7 +79,7 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
 
     Raises as `scan`.
     """
-    table = _open(url)
+    table, options = _open(url), options_of(url)
     rows = table.read([index for index in indexes if index < table.rows])
     for index in indexes:
         key = f"{index:08d}"
@@ -92,7 +92,10 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
             continue
         if KEY in row:
             key = f"{row[KEY]:08d}" if isinstance(row[KEY], int) else str(row[KEY])
-        yield key, _sample(url, key, row)
+        try:
+            yield key, _fields_of(flat(row, options))
+        except DecodeError as error:
+            yield key, f"sample {key!r}: {error}"
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
@@ -109,14 +112,7 @@ def count(url: str) -> int:
     return readable(url, lambda: _open(url).rows)
 
 
-def _sample(url: str, key: str, row: Row) -> dict[str, bytes] | str:
-    try:
-        return fields_of(flat(row, options_of(url)))
-    except DecodeError as error:
-        return f"sample {key!r}: {error}"
-
-
-def fields_of(row: Row) -> dict[str, bytes]:
+def _fields_of(row: Row) -> dict[str, bytes]:
     """The fields of a flat row as a shard would hold them. Raises DecodeError."""
     fields: dict[str, bytes] = {}
     record: Row = {}
@@ -192,14 +188,13 @@ def _open(url: str) -> Table:
 
 @lru_cache(maxsize=16)
 def _opened(url: str, checksum: str) -> Table:
-    kind = table_kind(url)
-    if kind == "parquet":
+    if table_kind(url) == "parquet":
         return _parquet(url)
-    packed = _parquet(str(_packed(url, str(kind), checksum)))
+    packed = _parquet(str(_packed(url, checksum)))
     return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
 
 
-def _packed(url: str, kind: str, checksum: str) -> Path:
+def _packed(url: str, checksum: str) -> Path:
     """Return the Parquet file in the cache that holds the rows of a text table, each as JSON; made unless it is there.
 
     Raises:
@@ -210,7 +205,7 @@ def _packed(url: str, kind: str, checksum: str) -> Path:
 
     def write(path: Path) -> None:
         fs, source = filesystem(url)
-        rows = read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, kind, separator=separator)
+        rows = read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator)
         texts = (json.dumps(row) for _, row in rows)
         with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
             while group := list(islice(texts, READ_AT_ONCE)):

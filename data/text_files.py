@@ -14,19 +14,18 @@ from typing import Any
 
 from multicse.data import limits
 from multicse.data.errors import DataError, did_you_mean
-from multicse.data.shard_urls import filesystem
+from multicse.data.shard_urls import filesystem, table_kind
 
 SEPARATORS = ",;\t|"
 
 
 def read_table(
-    path: Path | str, kind: str, columns: Sequence[str] = (), *, separator: str | None = None
+    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, from its beginning.
 
     Args:
-        path: File, or URL of one.
-        kind: `txt` (column `txt`), `jsonl`, `csv` or `tsv`.
+        path: File, or URL of one, whose ending says which it is. A text has the column `txt`.
         columns: Columns that a CSV or TSV must have. If empty, none of its columns may have the name of another.
         separator: Text between cells. Default: in a TSV a tab, in a CSV the usual one that its first line has most often.
             Cells of a CSV may be in quotation marks.
@@ -35,6 +34,7 @@ def read_table(
         DataError: As `read_rows` and `read_json`.
         OSError: If the store of a URL fails.
     """
+    kind = table_kind(str(path))
     if kind == "txt":
         return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
     if kind == "jsonl":

@@ -90,26 +90,6 @@ def test_image_folder(tmp_path: Path, pictures: Path) -> None:
         assert "." not in sample.key and "my_pic" in sample.key  # the name is kept, in letters that no tar reader splits
 
 
-@pytest.mark.parametrize(("kind", "good", "bad"), [("images", "a.png", "b.png"), ("audio", "a.wav", "b.wav")])
-def test_files_that_cannot_be_decoded(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, good: str, bad: str
-) -> None:
-    place = tmp_path / "files"
-    place.mkdir()
-    soundfile.write(place / "x.wav", np.zeros(100), 8000)
-    content = png() if kind == "images" else (place / "x.wav").read_bytes()
-    (place / "x.wav").unlink()
-    (place / good).write_bytes(content)
-    (place / bad).write_bytes(content[:40])
-    (tmp_path / "m.csv").write_text(f"file\n{good}\n{bad}\n")
-    for source, more in ((place, ()), (tmp_path / "m.csv", ("--root", place))):
-        out = tmp_path / f"out-{source.name}"
-        assert run(kind, source, *more, "--out", out) == 2
-        assert bad in capsys.readouterr().err
-        assert run(kind, source, *more, "--missing", "skip", "--out", out) == 0
-        assert "1 empty or missing samples dropped" in capsys.readouterr().out and len(samples(out)) == 1
-
-
 def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON lines, a line that a small gzip file makes enormous, a text that no stream takes, half a character."""
     (tmp_path / "a.jsonl").write_text('\n{"sent0": "x", "sent1": "y"}\n')

@@ -131,19 +131,6 @@ def test_reads_what_webdataset_reads(tmp_path: Path) -> None:
         ]
 
 
-def test_random_access_equals_reading_through(tmp_path: Path) -> None:
-    members = numbered(50)
-    shard = scan(write_tar(tmp_path / "x.tar", members))
-    order = np.random.default_rng(0).permutation(50)[:20].tolist()
-    found = list(read(shard, order))
-    assert [sample.key for sample in found] == [f"{i:04d}" for i in order]
-    for i, sample in zip(order, found, strict=True):
-        assert isinstance(sample, RawSample)
-        assert sample.fields == {"bin": members[2 * i][1], "cls": members[2 * i + 1][1]}
-    with pytest.raises(IndexError):
-        list(read(shard, [50]))
-
-
 def test_a_changed_file_is_indexed_again(tmp_path: Path) -> None:
     url = write_tar(tmp_path / "x.tar", [("a.txt", b"one")])
     assert next(read(scan(url), [0])) == RawSample("a", "x", {"txt": b"one"})

@@ -169,14 +169,6 @@ def test_where_all_samples_are_bad_the_reason_is_told(tmp_path: Path) -> None:
         next(reader(config, inline=True))
 
 
-def test_too_many_bad_samples_stop_the_run(tmp_path: Path) -> None:
-    config = ImageStream(shards=broken(tmp_path, 5), batch_size=10, size=8, window=64, on_bad_sample="skip")
-    found = reader(config, inline=True)
-    with pytest.raises(DataError, match=r"max_skipped_share=0\.01.*bad"):
-        for _ in range(10):
-            next(found)
-
-
 def test_pairs_and_triples_are_views(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "nli-train-000000.tar", "w") as tar:
         for i in range(8):

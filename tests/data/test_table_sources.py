@@ -23,7 +23,6 @@ from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.tasks.paired_items import Samples
-from multicse.pipelines import describe
 from tests.data.packing import png, run, samples
 
 ROWS: list[dict[str, Any]] = [
@@ -185,19 +184,6 @@ def test_what_is_no_table(tmp_path: Path, name: str, content: bytes, named: str)
     (tmp_path / name).write_bytes(content)
     with pytest.raises(DataError, match=named):
         ShardSet.open(str(tmp_path / name))
-
-
-def test_packed_text_is_no_larger_than_its_source(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    lines = [" ".join("".join(map(chr, rng.integers(97, 123, 5))) for _ in range(8)) for _ in range(20_000)]
-    (tmp_path / "x.txt").write_text("\n".join(lines))
-    assert run("text", tmp_path / "x.txt", "--out", tmp_path / "out") == 0
-    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
-    assert size <= (tmp_path / "x.txt").stat().st_size + 4096
-    assert {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")} == {
-        f"{i:08d}": line for i, line in enumerate(lines)
-    }
-    assert describe.main([str(tmp_path / "out"), "--verify"]) == 0
 
 
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

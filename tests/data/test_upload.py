@@ -28,16 +28,6 @@ def texts(url: str) -> list[bytes]:
     return [sample.fields["txt"] for shard in shards for sample in read(shard, range(shard.samples))]  # type: ignore[union-attr]
 
 
-def test_the_copy_is_what_was_packed(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
-    folder = packed(tmp_path / "wiki")
-    upload(folder, "memory://bucket/shards/wiki/")
-    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    assert {Path(name).name: memory.cat_file(name) for name in memory.find("/bucket/shards/wiki")} == files
-    there, here = ShardSet.open("memory://bucket/shards/wiki"), ShardSet.open(str(folder))
-    assert (there.samples, there.name, there.licence, there.bytes) == (25, here.name, "CC0", here.bytes)
-    assert texts("memory://bucket/shards/wiki") == texts(str(folder))
-
-
 @pytest.mark.parametrize("error", [OSError("no space left"), NoCredentialsError()])
 def test_the_description_comes_last(
     error: Exception, tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch

@@ -65,21 +65,13 @@ def test_a_file_is_mapped_from_the_cache(tmp_path: Path, name: str) -> None:
 def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
     read = word_vectors._read
-
-    def counted(path: Path) -> tuple[list[str], np.ndarray]:
-        reads.append(path)
-        return read(path)
-
-    monkeypatch.setattr(word_vectors, "_read", counted)
+    monkeypatch.setattr(word_vectors, "_read", lambda path: (reads.append(path), read(path))[1])
     path = binary(tmp_path / "v.bin")
     for _ in range(3):
         open_vectors(path)
-    monkeypatch.chdir(tmp_path)
-    open_vectors("v.bin")
     assert len(reads) == 1
     binary(path, ["dog"], TABLE[1:2])
     assert open_vectors(path).words == ["dog"]  # another file now
-    assert len(reads) == 2
     os.utime(path, ns=(1, 1))
     open_vectors(path)
     assert len(reads) == 3
@@ -201,11 +193,3 @@ def test_the_same_seed_gives_the_same_bits_in_every_process(tmp_path: Path) -> N
     assert a.words == b.words == c.words
     assert a.hash == b.hash
     assert (a.vectors != c.vectors).any()
-
-
-def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no sentence"):
-        train_vectors(["", "  "], tmp_path / "v", split=split, seed=0)
-    with pytest.raises(DataError, match="min_count"):
-        train_vectors(["a b a b"], tmp_path / "v", split=split, seed=0, min_count=3)
-    assert not (tmp_path / "v").exists()

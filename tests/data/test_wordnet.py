@@ -72,18 +72,6 @@ def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str |
     assert open_lexicon() is open_lexicon(str(tmp_path))  # `dict` below a path is found too
 
 
-def test_without_wordnet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("WNSEARCHDIR", raising=False)
-    monkeypatch.setattr(lexicon, "FOLDERS", (str(tmp_path),))
-    with pytest.raises(DataError, match="the usual folders"):
-        open_lexicon()
-    with pytest.raises(DataError, match=str(tmp_path)):
-        open_lexicon(str(tmp_path))
-    monkeypatch.setenv("WNSEARCHDIR", str(tmp_path))  # a wrong name is an error, not a reason to look elsewhere
-    with pytest.raises(DataError, match="WNSEARCHDIR="):
-        open_lexicon()
-
-
 def test_files_that_do_not_fit(tmp_path: Path) -> None:
     folder = write_wordnet(tmp_path / "a")
     (folder / "data.adj").write_bytes(b"  one more line\n" + (folder / "data.adj").read_bytes())

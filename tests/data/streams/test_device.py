@@ -77,32 +77,14 @@ def test_random_grayscale() -> None:
 # ---- SpecAugment
 
 
-@pytest.mark.parametrize("stripes", [1, 2])
-def test_spec_augment_masks_whole_stripes(stripes: int) -> None:
+def test_spec_augment_masks_whole_stripes() -> None:
     ones = torch.ones(1000, 2, 60, 40)
-    found = device.spec_augment(ones, 20, 12, stripes, seeded())
+    found = device.spec_augment(ones, 20, 12, 2, seeded())
     bands, spans = (found == 0).all(2).view(-1, 40), (found == 0).all(3).view(-1, 60)
-    for masked, most, size in ((bands, 12, 40), (spans, 20, 60)):
-        assert (masked.int().diff(dim=1).abs().sum(1) <= 2 * stripes).all()
-        width = masked.sum(1)
-        assert width.max() <= stripes * (most - 1)
-        if stripes > 1:
-            continue
-        counts = torch.bincount(width, minlength=most)
-        assert len(counts) == most and counts.min() > 0.65 * 2000 / most and counts.max() < 1.35 * 2000 / most
-        start = masked.int().argmax(1)[width > 0] / (size - width[width > 0])
-        assert start.mean() == pytest.approx(0.5, abs=0.04) and start.max() == 1
+    for masked, most in ((bands, 12), (spans, 20)):
+        assert (masked.int().diff(dim=1).abs().sum(1) <= 4).all() and most < masked.sum(1).max() <= 2 * (most - 1)
     outside = ~(bands.view(1000, 2, 1, 40) | spans.view(1000, 2, 60, 1))
     assert (found[outside] == 1).all()
     assert (bands.view(1000, 2, 40)[:, 0] != bands.view(1000, 2, 40)[:, 1]).any()  # views have masks of their own
-
-
-def test_spec_augment_seed_and_gradients() -> None:
-    spectrogram = torch.randn(3, 20, 16, generator=seeded(), requires_grad=True)
-    a, b, c = (device.spec_augment(spectrogram, 20, 16, generator=seeded(seed)) for seed in (1, 1, 2))
-    assert torch.equal(a, b) and not torch.equal(a, c)
-    assert torch.equal(device.spec_augment(spectrogram, 0, 0), spectrogram)
-    torch.manual_seed(1)
-    assert torch.equal(device.spec_augment(spectrogram, 20, 16), a)  # without a generator torch's own draws
-    a.sum().backward()
-    assert spectrogram.grad is not None and torch.equal(spectrogram.grad, (a != 0).float())
+    assert torch.equal(found, device.spec_augment(ones, 20, 12, 2, seeded()))
+    assert torch.equal(device.spec_augment(ones, 0, 0), ones)

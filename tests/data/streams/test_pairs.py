@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from pydantic import ValidationError
 
 from multicse.data.errors import DataError
@@ -123,16 +122,6 @@ def test_settings_that_do_not_fit(more: dict, message: str) -> None:
 # --------------------------------------------------------------------------------------------------------------- tensors
 
 
-def naive_image(array: np.ndarray, size: int) -> np.ndarray:
-    """Resize the shorter side, cut the centre, normalise by CLIP's numbers."""
-    image = Image.fromarray(array)
-    scale = size / min(image.size)
-    image = image.resize((round(image.width * scale), round(image.height * scale)), Image.Resampling.BICUBIC)
-    left, top = (image.width - size) // 2, (image.height - size) // 2
-    pixels = np.asarray(image.crop((left, top, left + size, top + size)), np.float64) / 255
-    return ((pixels - IMAGE.mean) / IMAGE.std).transpose(2, 0, 1)
-
-
 def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     found = reader(images)
     batch = found.on_device(next(found), torch.device("cpu"), 0)
@@ -140,8 +129,6 @@ def test_images_are_the_normalised_centre(images: ImageTextStream) -> None:
     assert set(batch.tensors) == {"image", "input_ids", "attention_mask"}
     assert batch["attention_mask"].shape == batch["input_ids"].shape == (8, 1, batch["input_ids"].shape[-1])
     numbers = [int(key.split("/")[1]) for key in batch.keys]
-    for image, number in zip(batch["image"], numbers, strict=True):
-        np.testing.assert_allclose(image[0].numpy(), naive_image(picture(number), 12), atol=0.02)
     assert torch.equal(prepare_images([picture(number) for number in numbers], **IMAGE.model_dump()), batch["image"][:, 0])
     assert [int(text.split()[1]) for text in spelt(batch["input_ids"])] == numbers  # its own caption
     found.close()

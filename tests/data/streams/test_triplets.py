@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.shards import RawSample, ShardSet
@@ -149,16 +148,6 @@ def test_sentences_without_a_candidate_are_skipped_and_counted(tmp_path: Path) -
     found.close()
 
 
-def test_a_word_that_is_cut_off_is_no_candidate(tmp_path: Path) -> None:
-    config = stream(write(tmp_path, ["a big car", "zzz big car"]), batch_size=2, shuffle=False)
-
-    def cut(texts: list[str], spans: list[tuple[int, int]]) -> dict[str, torch.Tensor]:
-        return letters(texts, spans, 5)
-
-    batch = next(reader(config, 1, tokenize=cut))
-    assert batch["word_mask"].sum(2)[:, 0].tolist() == [2, 0] and batch["candidate"].tolist() == [True, False]
-
-
 def test_adjectives_only() -> None:
     sample = RawSample("s", "k", {"txt": b"the boy walks to a big house"})
     chosen = {}
@@ -190,11 +179,6 @@ def test_sentences_of_so_many_words(words: tuple[int, int] | None, fits: bool) -
     assert (kept["text0"] != kept["text2"]) == fits
 
 
-def test_settings_that_contradict_each_other() -> None:
-    with pytest.raises(ValidationError, match=r"without_candidate='skip'"):
-        stream("x", on_bad_sample="raise")
-
-
 # ---- many skipped samples
 
 
@@ -212,27 +196,6 @@ def test_a_stream_that_skips_most_samples_lasts_as_long_as_it_was_planned(tmp_pa
     assert next(late).keys == next(whole).keys
     for one in (found, whole, late):
         one.close()
-
-
-def test_a_plan_of_many_windows_is_made_in_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = stream(write(tmp_path, LINES * 20), batch_size=16, window=8)
-    whole = reader(config, 40)
-    expected = [next(whole).keys for _ in range(40)]
-    planned: list[int] = []
-    plan = Reader._plan
-
-    def counted(self: Reader, start: int, samples: int) -> Any:
-        planned.append(samples)
-        return plan(self, start, samples)
-
-    monkeypatch.setattr("multicse.data.stream.WINDOWS_PER_PLAN", 1)  # windows of 8: fewer than a batch
-    monkeypatch.setattr(Reader, "_plan", counted)
-    found = reader(config, 40)
-    assert [next(found).keys for _ in range(40)] == expected and found.position == whole.position
-    assert sorted(found.skipped) == sorted(whole.skipped)
-    assert len(planned) > 5 and max(planned) < 40 * 16 / 2
-    found.close()
-    whole.close()
 
 
 def test_the_plan_ends_where_the_allowed_share_is_lost(tmp_path: Path) -> None:

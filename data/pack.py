@@ -259,21 +259,35 @@ def named_files(
     with the class "" does. All else is as `manifest_files` says.
     """
     for entry in entries:
-        _check_extension(entry.file, extensions, f"{source}, row {entry.row}: {entry.file}")
-        there = (files / entry.file).is_file()
+        where, file = f"{source}, row {entry.row}: {entry.file}", files / entry.file
+        extension = file.suffix[1:].lower()
+        if extension not in extensions:
+            raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
+        there = file.is_file()
         if not there and missing == "raise":
             raise DataError(
                 f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; put it there, or remove the "
                 "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
         usable = there and (entry.captions or not captions) and entry.label != ""
-        if not usable or not _is_decodable(files / entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
+        try:
+            if usable:
+                decode.check(file.read_bytes(), extension, file.name)
+        except (DecodeError, OSError) as error:
+            if missing == "raise":
+                raise DataError(
+                    f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
+                ) from error
+            usable = False
+        if not usable:
             yield None
             continue
         fields: dict[str, bytes] = {}
         if captions:
             fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
-        yield UnpackedSample(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
+        # Where the sample came from, in letters that no tar reader takes apart.
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.file[: entry.file.rindex(".")])
+        yield UnpackedSample(fields, entry.file, entry.label, f"{entry.row:08d}-{stem[-60:]}")
 
 
 def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
@@ -305,27 +319,3 @@ def _text(value: Any) -> str:
 
 def _json(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode()
-
-
-def _file_key(number: int, name: str) -> str:
-    """Where the sample came from, in letters that no tar reader takes apart."""
-    stem = name[: name.rindex(".")]
-    return f"{number:08d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', stem)[-60:]}"
-
-
-def _check_extension(name: str, extensions: Sequence[str], where: str) -> None:
-    if name.rpartition(".")[2].lower() not in extensions or "." not in name:
-        raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
-
-
-def _is_decodable(file: Path, where: str, missing: Missing) -> bool:
-    """Return whether a file can be decoded; DataError if it cannot, unless such files are to be left out."""
-    try:
-        decode.check(file.read_bytes(), file.suffix[1:].lower(), file.name)
-    except (DecodeError, OSError) as error:
-        if missing == "skip":
-            return False
-        raise DataError(
-            f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
-        ) from error
-    return True

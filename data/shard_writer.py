@@ -393,18 +393,16 @@ def upload_small_shards(shards: str, storage: str) -> str:
     Raises:
         DataError: the storage cannot be written.
     """
-    return "::".join(_uploaded(piece, storage.rstrip("/")) for piece in shards.split("::"))
-
-
-def _uploaded(place: str, storage: str) -> str:
-    folder = Path(place)
-    if "://" in place or not (folder / MANIFEST).is_file() or (manifest := read_manifest(place)) is None:
-        return place
-    if sum((folder / name).stat().st_size for name in manifest.shards if (folder / name).is_file()) > SMALL:
-        return place
-    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the digests of the shards
-    base, question, options = storage.partition("?")
-    url = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
-    if read_manifest(url) is None:
-        upload(folder, url)
-    return url
+    pieces = []
+    for place in shards.split("::"):
+        folder = Path(place)
+        manifest = read_manifest(place) if "://" not in place and (folder / MANIFEST).is_file() else None
+        files = [folder / name for name in manifest.shards] if manifest else []
+        if manifest and sum(file.stat().st_size for file in files if file.is_file()) <= SMALL:
+            digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the shards' digests
+            base, question, options = storage.rstrip("/").partition("?")
+            place = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
+            if read_manifest(place) is None:
+                upload(folder, place)
+        pieces.append(place)
+    return "::".join(pieces)

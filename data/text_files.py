@@ -168,21 +168,17 @@ def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, s
             raise DataError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8") from error
 
 
-def _opened(path: Path | str) -> io.BufferedIOBase:
-    zipped = str(path).partition("?")[0].endswith(".gz")
-    if isinstance(path, Path):
-        return gzip.open(path, "rb") if zipped else path.open("rb")
-    fs, place = filesystem(path)
-    file = io.BufferedReader(fs.open(place, "rb"), 2**20)
-    return gzip.GzipFile(fileobj=file) if zipped else file
-
-
 def _raw(path: Path | str) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
-        with _opened(path) as file:
+        if isinstance(path, Path):
+            file: io.BufferedIOBase = path.open("rb")
+        else:
+            fs, place = filesystem(path)
+            file = io.BufferedReader(fs.open(place, "rb"), 2**20)
+        with file, gzip.GzipFile(fileobj=file) if str(path).partition("?")[0].endswith(".gz") else file as lines:
             # Not by iteration: a line may be as long as a small gzip file makes it.
-            for number, line in enumerate(iter(partial(file.readline, limits.LINE + 1), b""), 1):
+            for number, line in enumerate(iter(partial(lines.readline, limits.LINE + 1), b""), 1):
                 if len(line) > limits.LINE:
                     raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more bytes', limits.LINE)}")
                 yield number, line

@@ -62,7 +62,10 @@ class Chunk:
     def to_block(self) -> pa.Table:
         """One row, so that Ray neither cuts nor joins it: the bytes of every column, not copied, and what they are."""
         about = {name: (column.dtype.str, column.shape) for name, column in self.columns.items()}
-        cells = {name: _cell(column) for name, column in self.columns.items()}
+        cells = {}
+        for name, column in self.columns.items():
+            ends = pa.py_buffer(np.array([0, column.nbytes]))
+            cells[name] = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(column)])
         return pa.table({"": [json.dumps([about, self.skipped])], **cells})
 
     @classmethod
@@ -85,11 +88,6 @@ class _ArrowView:
     def __init__(self, buffer: pa.Buffer, dtype: str, shape: Sequence[int]) -> None:
         self.buffer = buffer
         self.__array_interface__ = {"data": (buffer.address, False), "typestr": dtype, "shape": tuple(shape), "version": 3}
-
-
-def _cell(column: np.ndarray) -> pa.Array:
-    ends = np.array([0, column.nbytes])
-    return pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(column)])
 
 
 def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:

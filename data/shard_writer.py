@@ -344,8 +344,6 @@ def _write_tar(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> t
 def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> tuple[set[str], int]:
     rows = [{KEY: key, **{name: value.decode() for name, value in fields.items()}} for key, fields in samples]
     names = {name for row in rows for name in row} - {KEY}
-    if strange := names - {"txt", "json", "cls"}:
-        raise DataError(f"a Parquet shard holds texts and classes, no {min(strange)}; write tars")
     columns: dict[str, pa.Array] = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in sorted(names)}
     keys = [row[KEY] for row in rows]
     if all(len(key) == 8 and key.isdecimal() for key in keys):  # positions in the source, which numbers keep in less room

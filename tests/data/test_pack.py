@@ -44,17 +44,6 @@ def test_text(tmp_path: Path, zipped: bool, capsys: pytest.CaptureFixture[str]) 
     assert shards.languages == ("de",)
 
 
-def test_triples_from_csv(tmp_path: Path) -> None:
-    path = tmp_path / "nli.csv"
-    path.write_text('id,sent0,sent1,hard_neg\n1,"A ""b"", c","line\nbreak",no\n2,x,y,z\n3,x,,z\n')
-    assert run("table", path, "--columns", "sent0", "sent1", "hard_neg", "--no-shuffle", "--out", tmp_path / "out") == 0
-    assert [json.loads(s.fields["json"]) for s in samples(tmp_path / "out")] == [
-        {"sent0": 'A "b", c', "sent1": "line\nbreak", "hard_neg": "no"},
-        {"sent0": "x", "sent1": "y", "hard_neg": "z"},
-    ]
-    assert json.loads((tmp_path / "out" / "dataset.json").read_text())["dropped"] == 1
-
-
 def test_labelled_texts_from_tsv(tmp_path: Path) -> None:
     path = tmp_path / "x.tsv.gz"
     rows = ['5\t"unbalanced', "10\ta,b", "9\tc", "9\tleft out"]

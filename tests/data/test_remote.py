@@ -128,14 +128,8 @@ def test_a_store_that_does_not_answer_is_no_bad_sample(tmp_path: Path, monkeypat
     def away(*_: object) -> None:
         raise StoreError("503")
 
-    config = AudioStream(
-        shards=write_sounds(tmp_path),
-        batch_size=4,
-        frames=32,
-        mixup_probability=1,
-        on_bad_sample="skip",
-        max_skipped_share=0.9,
-    )
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.9}
+    config = AudioStream(shards=write_sounds(tmp_path), batch_size=4, frames=32, mixup_probability=1, **skip)
     monkeypatch.setattr(ShardSet, "sample", away)
     found = Reader(config, "x", config.open(), 5, 0, 1, None, 0, 1, inline=True)
     with pytest.raises(StoreError, match="503"):

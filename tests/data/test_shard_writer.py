@@ -104,8 +104,3 @@ def test_a_killed_run_leaves_nothing_and_is_cleaned_up(tmp_path: Path) -> None:
     assert [name for name in os.listdir(out) if not name.startswith(".")] == []
     pack(drafts(), Output(out, "x"))
     assert sorted(os.listdir(out)) == ["dataset.json", "x-train-000000.tar"]
-
-
-def test_a_class_that_the_first_split_has_not(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="class 'c'"):
-        pack([UnpackedSample({"txt": b"x"}, label="c")], Output(tmp_path / "out", "x"), classes=("a", "b"))

@@ -291,16 +291,6 @@ def test_secrets_of_urls_are_in_no_message() -> None:
 # ---------------------------------------------------------------------------------------------------------- manifest
 
 
-def test_a_manifest_saves_reading_the_shards(tmp_path: Path) -> None:
-    write_tar(tmp_path / "a.tar", numbered(3))
-    (tmp_path / "b.tar").write_text("never opened")
-    info = {"name": "pets", "split": "dev", "licence": "CC0-1.0", "source": "home", "classes": ["cat", "dog"]}
-    write_manifest(tmp_path, {"a.tar": 3, "b.tar": 7}, **info)
-    shards = ShardSet.open(str(tmp_path))
-    assert [shard.samples for shard in shards.shards] == [3, 7] and shards.samples == 10
-    assert (shards.name, shards.licence, shards.source, shards.classes) == ("pets-dev", "CC0-1.0", "home", ("cat", "dog"))
-
-
 def test_a_digest_tells_data_apart_and_not_places(tmp_path: Path) -> None:
     for folder, count in (("one", 3), ("other", 3), ("more", 4)):
         write_tar(tmp_path / folder / "a.tar", numbered(count))

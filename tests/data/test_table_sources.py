@@ -171,21 +171,6 @@ def test_options_are_no_part_of_a_files_name(tmp_path: Path) -> None:
     assert ShardSet.open(f"{tmp_path}/x.csv#txt=title").sample(0).fields["txt"] == b"One"  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "named"),
-    [
-        ("x.parquet", b"no parquet", "x.parquet"),
-        ("x.csv", b'a,b\n"1,2\n', "x.csv.*quoting"),
-        ("x.csv", b"a,a\n1,2\n", "x.csv.*two columns"),
-        ("x.jsonl", gzip.compress(b'{"a": 1}\n', mtime=0), "x.jsonl.*compressed"),
-    ],
-)
-def test_what_is_no_table(tmp_path: Path, name: str, content: bytes, named: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=named):
-        ShardSet.open(str(tmp_path / name))
-
-
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("multicse.data.pack.PART", 11)
     WRITERS["x.parquet"](tmp_path / "x.parquet")

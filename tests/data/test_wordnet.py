@@ -56,11 +56,6 @@ def test_parts_of_speech_in_the_order_of_use(written: Lexicon) -> None:
     assert written.synonyms("quick", "s") == written.synonyms("quick", "a")
 
 
-def test_a_name_is_not_meant_by_a_word_written_small(written: Lexicon) -> None:
-    assert written.replacements("slow", "n") == ([], [])
-    assert written.replacements("Slow", "n") == (["Sluggard"], [])
-
-
 @pytest.mark.parametrize("variable", ["WNSEARCHDIR", None])
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
     folder = write_wordnet(tmp_path / "dict")

@@ -50,19 +50,6 @@ def test_mixed_orders_and_factors_are_kornias_picture_by_picture() -> None:
         torch.testing.assert_close(found[i : i + 1], expected, atol=1e-5, rtol=0)
 
 
-def test_color_jitter_seed_shape_and_input_left_alone() -> None:
-    image = pictures(12).view(6, 2, 3, 9, 7)
-    before = image.clone()
-    found = device.color_jitter(image, seeded(1))
-    assert found.shape == image.shape and found.min() >= 0 and found.max() <= 1
-    torch.testing.assert_close(image, before, atol=0, rtol=0)
-    torch.testing.assert_close(found, device.color_jitter(image, seeded(1)), atol=0, rtol=0)
-    assert not torch.equal(found, device.color_jitter(image, seeded(2)))
-    same = pictures(1, seed=5).repeat(8, 1, 1, 1)
-    assert len({tuple(p.flatten().tolist()) for p in device.color_jitter(same, seeded(), probability=1.0)}) == 8
-    torch.testing.assert_close(device.color_jitter(image, seeded(), probability=0.0), image, atol=0, rtol=0)
-
-
 def test_random_grayscale() -> None:
     image = torch.rand(2000, 3, 2, 2, generator=seeded(9))
     found = device.random_grayscale(image.view(1000, 2, 3, 2, 2), seeded()).view(image.shape)

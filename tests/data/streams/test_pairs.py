@@ -12,9 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from pydantic import ValidationError
 
-from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
 from multicse.data.stream import Reader
 from multicse.data.streams.inputs import AudioInput, ImageInput
@@ -98,25 +96,6 @@ def test_class_templates_make_captions(images: ImageTextStream) -> None:
     for number, texts in expected.items():
         assert {text for key, text in found if int(key.split("/")[1]) % 3 == number} == texts
     assert {text for _, text in seen(config.model_copy(update={"captions": "first"}), 3)} >= {"a cat.", "a big dog."}
-
-
-def test_a_class_without_a_name_is_named(images: ImageTextStream) -> None:
-    config = images.model_copy(update={"templates": ("a {}",), "classes": ("cat", "dog")})
-    with pytest.raises(DataError, match=r"sample pairs-train-000000/00.*'cls' is 2"):
-        next(reader(config))
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ({"templates": ("a {}",)}, "templates and classes"),
-        ({"templates": ("a {}", "a name"), "classes": ("a",)}, "templates: 'a name'"),
-        ({"templates": ("a {}",), "classes": ("a", " ")}, "classes: .* class 1"),
-    ],
-)
-def test_settings_that_do_not_fit(more: dict, message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        AudioTextStream(shards="x", **more)
 
 
 # --------------------------------------------------------------------------------------------------------------- tensors

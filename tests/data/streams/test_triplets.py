@@ -13,7 +13,7 @@ import torch
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.shards import RawSample, ShardSet
 from multicse.data.stream import Reader
-from multicse.data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet, words
+from multicse.data.streams.triplets import NO_CANDIDATE, TripletTextStream, triplet
 from multicse.data.wordnet import open_lexicon
 from tests.small import write_tar, write_text
 
@@ -77,19 +77,6 @@ def views(config: TripletTextStream, batches: int, **more: Any) -> dict[str, lis
 
 
 # ---- words and their replacement
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        ("The dog's re-use, don't!", ["The", "dog", "re-use", "don't"]),
-        ("  3rd B2B x_1 (big) 'old' ''new''", ["big", "old", "new"]),
-        ("nave\u0301 end-", ["end"]),
-        ("", []),
-    ],
-)
-def test_words_are_found_where_they_are(text: str, expected: list[str]) -> None:
-    assert [text[start:stop] for start, stop in words(text)] == expected
 
 
 def test_only_the_word_changes() -> None:

@@ -35,7 +35,7 @@ from tqdm import tqdm
 from multicse.data.errors import DataError, command
 from multicse.data.order import permutation, seed_of
 from multicse.data.remote import retry
-from multicse.data.shards import MANIFEST, WIDS_KIND, read_manifest, size_and_sha256
+from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, read_manifest, size_and_sha256
 from multicse.data.tables import KEY
 
 SMALL = 100e6
@@ -91,21 +91,10 @@ class Output:
     """Processes that read and write."""
 
 
-@dataclass(frozen=True)
-class Packed:
-    """What was packed."""
-
-    folder: Path
-    samples: int
-    dropped: int
-    """Samples left out because they were empty, or their file missing."""
-    shards: int
-    bytes: int
-    classes: tuple[str, ...] = ()
-
-
-def pack(drafts: Drafts | Parts, output: Output, files: Path | None = None, classes: Sequence[str] | None = None) -> Packed:
-    """Write the samples of a source as shards with their `dataset.json`.
+def pack(
+    drafts: Drafts | Parts, output: Output, files: Path | None = None, classes: Sequence[str] | None = None
+) -> Manifest:
+    """Write the samples of a source as shards with their `dataset.json`, which is returned.
 
     Nothing appears under its final name before all of it is written, `dataset.json` comes last, and what a killed run left
     behind is removed by the next.
@@ -128,7 +117,7 @@ def pack(drafts: Drafts | Parts, output: Output, files: Path | None = None, clas
         shutil.rmtree(partial, ignore_errors=True)  # of a killed run: the lock is ours
         partial.mkdir()
         try:
-            packed, record = _write(drafts, output, partial, files, classes)
+            record = _write(drafts, output, partial, files, classes)
             (output.folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are no longer described
             for path in old:
                 path.unlink(missing_ok=True)
@@ -138,7 +127,9 @@ def pack(drafts: Drafts | Parts, output: Output, files: Path | None = None, clas
             os.replace(partial / MANIFEST, output.folder / MANIFEST)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return packed
+    manifest = read_manifest(str(output.folder))
+    assert manifest is not None  # it was written above
+    return manifest
 
 
 def _check_output(output: Output) -> None:
@@ -266,7 +257,7 @@ class _Samples:
 
 def _write(
     drafts: Drafts | Parts, output: Output, partial: Path, files: Path | None, classes: Sequence[str] | None
-) -> tuple[Packed, dict[str, Any]]:
+) -> dict[str, Any]:
     parts = drafts.of if isinstance(drafts, Parts) else [lambda: drafts]
     several = output.workers > 1
     with ProcessPoolExecutor(output.workers, get_context("spawn")) if several else contextlib.nullcontext() as pool:
@@ -287,8 +278,7 @@ def _write(
         samples = (_Samples(list(zip(paths, begins, strict=True)), spans[cut], files, numbers) for cut in cuts)
         written = (pool.map if pool is not None else map)(_write_shard, places, samples)
         entries = list(tqdm(written, "writing", total=count, unit=" shards", **_CALM))
-    size = sum(entry["filesize"] for entry in entries)
-    record = {
+    return {
         "__kind__": WIDS_KIND,
         "wids_version": 1,
         "name": output.name,
@@ -297,14 +287,13 @@ def _write(
         "source": output.source,
         "language": output.language,
         "nsamples": total,
-        "filesize": size,
+        "filesize": sum(entry["filesize"] for entry in entries),
         "fields": sorted({name for entry in entries for name in entry["fields"]}),
         "classes": list(numbers),
         "order": f"shuffled with seed {output.seed}" if output.shuffle else "as in the source",
         "dropped": dropped,
         "shardlist": entries,
     }
-    return Packed(output.folder, total, dropped, count, size, tuple(numbers)), record
 
 
 def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:

@@ -25,8 +25,8 @@ from multicse.data.pack import (
     text_lines,
 )
 from multicse.data.shard_urls import table_kind
-from multicse.data.shard_writer import Form, Output, Packed, Parts, pack, upload
-from multicse.data.shards import read_manifest
+from multicse.data.shard_writer import Form, Output, Parts, pack, upload
+from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
 
 
@@ -94,7 +94,7 @@ class Text(Common):
     format: Form = "parquet"
     """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         if not self.files:
             raise DataError("name at least one text file, e.g. wiki.txt.gz")
         parts = Parts([partial(text_lines, (file,)) for file in self.files])
@@ -116,7 +116,7 @@ class Table(Columns):
     keep_empty: bool = False
     """Keep rows with an empty text beside others; streams read them with keep_empty."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         read = partial(
             table_rows,
             columns=self.columns,
@@ -143,7 +143,7 @@ class _Files(Columns):
     missing: Missing = "raise"
     """What a file does that is not there or cannot be decoded: stop, or be left out and counted."""
 
-    def pack(self, extensions: tuple[str, ...]) -> Packed:
+    def pack(self, extensions: tuple[str, ...]) -> Manifest:
         output, classes, where = self.output(1_000), self.classes(), self.conditions()
         path = Path(self.path)
         if "://" in self.path or table_kind(self.path) == "parquet":
@@ -173,7 +173,7 @@ class _Files(Columns):
 class Images(_Files):
     """Pictures (jpg jpeg png webp): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         return self.pack(IMAGES)
 
 
@@ -181,7 +181,7 @@ class Images(_Files):
 class Audio(_Files):
     """Sounds (wav flac ogg mp3): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         return self.pack(SOUNDS)
 
 
@@ -198,13 +198,15 @@ class Upload:
         upload(self.folder, self.url)
 
 
-def report(packed: Packed | None) -> str:
+def report(packed: Manifest | None) -> str:
     """What was packed, in one or two lines."""
     if packed is None:
         return "copied"
-    lines = [f"{packed.folder}: {packed.samples:,} samples in {packed.shards} shards, {packed.bytes / 1e6:.1f} MB"]
-    if packed.dropped:
-        lines.append(f"{packed.dropped:,} empty or missing samples dropped")
+    record = packed.record
+    size = f"{record['filesize'] / 1e6:.1f} MB"
+    lines = [f"{packed.folder}: {record['nsamples']:,} samples in {len(packed.shards)} shards, {size}"]
+    if record["dropped"]:
+        lines.append(f"{record['dropped']:,} empty or missing samples dropped")
     if packed.classes:
         lines.append(f"{len(packed.classes)} classes: {json.dumps(packed.classes[:10], ensure_ascii=False)[1:-1]}")
     return "\n".join(lines)

@@ -102,7 +102,8 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
         for number, line in read_lines(path, blank=True):
             text = line.strip()
             if first and text:
-                _refuse_table(path, text)
+                if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or text.startswith('{"'):
+                    raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
                 first = False
             _refuse_long(text, f"{path}, line {number}")
             yield UnpackedSample({"txt": text.encode()}) if text else None
@@ -115,12 +116,6 @@ def _refuse_long(text: str, where: str) -> None:
     """DataError for a text that streams refuse."""
     if len(text) > limits.TEXT:
         raise DataError(f"{where} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
-
-
-def _refuse_table(path: Path, line: str) -> None:
-    """DataError for a table, and for the first line of JSON lines, whose records are no sentences."""
-    if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or line.startswith('{"'):
-        raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
 
 
 def table_rows(

@@ -50,11 +50,12 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
         for part in parts:
             url = _absolute(part)
+            fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             unsigned = name.partition("?")[0]
             if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
                 files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
-            elif _is_folder(url):
+            elif call_storage(url, partial(fs.isdir, path)):
                 folder, files = url, _data_in(inside(url))
                 _refuse_several_splits(part, files)
                 folders.append(url)
@@ -155,11 +156,6 @@ def _data_in(names: list[str]) -> list[str]:
     names = [name for name in names if not name.endswith(".gz") or name.removesuffix(".gz") not in names]
     kinds = [[name for name in names if table_kind(name) == kind] for kind in TABLES if kind != "txt"]
     return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
-
-
-def _is_folder(url: str) -> bool:
-    fs, path = filesystem(url)
-    return bool(call_storage(url, partial(fs.isdir, path)))
 
 
 def _exists(url: str) -> bool:

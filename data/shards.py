@@ -476,7 +476,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         shard: Where they are.
         indexes: Their positions.
         at_once: Samples from other machines that are read, and held, together, and again together if the store fails.
-            Default: of tars about 32 MB, of tables, whose rows may name files, 32.
+            Default: of tars about 32 MB, of tables 32 rows.
 
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
@@ -486,16 +486,12 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         with tables.data_errors(shard.url):
             yield from _read(shard, indexes)
         return
-    step = at_once or _at_once(shard)
-    for start in range(0, len(indexes), step):
-        part = indexes[start : start + step]
+    if at_once is None:
+        few = table_kind(shard.url) or shard.bytes <= 0
+        at_once = _FEW if few else min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
+    for start in range(0, len(indexes), at_once):
+        part = indexes[start : start + at_once]
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
-
-
-def _at_once(shard: Shard) -> int:
-    if table_kind(shard.url) or shard.bytes <= 0:
-        return _FEW
-    return min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
 
 
 def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:

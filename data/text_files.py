@@ -39,10 +39,10 @@ def read_table(
         return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
     if kind == "jsonl":
         return read_json(path)
-    if kind == "tsv":
-        return read_rows(path, columns, delimiter=separator or "\t", quoted=False)
-    first = next(read_lines(path), (0, ""))[1] if separator is None else ""
-    return read_rows(path, columns, delimiter=separator or max(SEPARATORS, key=first.count), quoted=True)
+    if kind == "csv" and separator is None:
+        _, first = next(read_lines(path), (0, ""))
+        separator = max(SEPARATORS, key=first.count)
+    return read_rows(path, columns, delimiter=separator or "\t", quoted=kind == "csv")
 
 
 def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -108,7 +108,10 @@ def read_rows(
     Raises:
         DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header.
     """
-    rows = _quoted(path, delimiter) if quoted else _unquoted(path, delimiter)
+    if quoted:
+        rows = _quoted(path, delimiter)
+    else:  # cells may all be empty: tabs are no blank line
+        rows = ((number, line.split(delimiter)) for number, line in read_lines(path, blank=True) if line.strip(" "))
     number, header = next(rows, (0, []))
     if not number:
         among = f", among them {_list([*columns, *either])}" if columns or either else ""
@@ -131,12 +134,6 @@ def read_rows(
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _unquoted(path: Path | str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in read_lines(path, blank=True):
-        if line.strip(" "):  # cells may all be empty: tabs are no blank line
-            yield number, line.split(delimiter)
 
 
 def _quoted(path: Path | str, delimiter: str) -> Iterator[tuple[int, list[str]]]:

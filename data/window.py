@@ -97,16 +97,14 @@ def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
     for chunk in chunks:
         while len(chunk) >= missing:
             last, chunk = chunk.split(missing)
-            yield _joined([*held, last])
+            held.append(last)
+            columns = last.columns
+            if len(parts := [part.columns for part in held if len(part)]) > 1:
+                columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
+            yield Chunk(columns, [item for part in held for item in part.skipped])
             held, missing = [], size
         held.append(chunk)
         missing -= len(chunk)
-
-
-def _joined(chunks: list[Chunk]) -> Chunk:
-    parts = [chunk.columns for chunk in chunks if len(chunk)]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]
-    return Chunk(whole, [item for chunk in chunks for item in chunk.skipped])
 
 
 class WindowReader(NamedTuple):

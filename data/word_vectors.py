@@ -90,7 +90,11 @@ def open_vectors(path: str | Path) -> Vectors:
     _check(path)
     if path.stat().st_size < CACHE_FROM:
         return Vectors(*_read(path), path)
-    return _open_cached(path)
+    place, stat = path.resolve(), path.stat()
+    stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
+    folder = limits.cache_path("word_vectors", stamp)
+    limits.cached(folder, lambda new: write_vectors(new, *_read(path), {"file": str(place)}))
+    return _open_folder(folder, path)
 
 
 def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray, note: dict[str, Any] | None = None) -> Path:
@@ -193,7 +197,7 @@ def train_vectors(
     return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
 
 
-# ------------------------------------------------------------------------------------------------------ folders and cache
+# ---------------------------------------------------------------------------------------------------------------- folders
 
 
 def _open_folder(folder: Path, path: Path) -> Vectors:
@@ -213,16 +217,6 @@ def _open_folder(folder: Path, path: Path) -> Vectors:
     if len(words) != len(mapped):
         raise DataError(f"{folder}: {len(words)} words in {WORDS}, but {len(mapped)} vectors in {VECTORS}")
     return Vectors(words, np.asarray(mapped, dtype=np.float32), path)
-
-
-def _open_cached(path: Path) -> Vectors:
-    """The vectors of a file from the cache, after reading the file into it where that has not been done."""
-    place = path.resolve()
-    stat = place.stat()
-    stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
-    folder = limits.cache_path("word_vectors", stamp)
-    limits.cached(folder, lambda new: write_vectors(new, *_read(path), {"file": str(place)}))
-    return _open_folder(folder, path)
 
 
 # ------------------------------------------------------------------------------------------------------------------ files

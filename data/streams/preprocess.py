@@ -208,7 +208,7 @@ def log_mel(
             frame = frame - frame.mean(-1, keepdim=True)
             frame = frame - 0.97 * torch.cat([frame[..., :1], frame[..., :-1]], -1)
         else:
-            padded = torch.nn.functional.pad(full_scale(part), (n_fft // 2, n_fft // 2), mode="reflect")
+            padded = torch.nn.functional.pad(full_scale(part), (n_fft // 2, (n_fft + 1) // 2), mode="reflect")
             frame = padded.unfold(-1, window, hop)[..., :frames, :]
         power = torch.view_as_real(torch.fft.rfft(frame * taper, 2 * len(filters) - 2 if kaldi else n_fft)).square().sum(-1)
         with torch.autocast(wave.device.type, enabled=False):  # a mel energy in half precision is no mel energy

@@ -2,8 +2,8 @@
 
 A row is what a sample of a shard is. Its columns `txt`, `cls` and `json` are the fields of that name; bytes that are a
 picture or a sound are the field `jpg`, `wav`, ...; all others are entries of the field `json`, nested ones by dotted names
-(``answer.text``). Parquet is read by row groups. The others, plain or gzipped, are packed into
-a Parquet file in the cache folder when they are first read, and again when the file has changed.
+(``answer.text``). Parquet is read by row groups. The others, plain or gzipped, are packed into a Parquet file in the cache
+folder when they are first read, and again when the file has changed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
-from itertools import accumulate, groupby, islice
+from itertools import accumulate, groupby
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -42,6 +42,8 @@ MAGIC = {
     "mp3": rb"ID3|\xff[\xe2-\xff]",
 }
 """How the files of a kind begin."""
+GROUP_LETTERS = 2**20
+"""Letters of the rows that a packed text table has in a row group: some thousand sentences."""
 READ_AT_ONCE = 1024
 """Samples or rows that are read together, and again together if a store fails."""
 
@@ -206,10 +208,16 @@ def _packed(url: str, checksum: str) -> Path:
     def write(path: Path) -> None:
         fs, source = filesystem(url)
         rows = read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator)
-        texts = (json.dumps(row) for _, row in rows)
+        group: list[str] = []
+        letters = 0
         with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-            while group := list(islice(texts, READ_AT_ONCE)):
-                out.write_table(pa.table({"row": group}))
+            for _, row in rows:
+                group.append(json.dumps(row))
+                letters += len(group[-1])
+                if letters >= GROUP_LETTERS:
+                    out.write_table(pa.table({"row": group}))
+                    group, letters = [], 0
+            out.write_table(pa.table({"row": pa.array(group, pa.string())}))
 
     stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")

@@ -144,9 +144,7 @@ class WordNetFiles:
     def _entry(self, word: str, pos: Pos) -> bytes | None:
         if not word or " " in word:  # the licence's lines begin with spaces
             return None
-        key, lines = word.encode("utf-8", "replace") + b" ", self._index[pos]
-        start = lines.find(key)
-        return lines.line(start) if lines.bytes[start : start + len(key)] == key else None
+        return next(iter(self._index[pos].starting_with(word.encode("utf-8", "replace") + b" ")), None)
 
     def uses(self, word: str) -> Mapping[str, int]:
         """Part of speech -> how often the word has been found as such in the texts that WordNet's authors tagged."""

@@ -194,14 +194,13 @@ class Upload:
     url: tyro.conf.Positional[str]
     """Where the shards go in the store."""
 
-    def run(self) -> None:
+    def run(self) -> str:
         upload(self.folder, self.url)
+        return f"copied to {self.url}"
 
 
-def report(packed: Manifest | None) -> str:
+def report(packed: Manifest) -> str:
     """What was packed, in one or two lines."""
-    if packed is None:
-        return "copied"
     record = packed.record
     size = f"{record['filesize'] / 1e6:.1f} MB"
     lines = [f"{packed.folder}: {record['nsamples']:,} samples in {len(packed.shards)} shards, {size}"]
@@ -229,8 +228,8 @@ def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Uplo
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    arguments = parse(argv)
-    print(report(arguments.run()))
+    done = parse(argv).run()
+    print(done if isinstance(done, str) else report(done))
     return 0
 
 

@@ -202,14 +202,11 @@ def train_vectors(
 
 def _open_folder(folder: Path, path: Path) -> Vectors:
     """The vectors of a folder, mapped; `path` is what the user asked for."""
-    for name in (VECTORS, WORDS):
-        if not (folder / name).is_file():
-            raise DataError(f"{folder} has no {name}; a folder of word vectors holds {VECTORS} and {WORDS}")
     try:
         mapped = np.load(folder / VECTORS, mmap_mode="c", allow_pickle=False)
         text = (folder / WORDS).read_bytes().decode()
     except Exception as error:  # numpy reads a damaged header with Python's tokenizer
-        raise DataError(f"{folder}: the word vectors cannot be read: {error}") from error
+        raise DataError(f"{folder}: {VECTORS} and {WORDS}, which it should hold, cannot be read: {error}") from error
     if mapped.ndim != 2 or not mapped.size or mapped.dtype.kind != "f":
         raise DataError(f"{folder / VECTORS} holds {mapped.dtype} {mapped.shape}; floats (words, dimensions) are needed")
     # Only a line feed ends a word: words may hold what Python also takes for line ends.

@@ -65,7 +65,12 @@ def test_a_file_is_mapped_from_the_cache(tmp_path: Path, name: str) -> None:
 def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     reads: list[Path] = []
     read = word_vectors._read
-    monkeypatch.setattr(word_vectors, "_read", lambda path: (reads.append(path), read(path))[1])
+
+    def counted(path: Path) -> tuple[list[str], np.ndarray]:
+        reads.append(path)
+        return read(path)
+
+    monkeypatch.setattr(word_vectors, "_read", counted)
     path = binary(tmp_path / "v.bin")
     for _ in range(3):
         open_vectors(path)

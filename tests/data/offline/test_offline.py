@@ -34,9 +34,6 @@ def spoken(sample: RawSample) -> list[str]:
     return decode.captions(sample.fields, sample.key)
 
 
-# -------------------------------------------------------------------------------------------- sentences, digits, sounds
-
-
 def test_wiki_sentences() -> None:
     from gensim.test.utils import datapath
 
@@ -65,9 +62,6 @@ def test_demo_shards_are_made_once(tmp_path: Path) -> None:
         demo.write_demo_shards(tmp_path, ["video"])
 
 
-# ----------------------------------------------------------------------------------------------------------------- emoji
-
-
 def test_emoji_splits(offline: dict[str, list[RawSample]], folders: dict[str, Path]) -> None:
     counts = [len(offline[kind]) for kind in EMOJI]
     assert 950 < counts[0] < 1250 and 75 < counts[1] < 125 and 170 < counts[2] < 230
@@ -78,9 +72,6 @@ def test_emoji_splits(offline: dict[str, list[RawSample]], folders: dict[str, Pa
     assert max(texts.values()) == 1  # no caption fits two pictures
     manifest = read_manifest(str(folders["emoji-val"]))
     assert manifest is not None and "CC-BY-SA-4.0 (OpenMoji" in manifest.licence
-
-
-# ------------------------------------------------------------------------------------------------------ captioned sounds
 
 
 def test_sound_splits_share_no_combination(offline: dict[str, list[RawSample]]) -> None:

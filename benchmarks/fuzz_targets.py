@@ -136,9 +136,6 @@ def make_table(folder: Path, form: str) -> None:
     table = pa.table({"txt": [_sentence(rng) for _ in range(24)], "number": list(range(24))})
     if form == "parquet":
         pq.write_table(table, folder / "t.parquet", row_group_size=9)
-    elif form == "arrow":
-        with pa.ipc.new_stream(str(folder / "t.arrow"), table.schema) as out:
-            out.write_table(table, max_chunksize=9)
     elif form == "csv":
         pa_csv.write_csv(table, folder / "t.csv")
     else:
@@ -267,7 +264,7 @@ def _targets() -> Iterator[Target]:
                 (*files, *files, *files, ("dataset.json", ANY)) if manifest else files,
                 checksum=manifest,
             )
-    for form in ("parquet", "arrow", "jsonl", "csv"):
+    for form in ("parquet", "jsonl", "csv"):
         yield Target(f"table, {form}", partial(make_table, form=form), partial(read_shards, kind="text"), (("t.*", ANY),))
     for form in ("txt", "vec", "bin", "vec.gz", "folder"):
         yield Target(

@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tempfile
+from collections.abc import Callable
 from pathlib import Path
+
+from filelock import FileLock
+
+from multicse.data.errors import DataError
 
 
 def _limit(name: str, default: int) -> int:
@@ -37,7 +43,7 @@ FIELDS = _limit("FIELDS", 1000)
 MEMBER = _limit("MEMBER", 2**30)
 """Bytes of one file in a shard: an hour and a half of uncompressed stereo sound at 48 kHz."""
 GROUP = _limit("GROUP", 2**29)
-"""Bytes of a row group of a Parquet file, which is read as a whole, and of an Arrow file that lies elsewhere."""
+"""Bytes of a row group of a Parquet file, which is read as a whole."""
 LINE = _limit("LINE", 2**24)
 """Bytes of one line of a text file or table, and of a cell of a table in quotation marks."""
 TEXT = _limit("TEXT", 100_000)
@@ -63,3 +69,24 @@ def cache_path(kind: str, stamp: str) -> Path:
     """
     place = os.environ.get("MULTICSE_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/multicse"
     return Path(place).expanduser() / kind / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
+
+
+def cached(path: Path, make: Callable[[Path], object]) -> Path:
+    """Return a file or folder of the cache, which `make` writes at the path that it is given unless it is there already.
+
+    Other processes wait meanwhile, rather than make the same, and find it whole or not at all.
+
+    Raises:
+        DataError: If the cache cannot be written.
+    """
+    if path.exists():
+        return path
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(f"{path}.lock"), tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
+            if not path.exists():
+                make(Path(scratch) / path.name)
+                (Path(scratch) / path.name).rename(path)
+    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
+        raise DataError(f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written") from error
+    return path

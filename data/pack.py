@@ -13,9 +13,9 @@ from typing import Any, Literal
 from multicse.data import limits, tables
 from multicse.data.errors import DataError, DecodeError, did_you_mean
 from multicse.data.shard_urls import expand, options_of, table_kind
-from multicse.data.shard_writer import Files, UnpackedSample
+from multicse.data.shard_writer import UnpackedSample
 from multicse.data.streams import decode
-from multicse.data.text_files import read_json, read_lines, read_table
+from multicse.data.text_files import read_lines, read_table
 
 Missing = Literal["raise", "skip"]
 PART = 2**17
@@ -31,43 +31,33 @@ def named_rows(
     path: Path | str,
     columns: Sequence[str],
     where: Mapping[str, str] | None = None,
-    quoted: bool | None = None,
-    *,
-    separator: str | None = None,
     part: tuple[int, int | None] = (0, None),
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
 
-    Only rows with the values of `where`; `quoted` and `separator` as in `table_rows`, which also says what is raised.
-    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, Arrow, URLs.
+    Only rows with the values of `where`. Raises as `table_rows`.
+    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, URLs.
     """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
-    rows: Iterable[tuple[int, dict[str, Any]]]
     if _has_random_access(path):
-        rows = _checked(tables.rows(str(path), *part), str(path), "row", wanted)
-    elif (ending := table_kind(str(path))) == "jsonl":
-        flat = ((number, tables.flat(row)) for number, row in read_json(Path(path)))
-        rows = _checked(flat, str(path), "line", wanted)
-    elif ending in ("csv", "tsv"):
-        rows = read_table(Path(path), ending, wanted, separator=separator, quoted=quoted)
+        rows = tables.rows(str(path), *part)
+    elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
+        rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted))
     else:
-        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
+        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), or .parquet")
     for number, row in rows:
+        for name in wanted:
+            if name not in row:
+                near = did_you_mean(name, row)
+                raise DataError(f"{path}, row {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
         if all(str(row[column]) == value for column, value in where.items()):
             yield number, row
 
 
 def _has_random_access(path: Path | str) -> bool:
     """Return whether `data/tables.py` reads a table, which finds rows by number; else it is read from its beginning."""
-    return table_kind(str(path)) in ("parquet", "arrow") or "://" in str(path) or bool(options_of(str(path)))
-
-
-def held_in_table(source: str) -> bool:
-    """Whether pictures or sounds are bytes of a table: Parquet, Arrow, a folder of these, a data set of Hugging Face."""
-    if not Path(source).is_dir():
-        return _has_random_access(source)
-    return any(table_kind(path.name) in ("parquet", "arrow") for path in Path(source).iterdir())
+    return table_kind(str(path)) == "parquet" or "://" in str(path) or bool(options_of(str(path)))
 
 
 def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
@@ -75,47 +65,18 @@ def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
 
     Raises DataError where there is none.
     """
-    plain = Path(source).is_file() or source.endswith(".gz")
-    files = [source] if plain and not _has_random_access(source) else expand(source)[0]
     parts: list[tuple[str, tuple[int, int | None]]] = []
-    for file in files:
+    for file in expand(source)[0]:
         ends = [*range(0, tables.count(file), PART)] if _has_random_access(file) else [0]
         parts += [(file, part) for part in pairwise([*ends, None])]  # type: ignore[misc]  # only the last is none
     return parts
 
 
-def _checked(
-    rows: Iterable[tuple[int, dict[str, Any]]], path: str, unit: str, wanted: Sequence[str]
-) -> Iterator[tuple[int, dict[str, Any]]]:
-    for number, row in rows:
-        for name in wanted:
-            if name not in row:
-                near = did_you_mean(name, row)
-                raise DataError(f"{path}, {unit} {number}: no column {name!r}.{near} It has {', '.join(row) or 'none'}")
-        yield number, row
-
-
 # --------------------------------------------------------------------------------------------------------- sources to drafts
 
 
-class FolderFiles:
-    """Files below a folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def has(self, name: str) -> bool:
-        return (self.folder / name).is_file()
-
-    def read(self, name: str) -> bytes:
-        return (self.folder / name).read_bytes()
-
-    def __str__(self) -> str:
-        return str(self.folder)
-
-
-def files_of(source: Path, root: Path | None = None) -> FolderFiles:
-    """Return the files of a source: those below it if it is a folder; of a manifest those below `root`, or its own folder.
+def files_of(source: Path, root: Path | None = None) -> Path:
+    """Return the folder with the files of a source: itself if it is one; of a manifest `root`, or else its own folder.
 
     Raises:
         DataError: If the source does not exist, or `root` is not a folder.
@@ -125,7 +86,7 @@ def files_of(source: Path, root: Path | None = None) -> FolderFiles:
     place = source if source.is_dir() else root or source.parent
     if not place.is_dir():
         raise DataError(f"--root {root} is not a folder; unpack an archive first")
-    return FolderFiles(place)
+    return place
 
 
 def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
@@ -141,7 +102,8 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
         for number, line in read_lines(path, blank=True):
             text = line.strip()
             if first and text:
-                _refuse_table(path, text)
+                if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or text.startswith('{"'):
+                    raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
                 first = False
             _refuse_long(text, f"{path}, line {number}")
             yield UnpackedSample({"txt": text.encode()}) if text else None
@@ -156,32 +118,16 @@ def _refuse_long(text: str, where: str) -> None:
         raise DataError(f"{where} has {limits.over('TEXT', len(text), limits.TEXT)} characters")
 
 
-def _refuse_table(path: Path, line: str) -> None:
-    """DataError for a table, and for the first line of JSON lines, whose records are no sentences."""
-    if path.name.removesuffix(".gz").endswith((".csv", ".tsv")):
-        columns = " ".join(re.split("[,;\t]", line)[:3])
-        raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns {columns}")
-    try:
-        record = json.loads(line) if line.startswith("{") else None
-    except (ValueError, RecursionError):
-        return
-    if isinstance(record, dict):
-        columns = " ".join(list(record)[:3]) or "COLUMN"
-        raise DataError(f"{path} holds JSON, not a sentence a line; use: pack.py table FILE.jsonl --columns {columns}")
-
-
 def table_rows(
     path: Path | str,
     columns: Sequence[str],
     *,
     label: str | None = None,
     where: Mapping[str, str] | None = None,
-    quoted: bool | None = None,
     keep_empty: bool = False,
-    separator: str | None = None,
     part: tuple[int, int | None] = (0, None),
 ) -> Iterator[UnpackedSample | None]:
-    """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
+    """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet: one column becomes the field `txt`, several the field
     `json`, an object of texts.
 
     A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.
@@ -191,9 +137,7 @@ def table_rows(
         columns: the texts, in the order in which they are kept: (sent0, sent1, hard_neg).
         label: column with the name of the class.
         where: only rows with these values.
-        quoted: whether fields may stand in quotation marks; none: in a CSV yes, in a TSV no.
         keep_empty: keep rows with some empty text, which a stream must be told to take (`TextStream.keep_empty`).
-        separator: between cells; none: in a TSV a tab, in a CSV the one that its first line shows.
         part: see `named_rows`.
 
     Raises:
@@ -203,7 +147,7 @@ def table_rows(
     if not columns:
         raise DataError(f"{path}: name the columns to pack, e.g. --columns sent0 sent1 hard_neg")
     wanted = [*columns, *([label] if label else [])]
-    for number, row in named_rows(path, wanted, where, quoted, separator=separator, part=part):
+    for number, row in named_rows(path, wanted, where, part):
         texts = {name: _text(row[name]) for name in columns}
         for column, text in texts.items():
             _refuse_long(text, f"{path}, row {number}, {column}")
@@ -217,41 +161,6 @@ def table_rows(
             yield UnpackedSample({"json": _json(texts)}, label=name)
 
 
-def media_rows(
-    path: str,
-    extensions: Sequence[str],
-    *,
-    captions: Sequence[str] = (),
-    label: str | None = None,
-    where: Mapping[str, str] | None = None,
-    missing: Missing = "raise",
-    part: tuple[int, int | None] = (0, None),
-) -> Iterator[UnpackedSample | None]:
-    """Pictures or sounds that a table holds itself (Parquet, Arrow), or whose paths below its folder it names.
-
-    Arguments, fields and errors are those of `manifest_files`; a row without any such thing is an error.
-    """
-    for number, row in named_rows(path, [*captions, *([label] if label else [])], where, part=part):
-        texts = [text for column in captions for text in _captions(row[column], column, path, number)]
-        name = _text(row[label]) if label else None
-        try:
-            fields = {field: data for field, data in tables.fields_of(row, path).items() if field in extensions}
-            extension, data = decode.member_with_extension(fields, extensions, str(number))
-            decode.check(data, extension, str(number))
-        except (DecodeError, OSError) as error:
-            if missing == "raise":
-                raise DataError(f"{path}, row {number}: {error}; --missing skip leaves such rows out") from error
-            yield None
-            continue
-        if name == "" or (captions and not texts):
-            yield None
-            continue
-        about = (
-            {} if not captions else {"txt": texts[0].encode()} if len(texts) == 1 else {"json": _json({"captions": texts})}
-        )
-        yield UnpackedSample({extension: data, **about}, label=name, key=f"{number:08d}")
-
-
 def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "raise") -> Iterator[UnpackedSample | None]:
     """Files below a folder; its subfolders are the classes. Files that lie in no subfolder have no class.
 
@@ -261,7 +170,6 @@ def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "ra
     Raises:
         DataError: a file of another kind, one that cannot be decoded, or files both in subfolders and beside them.
     """
-    files = FolderFiles(folder)
     found = sorted(path.relative_to(folder) for path in folder.rglob("*") if path.is_file())
     found = [path for path in found if not any(part.startswith(".") or part.lower() in LITTER for part in path.parts)]
     outside = [path for path in found if len(path.parts) == 1]
@@ -270,13 +178,8 @@ def folder_files(folder: Path, extensions: Sequence[str], missing: Missing = "ra
             f"{folder}: {outside[0]} lies beside the class folders ({len(outside)} such files); "
             "put it into one or take it away"
         )
-    for number, path in enumerate(found):
-        _check_extension(path.name, extensions, str(folder / path))
-        label = None if outside else path.parts[0]
-        if not _is_decodable(files, path.as_posix(), str(folder / path), missing):
-            yield None
-            continue
-        yield UnpackedSample(file=path.as_posix(), label=label, key=_file_key(number, path.as_posix()))
+    entries = (Entry(number, path.as_posix(), label=None if outside else path.parts[0]) for number, path in enumerate(found))
+    yield from named_files(entries, str(folder), extensions, folder, missing=missing)
 
 
 @dataclass(frozen=True)
@@ -292,13 +195,12 @@ class Entry:
 def manifest_files(
     path: Path,
     extensions: Sequence[str],
-    files: Files,
+    files: Path,
     *,
     file: str = "file",
     captions: Sequence[str] = (),
     label: str | None = None,
     where: Mapping[str, str] | None = None,
-    quoted: bool | None = None,
     group: bool = False,
     missing: Missing = "raise",
 ) -> Iterator[UnpackedSample | None]:
@@ -310,12 +212,11 @@ def manifest_files(
     Args:
         path: the manifest.
         extensions: kinds of files that are allowed.
-        files: where they lie.
+        files: the folder where they lie.
         file: column with the path below `files`, or a pattern of columns: ``{ytid}.wav``, ``fold{fold}/{name}``.
         captions: columns with captions.
         label: column with the name of the class.
         where: only rows with these values.
-        quoted: see `table_rows`.
         group: rows that name the same file are one sample with the captions of all of them, where the first stands.
         missing: "skip" gives None for a file that is not there (videos that no longer exist) or cannot be decoded.
 
@@ -323,9 +224,16 @@ def manifest_files(
         DataError: as `table_rows`, a file that is missing, of another kind or cannot be decoded, named with its row, or
             grouped rows of different classes.
     """
-    entries: Iterable[Entry] = _entries(path, file, captions, label, where, quoted)
-    if group:
-        entries = _grouped(entries, path)
+    parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
+    wanted = [*parts[1::2], *captions, *([label] if label else [])]
+
+    def read() -> Iterator[Entry]:
+        for number, row in named_rows(path, wanted, where):
+            name = "".join(_text(row[part]) if place % 2 else part for place, part in enumerate(parts))
+            texts = tuple(text for column in captions for text in _captions(row[column], column, path, number))
+            yield Entry(number, name, texts, _text(row[label]) if label else None)
+
+    entries = _grouped(read(), path) if group else read()
     one = len(captions) == 1 and table_kind(str(path)) != "jsonl" and not group
     to: Literal["txt", "json"] | None = None if not captions else "txt" if one else "json"
     yield from named_files(entries, str(path), extensions, files, captions=to, missing=missing)
@@ -335,7 +243,7 @@ def named_files(
     entries: Iterable[Entry],
     source: str,
     extensions: Sequence[str],
-    files: Files,
+    files: Path,
     *,
     captions: Literal["txt", "json"] | None = None,
     missing: Missing = "raise",
@@ -346,37 +254,35 @@ def named_files(
     with the class "" does. All else is as `manifest_files` says.
     """
     for entry in entries:
-        _check_extension(entry.file, extensions, f"{source}, row {entry.row}: {entry.file}")
-        there = files.has(entry.file)
+        where, file = f"{source}, row {entry.row}: {entry.file}", files / entry.file
+        extension = file.suffix[1:].lower()
+        if extension not in extensions:
+            raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
+        there = file.is_file()
         if not there and missing == "raise":
             raise DataError(
                 f"{source}, row {entry.row}: the file {entry.file!r} does not exist in {files}; put it there, or remove the "
                 "row (pack.py: --root names another place, --missing skip leaves such rows out)"
             )
         usable = there and (entry.captions or not captions) and entry.label != ""
-        if not usable or not _is_decodable(files, entry.file, f"{source}, row {entry.row}: {entry.file}", missing):
+        try:
+            if usable:
+                decode.check(file.read_bytes(), extension, file.name)
+        except (DecodeError, OSError) as error:
+            if missing == "raise":
+                raise DataError(
+                    f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
+                ) from error
+            usable = False
+        if not usable:
             yield None
             continue
         fields: dict[str, bytes] = {}
         if captions:
             fields[captions] = entry.captions[0].encode() if captions == "txt" else _json({"captions": entry.captions})
-        yield UnpackedSample(fields, entry.file, entry.label, _file_key(entry.row, entry.file))
-
-
-def _entries(
-    path: Path,
-    file: str,
-    captions: Sequence[str],
-    label: str | None,
-    where: Mapping[str, str] | None,
-    quoted: bool | None,
-) -> Iterator[Entry]:
-    parts = re.split(r"\{([^{}]+)\}", file if "{" in file else f"{{{file}}}")  # text, column, text, column, ..., text
-    columns = parts[1::2]
-    for number, row in named_rows(path, [*columns, *captions, *([label] if label else [])], where, quoted):
-        name = "".join(_text(row[part]) if place % 2 else part for place, part in enumerate(parts))
-        texts = tuple(text for column in captions for text in _captions(row[column], column, path, number))
-        yield Entry(number, name, texts, _text(row[label]) if label else None)
+        # Where the sample came from, in letters that no tar reader takes apart.
+        stem = re.sub(r"[^A-Za-z0-9_-]+", "_", entry.file[: entry.file.rindex(".")])
+        yield UnpackedSample(fields, entry.file, entry.label, f"{entry.row:08d}-{stem[-60:]}")
 
 
 def _grouped(entries: Iterable[Entry], path: Path) -> Iterable[Entry]:
@@ -408,27 +314,3 @@ def _text(value: Any) -> str:
 
 def _json(record: Mapping[str, Any]) -> bytes:
     return json.dumps(record, ensure_ascii=False).encode()
-
-
-def _file_key(number: int, name: str) -> str:
-    """Where the sample came from, in letters that no tar reader takes apart."""
-    stem = name[: name.rindex(".")]
-    return f"{number:08d}-{re.sub(r'[^A-Za-z0-9_-]+', '_', stem)[-60:]}"
-
-
-def _check_extension(name: str, extensions: Sequence[str], where: str) -> None:
-    if name.rpartition(".")[2].lower() not in extensions or "." not in name:
-        raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
-
-
-def _is_decodable(files: Files, name: str, where: str, missing: Missing) -> bool:
-    """Return whether a file can be decoded; DataError if it cannot, unless such files are to be left out."""
-    try:
-        decode.check(files.read(name), name.rpartition(".")[2].lower(), name)
-    except (DecodeError, OSError) as error:
-        if missing == "skip":
-            return False
-        raise DataError(
-            f"{where} cannot be used: {error}. Repair or remove it (pack.py: --missing skip leaves such files out)"
-        ) from error
-    return True

@@ -6,8 +6,7 @@ import posixpath
 import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
-from functools import partial
-from itertools import pairwise
+from functools import cache, partial
 from typing import Any
 from urllib.parse import parse_qsl
 
@@ -19,11 +18,10 @@ from multicse.data.errors import DataError, command
 from multicse.data.remote import Denied, call_storage
 
 TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
-TABLES = ("parquet", "arrow", *TEXT_TABLES)
+TABLES = ("parquet", *TEXT_TABLES)
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
 SPLITS = ("train", "validation", "valid", "dev", "test")
 """Words in the names of tables that are not read together."""
-CACHES = ("simplecache", "filecache", "blockcache")
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
@@ -33,26 +31,18 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     Args:
         urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
             `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. Tables may
-            replace tars, with options: `talks.csv#txt=body,separator=;`, `hf://imdb#split=test` is a data set of
-            Hugging Face.
+            replace tars, with options: `talks.csv#txt=body,separator=;`.
 
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
     """
     found: list[str] = []
     folders: list[str] = []
-    names: dict[str, list[str]] = {}
-
-    def inside(folder: str) -> list[str]:
-        if folder not in names:
-            names[folder] = _names(folder)
-        return names[folder]
-
+    inside = cache(_names)
     for named in _pieces([urls] if isinstance(urls, str) else urls):
         piece, options = split_options(named)
-        if is_hub_name(piece):
-            found += [f"{file}{options}" for file in _hub_files(piece, options_of(named))]
-            continue
+        if piece.startswith("hf://") and not piece.startswith(("hf://datasets/", "hf://buckets/")):
+            raise DataError(f"shards {named!r}: name the files, hf://datasets/OWNER/NAME/data/train-*.parquet for example")
         before = len(found)
         try:
             parts = list(braceexpand(piece))
@@ -60,25 +50,20 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             raise DataError(f"shards {piece!r}: the braces do not match ({error}); write {{000000..000004}}") from error
         for part in parts:
             url = _absolute(part)
+            fs, path = filesystem(url)
             folder, name = parent(url), posixpath.basename(url)
             unsigned = name.partition("?")[0]
             if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
-                matching = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
-                if not matching:
-                    raise _missing(part, folder, inside(folder))
-                found += [f"{folder}/{other}" for other in matching]
-            elif _is_data(name) and not _is_folder(url):
-                if name not in inside(folder) and not _exists(url):
-                    raise _missing(part, folder, inside(folder))
-                found.append(url)
-            elif _is_folder(url):
-                if not (files := _data_in(inside(url))):
-                    raise _missing(part, url, inside(url))
+                files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
+            elif call_storage(url, partial(fs.isdir, path)):
+                folder, files = url, _data_in(inside(url))
                 _refuse_several_splits(part, files)
                 folders.append(url)
-                found += [f"{url}/{other}" for other in files]
             else:
+                files = [name] if _is_data(name) and (name in inside(folder) or _exists(url)) else []
+            if not files:
                 raise _missing(part, folder, inside(folder))
+            found += [f"{folder}/{file}" for file in files]
         if options and (tars := [url for url in found[before:] if not table_kind(url)]):
             raise DataError(f"shards {named!r}: {options} is for tables, and {tars[0]} is none")
         found[before:] = [url + options for url in found[before:]]
@@ -123,40 +108,9 @@ def table_kind(url: str) -> str | None:
     return ending if ending in known and not name.startswith(".") else None
 
 
-def is_hub_name(url: str) -> bool:
-    """Whether it names a data set of Hugging Face, not a file of one (``hf://datasets/...``)."""
-    return url.startswith("hf://") and not url.startswith(("hf://datasets/", "hf://buckets/"))
-
-
-def _hub_files(url: str, options: dict[str, str]) -> list[str]:
-    """Arrow files of a data set of Hugging Face, which its library fetches once and keeps in its own cache."""
-    try:
-        import datasets
-    except ImportError:
-        raise DataError(f"shards {url!r} needs the package datasets: pip install multicse[hub]") from None
-    name, split = url.removeprefix("hf://"), options.get("split", "train")
-    if not split.isidentifier():
-        raise DataError(f"shards {url!r}: split={split} is no name of a split; a part of one is asked for by `first`")
-    try:
-        found = datasets.load_dataset(name, options.get("config"), split=split)
-    except Exception as error:  # of a library that raises any
-        raise DataError(
-            f"shards {url!r}, split={split}: {error}; others are named as hf://NAME#split=..,config=.."
-        ) from error
-    return [file["filename"] for file in found.cache_files]
-
-
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
-    """Yield the URLs that `::` joins. Raises DataError for fsspec's caches, which are written like that."""
-    for url in urls:
-        pieces = [piece.strip() for piece in url.split("::") if piece.strip()]
-        for piece, behind in pairwise(pieces):
-            if piece in CACHES:
-                raise DataError(
-                    f"shards '{piece}::{behind}': fsspec's caches are no longer read; give the URL alone, {behind}, or "
-                    "copy the shards to this machine"
-                )
-        yield from pieces
+    """Yield the URLs that `::` joins."""
+    return (piece.strip() for url in urls for piece in url.split("::") if piece.strip())
 
 
 def filesystem(url: str) -> tuple[Any, str]:
@@ -165,23 +119,21 @@ def filesystem(url: str) -> tuple[Any, str]:
     Raises DataError for a protocol that is unknown or whose package is missing, and for a store that does not answer.
     """
     url = split_options(url)[0]
-    return call_storage(url, lambda: _connected(url))
 
+    def connect() -> tuple[Any, str]:
+        try:
+            return fsspec.core.url_to_fs(url)
+        except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
+            raise DataError(f"shards {url!r}: {error}") from error
+        except ValueError as error:
+            raise DataError(
+                f"shards {url!r}: {error}; allowed are local paths and {', '.join(sorted(fsspec.available_protocols()))}"
+            ) from error
 
-def _connected(url: str) -> tuple[Any, str]:
-    try:
-        return fsspec.core.url_to_fs(url)
-    except ImportError as error:  # fsspec knows the protocol, but its package is not installed; the text says which
-        raise DataError(f"shards {url!r}: {error}") from error
-    except ValueError as error:
-        raise DataError(
-            f"shards {url!r}: {error}; allowed are local paths and {', '.join(sorted(fsspec.available_protocols()))}"
-        ) from error
+    return call_storage(url, connect)
 
 
 def _absolute(url: str) -> str:
-    if is_hub_name(url):
-        return url
     fs, path = filesystem(url)
     return path if isinstance(fs, LocalFileSystem) else url.rstrip("/")
 
@@ -204,11 +156,6 @@ def _data_in(names: list[str]) -> list[str]:
     names = [name for name in names if not name.endswith(".gz") or name.removesuffix(".gz") not in names]
     kinds = [[name for name in names if table_kind(name) == kind] for kind in TABLES if kind != "txt"]
     return next(filter(None, [[name for name in names if _is_tar(name)], *kinds]), [])
-
-
-def _is_folder(url: str) -> bool:
-    fs, path = filesystem(url)
-    return bool(call_storage(url, partial(fs.isdir, path)))
 
 
 def _exists(url: str) -> bool:
@@ -250,9 +197,8 @@ def _refuse_several_splits(folder: str, files: list[str]) -> None:
 
 
 def _missing(url: str, folder: str, names: list[str]) -> DataError:
-    tars = [name for name in names if _is_tar(name)]
-    if tars:
-        there = f"{folder} holds {len(tars)} shards, {tars[0]}" + (f" to {tars[-1]}" if len(tars) > 1 else "")
+    if shards := [name for name in names if _is_data(name)]:
+        there = f"{folder} holds {len(shards)} shards, {shards[0]}" + (f" to {shards[-1]}" if len(shards) > 1 else "")
     elif names:
         there = f"{folder} holds no .tar file and no table ({', '.join(TABLES)})"
     else:

@@ -21,9 +21,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import accumulate
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import fsspec
 import numpy as np
@@ -34,7 +35,7 @@ from tqdm import tqdm
 from multicse.data.errors import DataError, command
 from multicse.data.order import permutation, seed_of
 from multicse.data.remote import retry
-from multicse.data.shards import MANIFEST, WIDS_KIND, read_manifest, size_and_sha256
+from multicse.data.shards import MANIFEST, WIDS_KIND, Manifest, read_manifest, size_and_sha256
 from multicse.data.tables import KEY
 
 SMALL = 100e6
@@ -69,14 +70,6 @@ class Parts:
     of: Sequence[Callable[[], Drafts]]
 
 
-class Files(Protocol):
-    """Where the files that drafts name lie."""
-
-    def has(self, name: str) -> bool: ...
-
-    def read(self, name: str) -> bytes: ...
-
-
 @dataclass(frozen=True)
 class Output:
     """What the shards are called, and how they are cut."""
@@ -98,21 +91,10 @@ class Output:
     """Processes that read and write."""
 
 
-@dataclass(frozen=True)
-class Packed:
-    """What was packed."""
-
-    folder: Path
-    samples: int
-    dropped: int
-    """Samples left out because they were empty, or their file missing."""
-    shards: int
-    bytes: int
-    classes: tuple[str, ...] = ()
-
-
-def pack(drafts: Drafts | Parts, output: Output, files: Files | None = None, classes: Sequence[str] | None = None) -> Packed:
-    """Write the samples of a source as shards with their `dataset.json`.
+def pack(
+    drafts: Drafts | Parts, output: Output, files: Path | None = None, classes: Sequence[str] | None = None
+) -> Manifest:
+    """Write the samples of a source as shards with their `dataset.json`, which is returned.
 
     Nothing appears under its final name before all of it is written, `dataset.json` comes last, and what a killed run left
     behind is removed by the next.
@@ -120,7 +102,7 @@ def pack(drafts: Drafts | Parts, output: Output, files: Files | None = None, cla
     Args:
         drafts: the samples.
         output: where to and how.
-        files: where the files lie that drafts name.
+        files: the folder of the files that drafts name.
         classes: names of the classes 0, 1, ... (of an earlier packed split); none: those that occur, sorted (as numbers when
             all are whole numbers).
 
@@ -129,13 +111,13 @@ def pack(drafts: Drafts | Parts, output: Output, files: Files | None = None, cla
     """
     _check_output(output)
     output.folder.mkdir(parents=True, exist_ok=True)
-    with _locked(output.folder):
+    with locked(output.folder):
         old = _existing(output)
         partial = output.folder / _PARTIAL
         shutil.rmtree(partial, ignore_errors=True)  # of a killed run: the lock is ours
         partial.mkdir()
         try:
-            packed, record = _write(drafts, output, partial, files, classes)
+            record = _write(drafts, output, partial, files, classes)
             (output.folder / MANIFEST).unlink(missing_ok=True)  # from here on the old shards are no longer described
             for path in old:
                 path.unlink(missing_ok=True)
@@ -145,7 +127,9 @@ def pack(drafts: Drafts | Parts, output: Output, files: Files | None = None, cla
             os.replace(partial / MANIFEST, output.folder / MANIFEST)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
-    return packed
+    manifest = read_manifest(str(output.folder))
+    assert manifest is not None  # it was written above
+    return manifest
 
 
 def _check_output(output: Output) -> None:
@@ -163,15 +147,22 @@ def _check_output(output: Output) -> None:
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
-    """Only one process at a time packs into a folder; the lock ends with the process, however it ends."""
+def locked(folder: Path, wait: bool = False) -> Iterator[None]:
+    """Only one process at a time makes shards in a folder; the lock ends with the process, however it ends.
+
+    Args:
+        folder: Folder that exists.
+        wait: Wait for the other process.
+
+    Raises:
+        DataError: If there is another process, which is not to be waited for.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise DataError(f"--out {folder}: another process is packing into this folder; wait for it") from error
+        fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
         yield
+    except BlockingIOError as error:
+        raise DataError(f"--out {folder}: another process is packing into this folder; wait for it") from error
     finally:
         os.close(handle)
 
@@ -205,8 +196,6 @@ class _Spool:
     path: Path
     ends: array = field(default_factory=lambda: array("Q", [0]))
     """Where the next draft begins in the file."""
-    positions: array = field(default_factory=lambda: array("Q"))
-    """Where in the source each draft stood: its key, so that a bad sample can be found there."""
     read: int = 0
     """Samples of the source, those that were left out as well."""
     labels: set[str] = field(default_factory=set)
@@ -220,10 +209,9 @@ def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
             if draft is None:
                 continue
             sizes = {name: len(value) for name, value in draft.fields.items()}
-            head = json.dumps([sizes, draft.file, draft.label, draft.key]).encode()
+            head = json.dumps([spool.read - 1, sizes, draft.file, draft.label, draft.key]).encode()
             file.write(head + b"\n" + b"".join(draft.fields.values()))
             spool.ends.append(file.tell())
-            spool.positions.append(spool.read - 1)
             if draft.label is not None:
                 spool.labels.add(draft.label)
     return spool
@@ -233,51 +221,52 @@ def _spooled(part: Callable[[], Drafts], path: Path) -> _Spool:
 class _Samples:
     """Samples of one shard, wherever they are spooled."""
 
-    spools: list[Path]
+    spools: list[tuple[Path, int]]
+    """Spool of every part, and the position in the source of the part's first sample."""
     spans: np.ndarray
-    """Number of the spool, first byte, byte after the last, and position in the source: int64 (N, 4)."""
-    files: Files | None
+    """Number of the spool, first byte and byte after the last: int64 (N, 3)."""
+    files: Path | None
     numbers: Mapping[str, int]
 
     def __iter__(self) -> Iterator[tuple[str, dict[str, bytes]]]:
         with contextlib.ExitStack() as stack:
-            opened = [stack.enter_context(path.open("rb")) for path in self.spools]
-            for spool, start, stop, position in self.spans.tolist():
+            opened = [stack.enter_context(path.open("rb")) for path, _ in self.spools]
+            for spool, start, stop in self.spans.tolist():
                 record = os.pread(opened[spool].fileno(), stop - start, start)
-                yield _sample(_draft(record), position, self.files, self.numbers)
+                yield self._sample(record, self.spools[spool][1])
 
-
-def _draft(record: bytes) -> UnpackedSample:
-    head, _, rest = record.partition(b"\n")
-    sizes, file, label, key = json.loads(head)
-    fields, place = {}, 0
-    for name, size in sizes.items():
-        fields[name] = rest[place : place + size]
-        place += size
-    return UnpackedSample(fields, file, label, key)
-
-
-def _spans(spools: list[_Spool]) -> np.ndarray:
-    """See `_Samples.spans`, of all samples in the order of the source."""
-    columns, before = [], 0
-    for number, spool in enumerate(spools):
-        ends = np.array(spool.ends, np.int64)
-        where = np.full(len(spool.positions), number)
-        columns.append(np.stack([where, ends[:-1], ends[1:], np.array(spool.positions, np.int64) + before], 1))
-        before += spool.read
-    return np.concatenate(columns)
+    def _sample(self, record: bytes, before: int) -> tuple[str, dict[str, bytes]]:
+        """Key and fields of a spooled draft. Its position is the key of one without its own: bad samples can be found."""
+        head, _, rest = record.partition(b"\n")
+        position, sizes, file, label, key = json.loads(head)
+        fields, place = {}, 0
+        for name, size in sizes.items():
+            fields[name] = rest[place : place + size]
+            place += size
+        if file is not None:
+            assert self.files is not None  # a caller whose drafts name files says where they are
+            extension = file.rpartition(".")[2].lower()
+            try:
+                fields["jpg" if extension == "jpeg" else extension] = (self.files / file).read_bytes()
+            except OSError as error:
+                raise DataError(f"{file} in {self.files} cannot be read: {error}") from error
+        if label is not None:
+            fields["cls"] = str(self.numbers[label]).encode()
+        return key or f"{before + position:08d}", fields
 
 
 def _write(
-    drafts: Drafts | Parts, output: Output, partial: Path, files: Files | None, classes: Sequence[str] | None
-) -> tuple[Packed, dict[str, Any]]:
+    drafts: Drafts | Parts, output: Output, partial: Path, files: Path | None, classes: Sequence[str] | None
+) -> dict[str, Any]:
     parts = drafts.of if isinstance(drafts, Parts) else [lambda: drafts]
     several = output.workers > 1
     with ProcessPoolExecutor(output.workers, get_context("spawn")) if several else contextlib.nullcontext() as pool:
         paths = [partial / f"spool-{number}" for number in range(len(parts))]
         together = pool.map if pool is not None and isinstance(drafts, Parts) else map
         spools = list(together(_spooled, parts, paths))
-        spans = _spans(spools)
+        ends = [np.array(spool.ends, np.int64) for spool in spools]
+        spans = np.concatenate([np.stack([np.full(len(e) - 1, i), e[:-1], e[1:]], 1) for i, e in enumerate(ends)])
+        begins = list(accumulate((spool.read for spool in spools[:-1]), initial=0))
         total, dropped = len(spans), sum(spool.read for spool in spools) - len(spans)
         if not total:
             raise DataError(f"nothing to pack: the source has no sample that is not empty ({dropped} empty or missing ones)")
@@ -286,11 +275,10 @@ def _write(
         count = -(-total // output.shard_size)
         places = [partial / f"{output.name}-{output.split}-{number:06d}.{output.form}" for number in range(count)]
         cuts = [order[total * number // count : total * (number + 1) // count] for number in range(count)]
-        samples = (_Samples(paths, spans[cut], files, numbers) for cut in cuts)
+        samples = (_Samples(list(zip(paths, begins, strict=True)), spans[cut], files, numbers) for cut in cuts)
         written = (pool.map if pool is not None else map)(_write_shard, places, samples)
         entries = list(tqdm(written, "writing", total=count, unit=" shards", **_CALM))
-    size = sum(entry["filesize"] for entry in entries)
-    record = {
+    return {
         "__kind__": WIDS_KIND,
         "wids_version": 1,
         "name": output.name,
@@ -299,14 +287,13 @@ def _write(
         "source": output.source,
         "language": output.language,
         "nsamples": total,
-        "filesize": size,
+        "filesize": sum(entry["filesize"] for entry in entries),
         "fields": sorted({name for entry in entries for name in entry["fields"]}),
         "classes": list(numbers),
         "order": f"shuffled with seed {output.seed}" if output.shuffle else "as in the source",
         "dropped": dropped,
         "shardlist": entries,
     }
-    return Packed(output.folder, total, dropped, count, size, tuple(numbers)), record
 
 
 def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, int]:
@@ -321,22 +308,6 @@ def _class_numbers(names: set[str], classes: Sequence[str] | None) -> dict[str, 
     else:
         ordered = sorted(names)
     return {name: number for number, name in enumerate(ordered)}
-
-
-def _sample(
-    draft: UnpackedSample, position: int, files: Files | None, numbers: Mapping[str, int]
-) -> tuple[str, dict[str, bytes]]:
-    fields = dict(draft.fields)
-    if draft.file is not None:
-        assert files is not None  # a caller whose drafts name files says where they are
-        extension = draft.file.rpartition(".")[2].lower()
-        try:
-            fields["jpg" if extension == "jpeg" else extension] = files.read(draft.file)
-        except OSError as error:
-            raise DataError(f"{draft.file} in {files} cannot be read: {error}") from error
-    if draft.label is not None:
-        fields["cls"] = str(numbers[draft.label]).encode()
-    return draft.key or f"{position:08d}", fields
 
 
 def _write_shard(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> dict[str, Any]:
@@ -362,8 +333,6 @@ def _write_tar(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> t
 def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> tuple[set[str], int]:
     rows = [{KEY: key, **{name: value.decode() for name, value in fields.items()}} for key, fields in samples]
     names = {name for row in rows for name in row} - {KEY}
-    if strange := names - {"txt", "json", "cls"}:
-        raise DataError(f"a Parquet shard holds texts and classes, no {min(strange)}; write tars")
     columns: dict[str, pa.Array] = {name: pa.array([row.get(name) for row in rows], pa.string()) for name in sorted(names)}
     keys = [row[KEY] for row in rows]
     if all(len(key) == 8 and key.isdecimal() for key in keys):  # positions in the source, which numbers keep in less room
@@ -377,16 +346,7 @@ def _write_rows(path: Path, samples: Iterable[tuple[str, dict[str, bytes]]]) -> 
 # ----------------------------------------------------------------------------------------------------------------- upload
 
 
-@dataclass(frozen=True)
-class Uploaded:
-    """What was copied."""
-
-    url: str
-    files: int
-    bytes: int
-
-
-def upload(folder: Path, url: str) -> Uploaded:
+def upload(folder: Path, url: str) -> None:
     """Copy the shards of a packed folder to `url` (``s3://bucket/shards/text``), `dataset.json` last.
 
     So a copy that was cut short is not described as complete; the same command again repairs it. A shard that is there
@@ -403,15 +363,12 @@ def upload(folder: Path, url: str) -> Uploaded:
     names = [*sorted(manifest.shards), MANIFEST]
     if missing := [name for name in names if not (folder / name).is_file()]:
         raise DataError(f"{folder}: {missing[0]} is listed in {MANIFEST} and not there; pack it again")
-    size = 0
     try:
         fs, place = fsspec.core.url_to_fs(url.rstrip("/"))
         for name in tqdm(names, desc=url, unit="file", leave=False, disable=None):
             retry(partial(fs.put_file, str(folder / name), f"{place}/{name}"))
-            size += (folder / name).stat().st_size
     except Exception as error:  # of any package that knows a store
         raise DataError(f"{url} cannot be written: {error}") from None  # whose text may be the URL
-    return Uploaded(url.rstrip("/"), len(names), size)
 
 
 def upload_small_shards(shards: str, storage: str) -> str:
@@ -423,18 +380,16 @@ def upload_small_shards(shards: str, storage: str) -> str:
     Raises:
         DataError: the storage cannot be written.
     """
-    return "::".join(_uploaded(piece, storage.rstrip("/")) for piece in shards.split("::"))
-
-
-def _uploaded(place: str, storage: str) -> str:
-    folder = Path(place)
-    if "://" in place or not (folder / MANIFEST).is_file() or (manifest := read_manifest(place)) is None:
-        return place
-    if sum((folder / name).stat().st_size for name in manifest.shards if (folder / name).is_file()) > SMALL:
-        return place
-    digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the digests of the shards
-    base, question, options = storage.partition("?")
-    url = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
-    if read_manifest(url) is None:
-        upload(folder, url)
-    return url
+    pieces = []
+    for place in shards.split("::"):
+        folder = Path(place)
+        manifest = read_manifest(place) if "://" not in place and (folder / MANIFEST).is_file() else None
+        files = [folder / name for name in manifest.shards] if manifest else []
+        if manifest and sum(file.stat().st_size for file in files if file.is_file()) <= SMALL:
+            digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()[:12]  # it lists the shards' digests
+            base, question, options = storage.rstrip("/").partition("?")
+            place = f"{base.rstrip('/')}/shards/{digest}/{folder.name}{question}{options}"
+            if read_manifest(place) is None:
+                upload(folder, place)
+        pieces.append(place)
+    return "::".join(pieces)

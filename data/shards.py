@@ -266,23 +266,15 @@ def scan(url: str) -> Shard:
     if table_kind(url):
         rows, size, names = tables.readable(url, partial(tables.scan, url))
         return Shard(url, rows, size, None, names)
-    index = index_of(url)
+    fs, path = filesystem(url)
+    index = tables.readable(url, lambda: index_of(url, str(fs.checksum(path))))
     fields = {name for members in index.members for name, _, _ in members}
     return Shard(url, len(index.keys) + index.lost, index.bytes, None, tuple(sorted(fields)))
 
 
-def index_of(url: str) -> Index:
-    """Positions, offsets and damage of a shard, from its headers; remembered until the file changes.
-
-    Raises:
-        DataError: it cannot be opened, is compressed or no tar file.
-    """
-    fs, path = filesystem(url)
-    return tables.readable(url, lambda: _index(url, str(fs.checksum(path))))
-
-
 @lru_cache(maxsize=16)  # some megabytes each for text; a rank reads one or two shards at a time
-def _index(url: str, checksum: str) -> Index:
+def index_of(url: str, checksum: str) -> Index:
+    """Positions, offsets and damage of a shard, from its headers; remembered until the file changes."""
     fs, path = filesystem(url)
     with fs.open(path, "rb") as file:
         size = file.seek(0, 2)
@@ -343,8 +335,6 @@ def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int
         return f"the shard is truncated within the field {field!r}"
     if member.size > limits.MEMBER:
         return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
-    if member.issparse():
-        return f"the field {field!r} is stored as a sparse file"
     if field in others:
         return f"the field {field!r} occurs twice in one sample"
     return None if _is_utf8(member.name) else "its name is not UTF-8"
@@ -366,24 +356,11 @@ class _Header(tarfile.TarInfo):
             raise ValueError(f"an extended header of {limits.over('HEADER', header.size, limits.HEADER)} bytes")
         return header
 
-    # Sparse files are refused, so their maps are not read: one may be as long as the shard.
+    def _refuse_sparse(self, *_: object) -> Self:
+        """Sparse files are refused before their maps are read: one may be as long as the shard."""
+        raise ValueError("a sparse file, which no shard holds")
 
-    def _proc_sparse(self, tar: Any) -> Self:
-        """GNU's old form: the map goes on in blocks between header and data."""
-        _, extended, size = self._sparse_structs  # type: ignore[attr-defined]  # not in typeshed
-        while extended:
-            extended = tar.fileobj.read(tarfile.BLOCKSIZE)[504:505].strip(b"\0")
-        self.sparse = []  # type: ignore[assignment]  # a list, whatever typeshed says
-        self.offset_data = tar.fileobj.tell()
-        tar.offset = self.offset_data + -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
-        self.size = size
-        return self
-
-    def _proc_gnusparse(self, member: Any, *_: object) -> None:
-        """The forms of pax, with maps in the extended header or at the beginning of the data."""
-        member.sparse = []
-
-    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _proc_gnusparse
+    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
 
 
 def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:
@@ -444,31 +421,30 @@ def _printable(name: str) -> str:
 
 def size_and_sha256(url: str) -> tuple[int, str]:
     """Bytes of a file, wherever it lies, and their hash, for which all of it is read. Raises OSError and StoreError."""
-    return call_storage(url, partial(_hashed, url))
-
-
-def _hashed(url: str) -> tuple[int, str]:
-    size, digest = 0, hashlib.sha256()
     fs, path = filesystem(url)
-    with fs.open(path, "rb") as file:
-        while block := file.read(2**20):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
+
+    def hashed() -> tuple[int, str]:
+        size, digest = 0, hashlib.sha256()
+        with fs.open(path, "rb") as file:
+            while block := file.read(2**20):
+                digest.update(block)
+                size += len(block)
+        return size, digest.hexdigest()
+
+    return call_storage(url, hashed)
 
 
-def verify_shard(shard: Shard) -> str | None:
+@lru_cache(maxsize=4096)
+def verify_shard(shard: Shard, checksum: str) -> str | None:
     """Return how a file differs from its entry in `dataset.json`; None: it does not, or that has neither size nor sha256.
 
     Only files of this machine are hashed, once until their size or time changes: a stamp in the cache folder says that it
     was done. Other stores have checksums of their own, and ``describe.py --verify`` hashes what lies there.
+
+    Args:
+        shard: Its entry.
+        checksum: Of the file's size and time.
     """
-    fs, path = filesystem(shard.url)
-    return _verified(shard, str(fs.checksum(path)))
-
-
-@lru_cache(maxsize=4096)
-def _verified(shard: Shard, checksum: str) -> str | None:
     fs, path = filesystem(shard.url)
     size, repair = fs.size(path), "copy it again, or pack it again"
     if shard.bytes >= 0 and size is not None and size != shard.bytes:
@@ -500,7 +476,7 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         shard: Where they are.
         indexes: Their positions.
         at_once: Samples from other machines that are read, and held, together, and again together if the store fails.
-            Default: of tars about 32 MB, of tables, whose rows may name files, 32.
+            Default: of tars about 32 MB, of tables 32 rows.
 
     Raises:
         DataError: the shard cannot be opened, is no tar, or holds more samples than its `dataset.json` says.
@@ -510,34 +486,25 @@ def read(shard: Shard, indexes: Sequence[int], at_once: int | None = None) -> It
         with tables.data_errors(shard.url):
             yield from _read(shard, indexes)
         return
-    step = at_once or _at_once(shard)
-    for start in range(0, len(indexes), step):
-        part = indexes[start : start + step]
+    if at_once is None:
+        few = table_kind(shard.url) or shard.bytes <= 0
+        at_once = _FEW if few else min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
+    for start in range(0, len(indexes), at_once):
+        part = indexes[start : start + at_once]
         yield from tables.readable(shard.url, lambda: list(_read(shard, part)))  # noqa: B023  # called at once
 
 
-def _at_once(shard: Shard) -> int:
-    if table_kind(shard.url) or shard.bytes <= 0:
-        return _FEW
-    return min(tables.READ_AT_ONCE, max(1, _READ_BYTES * shard.samples // shard.bytes))
-
-
 def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSample]:
-    wrong = verify_shard(shard)
-    if table_kind(shard.url):
-        if wrong is not None:
-            yield from (BadSample(f"{position:08d}", shard.name, wrong) for position in indexes)
-            return
-        for key, found in tables.read(shard.url, indexes):
-            yield BadSample(key, shard.name, found) if isinstance(found, str) else RawSample(key, shard.name, found)
-        return
     fs, path = filesystem(shard.url)
-    index = _index(shard.url, str(fs.checksum(path)))
-    if wrong is not None:
-        keys = [*index.keys, *(f"#{position}" for position in range(len(index.keys), shard.samples))]
-        yield from (BadSample(keys[position], shard.name, wrong) for position in indexes)
+    checksum = str(fs.checksum(path))
+    wrong = verify_shard(shard, checksum)
+    if table_kind(shard.url):
+        unread = ((f"{position:08d}", wrong) for position in indexes)
+        for key, found in unread if wrong is not None else tables.read(shard.url, indexes):
+            yield RawSample(key, shard.name, found) if isinstance(found, dict) else BadSample(key, shard.name, str(found))
         return
-    if len(index.keys) > shard.samples:
+    index = index_of(shard.url, checksum)
+    if wrong is None and len(index.keys) > shard.samples:
         raise DataError(
             f"shard {shard.url} holds {len(index.keys)} samples, its {MANIFEST} says {shard.samples}; "
             "it was changed after it was packed: pack it again, or delete the dataset.json"
@@ -547,13 +514,13 @@ def _read(shard: Shard, indexes: Sequence[int]) -> Iterator[RawSample | BadSampl
         for position in indexes:
             if not 0 <= position < shard.samples:
                 raise IndexError(f"position {position} of shard {shard.url}, which has {shard.samples} samples")
-            if position >= len(index.keys):
-                yield BadSample(f"#{position}", shard.name, lost)
-            elif position in index.faults:
-                yield BadSample(index.keys[position], shard.name, index.faults[position])
-            else:
-                fields = {}
-                for name, offset, size in index.members[position]:
-                    file.seek(offset)
-                    fields[name] = file.read(size)
-                yield RawSample(index.keys[position], shard.name, fields)
+            here = position < len(index.keys)
+            key = index.keys[position] if here else f"#{position}"
+            if bad := wrong or (index.faults.get(position) if here else lost):
+                yield BadSample(key, shard.name, bad)
+                continue
+            fields = {}
+            for name, offset, size in index.members[position]:
+                file.seek(offset)
+                fields[name] = file.read(size)
+            yield RawSample(key, shard.name, fields)

@@ -1,20 +1,18 @@
-"""Rows of tables by their number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts of a sentence per line.
+"""Rows of tables by their number, as samples: Parquet, JSON lines, CSV, TSV and texts of a sentence per line.
 
 A row is what a sample of a shard is. Its columns `txt`, `cls` and `json` are the fields of that name; bytes that are a
 picture or a sound are the field `jpg`, `wav`, ...; all others are entries of the field `json`, nested ones by dotted names
-(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. The others, plain or gzipped, are packed into
-a Parquet file in the cache folder when they are first read, and again when the file has changed.
+(``answer.text``). Parquet is read by row groups. The others, plain or gzipped, are packed into a Parquet file in the cache
+folder when they are first read, and again when the file has changed.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
-import tempfile
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from itertools import accumulate, groupby
 from pathlib import Path
@@ -22,22 +20,18 @@ from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-from filelock import FileLock
 from fsspec.implementations.local import LocalFileSystem
 
 from multicse.data import limits
 from multicse.data.errors import DataError, DecodeError
 from multicse.data.remote import call_storage
-from multicse.data.shard_urls import filesystem, options_of, parent, split_options, table_kind
+from multicse.data.shard_urls import filesystem, options_of, split_options, table_kind
 from multicse.data.text_files import read_table
 
 KEY = "__key__"
 """Column with the name of the sample; without it a row is called by its number, from 0."""
 TEXTS = ("text", "sentence", "caption")
 """Columns of which the first that is there is `txt` as well, where there is no `txt`; a table's only text column is, too."""
-FILES = ("file", "file_name", "image", "audio")
-"""Columns whose texts name a picture or sound below the table's folder."""
-MEDIA = ("jpg", "jpeg", "png", "webp", "wav", "flac", "ogg", "mp3")
 MAGIC = {
     "jpg": rb"\xff\xd8\xff",
     "png": rb"\x89PNG",
@@ -48,14 +42,13 @@ MAGIC = {
     "mp3": rb"ID3|\xff[\xe2-\xff]",
 }
 """How the files of a kind begin."""
-READ_AT_ONCE = 1024
-"""Samples or rows that are read together, and again together if a store fails."""
 GROUP_LETTERS = 2**20
 """Letters of the rows that a packed text table has in a row group: some thousand sentences."""
+READ_AT_ONCE = 1024
+"""Samples or rows that are read together, and again together if a store fails."""
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
-_Columns = TypeVar("_Columns", pa.Table, pa.RecordBatch)
 
 
 class Table(NamedTuple):
@@ -78,8 +71,8 @@ def scan(url: str) -> tuple[int, int, tuple[str, ...]]:
     first = next(table.read([0])) if table.rows else {}
     row = flat(first, options_of(url))
     names = {name for name, value in row.items() if not isinstance(value, bytes)} - {KEY}
-    if not isinstance(found := _sample(url, "0", first), str):
-        names |= set(found) - {"json"}
+    with contextlib.suppress(DecodeError):
+        names |= set(_fields_of(row)) - {"json"}
     return table.rows, size, tuple(sorted(names))
 
 
@@ -88,7 +81,7 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
 
     Raises as `scan`.
     """
-    table = _open(url)
+    table, options = _open(url), options_of(url)
     rows = table.read([index for index in indexes if index < table.rows])
     for index in indexes:
         key = f"{index:08d}"
@@ -101,7 +94,10 @@ def read(url: str, indexes: Sequence[int]) -> Iterator[tuple[str, dict[str, byte
             continue
         if KEY in row:
             key = f"{row[KEY]:08d}" if isinstance(row[KEY], int) else str(row[KEY])
-        yield key, _sample(url, key, row)
+        try:
+            yield key, _fields_of(flat(row, options))
+        except DecodeError as error:
+            yield key, f"sample {key!r}: {error}"
 
 
 def rows(url: str, first: int = 0, stop: int | None = None) -> Iterator[tuple[int, Row]]:
@@ -118,22 +114,13 @@ def count(url: str) -> int:
     return readable(url, lambda: _open(url).rows)
 
 
-def _sample(url: str, key: str, row: Row) -> dict[str, bytes] | str:
-    try:
-        return fields_of(flat(row, options_of(url)), url)
-    except (DecodeError, OSError) as error:
-        return f"sample {key!r}: {error}"
-
-
-def fields_of(row: Row, url: str) -> dict[str, bytes]:
-    """The fields of a flat row as a shard would hold them. Raises DecodeError, and OSError for a file that it names."""
+def _fields_of(row: Row) -> dict[str, bytes]:
+    """The fields of a flat row as a shard would hold them. Raises DecodeError."""
     fields: dict[str, bytes] = {}
     record: Row = {}
     for name, value in row.items():
         if name == KEY:
             continue
-        if name in FILES and isinstance(value, str) and value.rpartition(".")[2].lower() in MEDIA:
-            value = _file(url, value)
         if isinstance(value, bytes):
             kind = next((kind for kind, start in MAGIC.items() if re.match(start, value, re.DOTALL)), name)
             if kind in fields:
@@ -160,33 +147,22 @@ def _text(value: Any) -> bytes:
 def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -> Row:
     """The row with dotted names for nested columns, and what its options rename; an empty cell is the empty text.
 
-    Hugging Face's pictures and sounds, which have `bytes` and `path`, are their bytes, else their path.
+    Hugging Face's pictures and sounds, which have `bytes` and `path`, are their bytes.
     """
     found: Row = {}
     for name, value in row.items():
         if isinstance(value, dict) and set(value) == {"bytes", "path"}:
-            value = value["bytes"] or value["path"]
+            value = value["bytes"]
         if isinstance(value, dict):
             found |= flat(value, None, f"{before}{name}.")
         else:
             found[before + name] = "" if value is None else value
     for field, column in (options or {}).items():
-        if field not in ("separator", "split", "config"):
+        if field != "separator":
             if column not in found:
                 raise DecodeError(f"#{field}={column}: no such column; it has {', '.join(found)}")
             found[field] = found.pop(column)
     return found
-
-
-def _file(url: str, name: str) -> bytes:
-    """A file below the table's folder: a table of somebody else's names no other file of this machine."""
-    if os.path.isabs(name) or "://" in name or ".." in name.split("/"):
-        raise DecodeError(f"{name!r} is no path below the table's folder")
-    place = f"{parent(url)}/{name}"
-    fs, path = filesystem(place)
-    if (size := call_storage(place, partial(fs.size, path))) and size > limits.MEMBER:
-        raise DecodeError(f"{name!r} has {limits.over('MEMBER', size, limits.MEMBER)} bytes")
-    return bytes(call_storage(place, partial(fs.cat_file, path)))
 
 
 # ------------------------------------------------------------------------------------------------------------ kinds of files
@@ -214,95 +190,38 @@ def _open(url: str) -> Table:
 
 @lru_cache(maxsize=16)
 def _opened(url: str, checksum: str) -> Table:
-    kind = table_kind(url)
-    if kind == "arrow":
-        return _arrow(url)
-    if kind == "parquet":
+    if table_kind(url) == "parquet":
         return _parquet(url)
-    packed = _parquet(str(_packed(url, str(kind), checksum)))
+    packed = _parquet(str(_packed(url, checksum)))
     return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
 
 
-def _packed(url: str, kind: str, checksum: str) -> Path:
+def _packed(url: str, checksum: str) -> Path:
     """Return the Parquet file in the cache that holds the rows of a text table, each as JSON; made unless it is there.
 
     Raises:
         DataError: If a row cannot be read, with its file and line, or if the cache cannot be written.
     """
     separator = options_of(url).get("separator")
-    stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
-    packed = limits.cache_path("tables", stamp).with_suffix(".parquet")
-    if _is_whole(packed):
-        return packed
-    lock = FileLock(f"{packed}.lock")
-    try:
-        packed.parent.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        raise _not_packed(url, packed, error) from error
-    try:  # other processes wait rather than pack the same table
-        if not _is_whole(packed):
-            fs, path = filesystem(url)
-            place = Path(path) if isinstance(fs, LocalFileSystem) else url
-            _pack(url, read_table(place, kind, separator="\t" if separator == "tab" else separator), packed)
-    finally:
-        lock.release()
-    return packed
+    separator = "\t" if separator == "tab" else separator
 
-
-def _is_whole(packed: Path) -> bool:
-    """Whether a file in the cache can be opened; one that was cut is packed again."""
-    try:
-        pq.read_metadata(packed)
-    except (OSError, pa.ArrowInvalid):
-        return False
-    return True
-
-
-def _pack(url: str, rows: Iterable[tuple[int, Row]], packed: Path) -> None:
-    """Write rows into the cache. Raises DataError if that cannot be written, and every error of reading the rows."""
-    unread: list[OSError] = []
-
-    def texts() -> Iterator[str]:
-        try:
+    def write(path: Path) -> None:
+        fs, source = filesystem(url)
+        rows = read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator)
+        group: list[str] = []
+        letters = 0
+        with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
             for _, row in rows:
-                yield json.dumps(row)
-        except OSError as error:
-            unread.append(error)
-            raise
-
-    try:
-        with tempfile.TemporaryDirectory(dir=packed.parent, ignore_cleanup_errors=True) as folder:
-            unfinished = Path(folder) / packed.name
-            with pq.ParquetWriter(unfinished, pa.schema({"row": pa.string()}), compression="zstd") as out:
-                for group in _groups(texts()):
+                group.append(json.dumps(row))
+                letters += len(group[-1])
+                if letters >= GROUP_LETTERS:
                     out.write_table(pa.table({"row": group}))
-            unfinished.replace(packed)
-    except OSError as error:
-        if unread:
-            raise unread[0] from None
-        raise _not_packed(url, packed, error) from error
+                    group, letters = [], 0
+            out.write_table(pa.table({"row": pa.array(group, pa.string())}))
 
-
-def _not_packed(url: str, packed: Path, error: Exception) -> DataError:
-    return DataError(
-        f"{url} cannot be packed into {packed.parent} ({error}); set MULTICSE_CACHE to a folder that can be written, or "
-        "pack it into shards"
-    )
-
-
-def _groups(rows: Iterable[str]) -> Iterator[list[str]]:
-    """Yield the rows in lists of about `GROUP_LETTERS`."""
-    group: list[str] = []
-    letters = 0
-    for row in rows:
-        group.append(row)
-        letters += len(row)
-        if letters >= GROUP_LETTERS:
-            yield group
-            group, letters = [], 0
-    if group:
-        yield group
+    stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
+    place = limits.cache_path("tables", stamp).with_suffix(".parquet")
+    return limits.cached(place, lambda path: call_storage(url, partial(write, path)))
 
 
 def _parquet(url: str) -> Table:
@@ -313,40 +232,15 @@ def _parquet(url: str) -> Table:
     if large := [number for number, group in enumerate(groups) if group.total_byte_size > limits.GROUP]:
         size = limits.over("GROUP", groups[large[0]].total_byte_size, limits.GROUP)
         raise DataError(f"{url}: row group {large[0]} has {size} bytes; write it with smaller row groups, or pack it")
+    counts = [group.num_rows for group in groups]
+    ends = list(accumulate(counts))
 
     @lru_cache(maxsize=1)  # the next window of a rank goes on in it
     def group(number: int) -> pa.Table:
         with fs.open(path, "rb") as file:
-            return validated(pq.ParquetFile(file).read_row_group(number))
-
-    return _columns([group_.num_rows for group_ in groups], group)
-
-
-def _arrow(url: str) -> Table:
-    """Both forms: a file, and a stream, as Hugging Face's data sets are."""
-    fs, path = filesystem(url)
-    if not isinstance(fs, LocalFileSystem) and (size := fs.size(path)) and size > limits.GROUP:
-        raise DataError(f"{url} has {limits.over('GROUP', size, limits.GROUP)} bytes; copy it here, or make Parquet of it")
-    source = pa.memory_map(path) if isinstance(fs, LocalFileSystem) else pa.BufferReader(fs.cat_file(path))
-    try:
-        table = pa.ipc.open_file(source).read_all()
-    except pa.ArrowInvalid:
-        source.seek(0)
-        table = pa.ipc.open_stream(source).read_all()
-        if source.tell() < source.size():  # zeros are how a stream ends
-            raise DataError(f"{url} goes on behind the end of its stream at byte {source.tell()}: it is damaged") from None
-    batches = table.to_batches()
-    return _columns([len(batch) for batch in batches], lru_cache(lambda number: validated(batches[number])))
-
-
-def validated(columns: _Columns) -> _Columns:
-    """Return the columns; ArrowInvalid if a value lies outside them or a text is not UTF-8, which pyarrow does not check."""
-    columns.validate(full=True)
-    return columns
-
-
-def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch]) -> Table:
-    ends = list(accumulate(counts))
+            rows = pq.ParquetFile(file).read_row_group(number)
+        rows.validate(full=True)  # ArrowInvalid for texts that are not UTF-8, which pyarrow does not check
+        return rows
 
     def rows(indexes: Sequence[int]) -> Iterator[Row]:
         for number, wanted in groupby(indexes, lambda index: bisect_right(ends, index)):

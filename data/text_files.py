@@ -14,35 +14,35 @@ from typing import Any
 
 from multicse.data import limits
 from multicse.data.errors import DataError, did_you_mean
-from multicse.data.shard_urls import filesystem
+from multicse.data.shard_urls import filesystem, table_kind
 
 SEPARATORS = ",;\t|"
 
 
 def read_table(
-    path: Path | str, kind: str, columns: Sequence[str] = (), *, separator: str | None = None, quoted: bool | None = None
+    path: Path | str, columns: Sequence[str] = (), *, separator: str | None = None
 ) -> Iterator[tuple[int, dict[str, Any]]]:
     """Yield line number and columns of every row of a text, CSV, TSV or JSON-lines file, from its beginning.
 
     Args:
-        path: File, or URL of one.
-        kind: `txt` (column `txt`), `jsonl`, `csv` or `tsv`.
+        path: File, or URL of one, whose ending says which it is. A text has the column `txt`.
         columns: Columns that a CSV or TSV must have. If empty, none of its columns may have the name of another.
         separator: Text between cells. Default: in a TSV a tab, in a CSV the usual one that its first line has most often.
-        quoted: Whether cells may be in quotation marks. Default: in a CSV yes, in a TSV no.
+            Cells of a CSV may be in quotation marks.
 
     Raises:
         DataError: As `read_rows` and `read_json`.
         OSError: If the store of a URL fails.
     """
+    kind = table_kind(str(path))
     if kind == "txt":
         return ((number, {"txt": line.strip()}) for number, line in read_lines(path))
     if kind == "jsonl":
         return read_json(path)
-    if kind == "tsv":
-        return read_rows(path, columns, delimiter=separator or "\t", quoted=quoted is True)
-    first = next(read_lines(path), (0, ""))[1] if separator is None else ""
-    return read_rows(path, columns, delimiter=separator or max(SEPARATORS, key=first.count), quoted=quoted is not False)
+    if kind == "csv" and separator is None:
+        _, first = next(read_lines(path), (0, ""))
+        separator = max(SEPARATORS, key=first.count)
+    return read_rows(path, columns, delimiter=separator or "\t", quoted=kind == "csv")
 
 
 def read_json(path: Path | str) -> Iterator[tuple[int, dict[str, Any]]]:
@@ -108,7 +108,10 @@ def read_rows(
     Raises:
         DataError: as `read_lines`, an empty file, a header that lacks a column, a row of another length than the header.
     """
-    rows = _quoted(path, delimiter) if quoted else _unquoted(path, delimiter)
+    if quoted:
+        rows = _quoted(path, delimiter)
+    else:  # cells may all be empty: tabs are no blank line
+        rows = ((number, line.split(delimiter)) for number, line in read_lines(path, blank=True) if line.strip(" "))
     number, header = next(rows, (0, []))
     if not number:
         among = f", among them {_list([*columns, *either])}" if columns or either else ""
@@ -131,12 +134,6 @@ def read_rows(
 
 def _list(names: Sequence[str]) -> str:
     return ", ".join(map(repr, names))
-
-
-def _unquoted(path: Path | str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
-    for number, line in read_lines(path, blank=True):
-        if line.strip(" "):  # cells may all be empty: tabs are no blank line
-            yield number, line.split(delimiter)
 
 
 def _quoted(path: Path | str, delimiter: str) -> Iterator[tuple[int, list[str]]]:
@@ -168,21 +165,17 @@ def _whole_lines(path: Path | str, latin: bool = False) -> Iterator[tuple[int, s
             raise DataError(f"{path}, line {number}: byte {byte:#04x} is not UTF-8; save the file as UTF-8") from error
 
 
-def _opened(path: Path | str) -> io.BufferedIOBase:
-    zipped = str(path).partition("?")[0].endswith(".gz")
-    if isinstance(path, Path):
-        return gzip.open(path, "rb") if zipped else path.open("rb")
-    fs, place = filesystem(path)
-    file = io.BufferedReader(fs.open(place, "rb"), 2**20)
-    return gzip.GzipFile(fileobj=file) if zipped else file
-
-
 def _raw(path: Path | str) -> Iterator[tuple[int, bytes]]:
     number = 0
     try:
-        with _opened(path) as file:
+        if isinstance(path, Path):
+            file: io.BufferedIOBase = path.open("rb")
+        else:
+            fs, place = filesystem(path)
+            file = io.BufferedReader(fs.open(place, "rb"), 2**20)
+        with file, gzip.GzipFile(fileobj=file) if str(path).partition("?")[0].endswith(".gz") else file as lines:
             # Not by iteration: a line may be as long as a small gzip file makes it.
-            for number, line in enumerate(iter(partial(file.readline, limits.LINE + 1), b""), 1):
+            for number, line in enumerate(iter(partial(lines.readline, limits.LINE + 1), b""), 1):
                 if len(line) > limits.LINE:
                     raise DataError(f"{path}, line {number} has {limits.over('LINE', 'more bytes', limits.LINE)}")
                 yield number, line

@@ -62,7 +62,10 @@ class Chunk:
     def to_block(self) -> pa.Table:
         """One row, so that Ray neither cuts nor joins it: the bytes of every column, not copied, and what they are."""
         about = {name: (column.dtype.str, column.shape) for name, column in self.columns.items()}
-        cells = {name: _cell(column) for name, column in self.columns.items()}
+        cells = {}
+        for name, column in self.columns.items():
+            ends = pa.py_buffer(np.array([0, column.nbytes]))
+            cells[name] = pa.Array.from_buffers(pa.large_binary(), 1, [None, ends, pa.py_buffer(column)])
         return pa.table({"": [json.dumps([about, self.skipped])], **cells})
 
     @classmethod
@@ -87,11 +90,6 @@ class _ArrowView:
         self.__array_interface__ = {"data": (buffer.address, False), "typestr": dtype, "shape": tuple(shape), "version": 3}
 
 
-def _cell(column: np.ndarray) -> pa.Array:
-    ends = np.array([0, column.nbytes])
-    return pa.Array.from_buffers(pa.large_binary(), 1, [None, pa.py_buffer(ends), pa.py_buffer(column)])
-
-
 def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
     """The same samples, `size` good ones at a time. Copied only where a batch does not lie within one chunk."""
     held: list[Chunk] = []
@@ -99,16 +97,14 @@ def batches(chunks: Iterable[Chunk], size: int) -> Iterator[Chunk]:
     for chunk in chunks:
         while len(chunk) >= missing:
             last, chunk = chunk.split(missing)
-            yield _joined([*held, last])
+            held.append(last)
+            columns = last.columns
+            if len(parts := [part.columns for part in held if len(part)]) > 1:
+                columns = {name: np.concatenate([part[name] for part in parts]) for name in columns}
+            yield Chunk(columns, [item for part in held for item in part.skipped])
             held, missing = [], size
         held.append(chunk)
         missing -= len(chunk)
-
-
-def _joined(chunks: list[Chunk]) -> Chunk:
-    parts = [chunk.columns for chunk in chunks if len(chunk)]
-    whole = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]} if len(parts) > 1 else parts[0]
-    return Chunk(whole, [item for chunk in chunks for item in chunk.skipped])
 
 
 class WindowReader(NamedTuple):

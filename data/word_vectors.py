@@ -15,7 +15,6 @@ import hashlib
 import io
 import json
 import logging
-import shutil
 import sys
 import tempfile
 import zlib
@@ -26,7 +25,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from filelock import FileLock
 
 from multicse.data import limits
 from multicse.data.errors import DataError
@@ -82,10 +80,9 @@ def open_vectors(path: str | Path) -> Vectors:
 
     Text (.txt, .vec, with or without the header line) or word2vec's binary form (.bin), each also with .gz. A file is read
     once and then memory-mapped from the cache, until its size or date changes; one below 1 MiB is simply read.
-    Where the cache cannot be written there is a warning and the vectors are held in memory.
 
-    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, and for a folder
-    without its two files or with files that do not fit together.
+    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, for a folder
+    without its two files or with files that do not fit together, and for a cache that cannot be written.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -93,7 +90,11 @@ def open_vectors(path: str | Path) -> Vectors:
     _check(path)
     if path.stat().st_size < CACHE_FROM:
         return Vectors(*_read(path), path)
-    return _open_cached(path)
+    place, stat = path.resolve(), path.stat()
+    stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
+    folder = limits.cache_path("word_vectors", stamp)
+    limits.cached(folder, lambda new: write_vectors(new, *_read(path), {"file": str(place)}))
+    return _open_folder(folder, path)
 
 
 def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray, note: dict[str, Any] | None = None) -> Path:
@@ -196,19 +197,16 @@ def train_vectors(
     return write_vectors(folder, model.wv.index_to_key, model.wv.vectors, note)
 
 
-# ------------------------------------------------------------------------------------------------------ folders and cache
+# ---------------------------------------------------------------------------------------------------------------- folders
 
 
 def _open_folder(folder: Path, path: Path) -> Vectors:
     """The vectors of a folder, mapped; `path` is what the user asked for."""
-    for name in (VECTORS, WORDS):
-        if not (folder / name).is_file():
-            raise DataError(f"{folder} has no {name}; a folder of word vectors holds {VECTORS} and {WORDS}")
     try:
         mapped = np.load(folder / VECTORS, mmap_mode="c", allow_pickle=False)
         text = (folder / WORDS).read_bytes().decode()
     except Exception as error:  # numpy reads a damaged header with Python's tokenizer
-        raise DataError(f"{folder}: the word vectors cannot be read: {error}") from error
+        raise DataError(f"{folder}: {VECTORS} and {WORDS}, which it should hold, cannot be read: {error}") from error
     if mapped.ndim != 2 or not mapped.size or mapped.dtype.kind != "f":
         raise DataError(f"{folder / VECTORS} holds {mapped.dtype} {mapped.shape}; floats (words, dimensions) are needed")
     # Only a line feed ends a word: words may hold what Python also takes for line ends.
@@ -216,40 +214,6 @@ def _open_folder(folder: Path, path: Path) -> Vectors:
     if len(words) != len(mapped):
         raise DataError(f"{folder}: {len(words)} words in {WORDS}, but {len(mapped)} vectors in {VECTORS}")
     return Vectors(words, np.asarray(mapped, dtype=np.float32), path)
-
-
-def _open_cached(path: Path) -> Vectors:
-    """The vectors of a file from the cache, after reading the file into it where that has not been done."""
-    place = path.resolve()
-    stat = place.stat()
-    stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
-    folder = limits.cache_path("word_vectors", stamp)
-    if (found := _in_cache(folder, path)) is not None:
-        return found
-    loaded: Vectors | None = None
-    try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(f"{folder}.lock"):  # the others wait rather than read the same file
-            if (found := _in_cache(folder, path)) is not None:
-                return found
-            loaded = Vectors(*_read(path), path)
-            shutil.rmtree(folder, ignore_errors=True)  # what is there cannot be opened
-            write_vectors(folder, loaded.words, loaded.vectors, {"file": str(place)})
-        return _open_folder(folder, path)
-    except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        logger.warning(
-            "%s: the word vectors are held in memory by every process, since they cannot be kept in %s (%s); set "
-            "MULTICSE_CACHE to a folder that can be written", path, folder.parent, error
-        )  # fmt: skip
-        return loaded or Vectors(*_read(path), path)
-
-
-def _in_cache(folder: Path, path: Path) -> Vectors | None:
-    try:
-        return _open_folder(folder, path) if folder.is_dir() else None
-    except DataError as error:
-        logger.warning("%s is read again: %s", path, error)
-        return None
 
 
 # ------------------------------------------------------------------------------------------------------------------ files

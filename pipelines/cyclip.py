@@ -12,8 +12,8 @@ from typing import Any
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
+from multicse.data.streams import AnyStream
 from multicse.data.streams.inputs import ImageInput
-from multicse.data.streams.kinds import AnyStream
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ResNetTower, ViTTower

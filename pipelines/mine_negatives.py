@@ -92,7 +92,7 @@ def mine(arguments: Arguments) -> int:
     output = Output(
         arguments.out, name, licence=shards.licence, language=language, source=about, overwrite=arguments.overwrite
     )
-    return pack(drafts, output).samples
+    return int(pack(drafts, output).record["nsamples"])
 
 
 @cli_errors

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data.streams.kinds import AnyStream
+from multicse.data.streams import AnyStream
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
 from multicse.trainers.method import Variant

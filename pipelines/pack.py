@@ -19,15 +19,14 @@ from multicse.data.pack import (
     Missing,
     files_of,
     folder_files,
-    held_in_table,
     manifest_files,
-    media_rows,
     table_parts,
     table_rows,
     text_lines,
 )
-from multicse.data.shard_writer import Form, Output, Packed, Parts, Uploaded, pack, upload
-from multicse.data.shards import read_manifest
+from multicse.data.shard_urls import table_kind
+from multicse.data.shard_writer import Form, Output, Parts, pack, upload
+from multicse.data.shards import Manifest, read_manifest
 from multicse.data.streams.decode import IMAGES, SOUNDS
 
 
@@ -69,8 +68,6 @@ class Columns(Common):
     """Column with the class; its names become the integers of the field cls, sorted."""
     where: tuple[str, ...] = ()
     """COLUMN=VALUE: only rows with this value (several: all of them)."""
-    quoted: bool | None = None
-    """Whether cells may stand in quotation marks. Default: in a .csv yes, in a .tsv no."""
     classes_from: Path | None = None
     """Folder of an earlier packed split whose class numbers are kept."""
 
@@ -97,7 +94,7 @@ class Text(Common):
     format: Form = "parquet"
     """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         if not self.files:
             raise DataError("name at least one text file, e.g. wiki.txt.gz")
         parts = Parts([partial(text_lines, (file,)) for file in self.files])
@@ -106,29 +103,26 @@ class Text(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Columns):
-    """Texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet .arrow, hf://NAME. Several columns become the
-    field json, one becomes txt."""
+    """Texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet. Several columns become the field json, one
+    becomes txt."""
 
     file: tyro.conf.Positional[str]
-    """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train."""
+    """A file, a pattern, a range, a folder of tables, or a URL (hf://datasets/OWNER/NAME/*.parquet). Of an odd CSV:
+    'x.csv#separator=^'."""
     columns: tuple[str, ...]
     """The texts, by name and in order: sent0 sent1 hard_neg. A column in a column is OUTER.INNER."""
-    separator: str | None = None
-    """Between cells. Default: in a .tsv a tab, in a .csv the one of , ; tab | that its first line shows."""
     format: Form = "parquet"
     """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
     keep_empty: bool = False
     """Keep rows with an empty text beside others; streams read them with keep_empty."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         read = partial(
             table_rows,
             columns=self.columns,
             label=self.label,
             where=self.conditions(),
-            quoted=self.quoted,
             keep_empty=self.keep_empty,
-            separator=self.separator,
         )
         parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.file)])
         return pack(parts, self.output(10_000, self.format), classes=self.classes())
@@ -149,22 +143,11 @@ class _Files(Columns):
     missing: Missing = "raise"
     """What a file does that is not there or cannot be decoded: stop, or be left out and counted."""
 
-    def pack(self, extensions: tuple[str, ...]) -> Packed:
+    def pack(self, extensions: tuple[str, ...]) -> Manifest:
         output, classes, where = self.output(1_000), self.classes(), self.conditions()
-        if held_in_table(self.path):
-            if self.root or self.group:
-                raise DataError(f"{self.path} holds its files: --root and --group belong to a manifest (.csv, .tsv, .jsonl)")
-            read = partial(
-                media_rows,
-                extensions=extensions,
-                captions=self.captions,
-                label=self.label,
-                where=where,
-                missing=self.missing,
-            )
-            parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.path)])
-            return pack(parts, output, classes=classes)
         path = Path(self.path)
+        if "://" in self.path or table_kind(self.path) == "parquet":
+            raise DataError(f"{path} needs no packing: name it in place of shards (--streams.NAME.shards)")
         files = files_of(path, self.root)
         if path.is_dir():
             if self.captions or self.label or where or self.root or self.group:
@@ -180,7 +163,6 @@ class _Files(Columns):
             captions=self.captions,
             label=self.label,
             where=where,
-            quoted=self.quoted,
             group=self.group,
             missing=self.missing,
         )
@@ -189,19 +171,17 @@ class _Files(Columns):
 
 @dataclass(frozen=True, kw_only=True)
 class Images(_Files):
-    """Pictures (jpg jpeg png webp): a folder of class folders, a manifest (.csv, .tsv, .jsonl) naming
-    files, or what holds them: .parquet .arrow hf://NAME."""
+    """Pictures (jpg jpeg png webp): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         return self.pack(IMAGES)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Audio(_Files):
-    """Sounds (wav flac ogg mp3): a folder of class folders, a manifest (.csv, .tsv, .jsonl) naming
-    files, or what holds them: .parquet .arrow hf://NAME."""
+    """Sounds (wav flac ogg mp3): a folder of class folders, or a manifest (.csv, .tsv, .jsonl) naming files."""
 
-    def run(self) -> Packed:
+    def run(self) -> Manifest:
         return self.pack(SOUNDS)
 
 
@@ -214,17 +194,18 @@ class Upload:
     url: tyro.conf.Positional[str]
     """Where the shards go in the store."""
 
-    def run(self) -> Uploaded:
-        return upload(self.folder, self.url)
+    def run(self) -> str:
+        upload(self.folder, self.url)
+        return f"copied to {self.url}"
 
 
-def report(packed: Packed | Uploaded) -> str:
-    """What was packed or copied, in one or two lines."""
-    if isinstance(packed, Uploaded):
-        return f"{packed.url}: {packed.files} files, {packed.bytes / 1e6:.1f} MB"
-    lines = [f"{packed.folder}: {packed.samples:,} samples in {packed.shards} shards, {packed.bytes / 1e6:.1f} MB"]
-    if packed.dropped:
-        lines.append(f"{packed.dropped:,} empty or missing samples dropped")
+def report(packed: Manifest) -> str:
+    """What was packed, in one or two lines."""
+    record = packed.record
+    size = f"{record['filesize'] / 1e6:.1f} MB"
+    lines = [f"{packed.folder}: {record['nsamples']:,} samples in {len(packed.shards)} shards, {size}"]
+    if record["dropped"]:
+        lines.append(f"{record['dropped']:,} empty or missing samples dropped")
     if packed.classes:
         lines.append(f"{len(packed.classes)} classes: {json.dumps(packed.classes[:10], ensure_ascii=False)[1:-1]}")
     return "\n".join(lines)
@@ -247,8 +228,8 @@ def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Uplo
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    arguments = parse(argv)
-    print(report(arguments.run()))
+    done = parse(argv).run()
+    print(done if isinstance(done, str) else report(done))
     return 0
 
 

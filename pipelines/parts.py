@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from multicse.data.streams import AnyStream
 from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import AudioInput, ImageInput
-from multicse.data.streams.kinds import AnyStream
 from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.config import AnyEncoder

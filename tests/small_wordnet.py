@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from multicse.data.wordnet.sources import Pos
+from multicse.data.wordnet import Pos
 
 NAMES = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl
 from pydantic import BeforeValidator, Discriminator, Field, SerializeAsAny, Tag, ValidationError, model_validator
 
 from multicse.data.errors import did_you_mean, redacted
-from multicse.data.streams.kinds import AnyStream
+from multicse.data.streams import AnyStream
 from multicse.models.config import AnyEncoder
 from multicse.models.config import WordEncoderConfig as WordEncoderConfig
 from multicse.models.sentence_encoder import Settings

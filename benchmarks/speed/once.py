@@ -367,7 +367,7 @@ def safety(rounds: int = 5) -> None:
         return True
 
     def safe() -> None:
-        shards._verified.cache_clear()
+        shards.verify_shard.cache_clear()
         with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as around:
             around.enter_context(patch.dict("os.environ", MULTICSE_CACHE=f"{place}/cache"))
             for lock in (DRIVER, WRITER):

@@ -97,7 +97,7 @@ class InShards(Dataset[dict[str, Any]]):
 
     def __init__(self, config: StreamConfig, shards: ShardSet) -> None:
         self.config = config
-        self.places = [(shard.url, members) for shard in shards.shards for members in index_of(shard.url).members]
+        self.places = [(shard.url, members) for shard in shards.shards for members in index_of(shard.url, "").members]
         self.rng: np.random.Generator | None = None
 
     def __len__(self) -> int:

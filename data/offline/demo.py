@@ -6,10 +6,8 @@ The demo, the smoke recipes and the tests run on these.
 
 from __future__ import annotations
 
-import fcntl
 import io
 import json
-import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -23,7 +21,7 @@ from multicse.data.offline import emoji as emojis
 from multicse.data.offline import sounds
 from multicse.data.offline.sentences import wiki_sentences
 from multicse.data.offline.sounds import SOUND_CLASSES, synth_sounds
-from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shard_writer import Output, UnpackedSample, locked, pack
 from multicse.data.shards import read_manifest
 
 
@@ -111,16 +109,12 @@ def write_demo_shards(folder: Path, kinds: Sequence[str] = tuple(DEMO)) -> dict[
     if unknown := [kind for kind in kinds if kind not in DEMO]:
         raise DataError(f"no offline input of kind {unknown[0]!r}; there are {', '.join(DEMO)}")
     folder.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)  # runs that start together wait for the first, which makes the shards
+    with locked(folder, wait=True):  # runs that start together wait for the first, which makes the shards
         for kind in kinds:
             drafts, size, licence, source = DEMO[kind]
             if not _is_there(folder / kind, licence, source):
                 output = Output(folder / kind, kind, "demo", size, licence=licence, source=source, overwrite=True)
                 pack(drafts(), output)
-    finally:
-        os.close(handle)
     return {kind: folder / kind for kind in kinds}
 
 

@@ -175,17 +175,16 @@ def text(fields: Mapping[str, bytes], columns: Sequence[str], key: str, empty: s
     Line breaks and runs of white space become one space; `empty` stands for a text without anything else. DecodeError:
     missing, empty without `empty`, not UTF-8, half a character, longer than `limits.TEXT`, or not a string.
     """
-    return [_text(fields, column, key, empty) for column in columns]
-
-
-def _text(fields: Mapping[str, bytes], column: str, key: str, empty: str | None) -> str:
-    value = _value(fields, column, key)
-    if not isinstance(value, str):
-        raise DecodeError(f"sample {key!r}: {column!r} is {type(value).__name__}, not a text")
-    value = _sound_text(value, column, key)
-    if not value and empty is None:
-        raise DecodeError(f"sample {key!r}: the text {column!r} is empty")
-    return value or empty or ""
+    texts = []
+    for column in columns:
+        value = _value(fields, column, key)
+        if not isinstance(value, str):
+            raise DecodeError(f"sample {key!r}: {column!r} is {type(value).__name__}, not a text")
+        value = _sound_text(value, column, key)
+        if not value and empty is None:
+            raise DecodeError(f"sample {key!r}: the text {column!r} is empty")
+        texts.append(value or empty or "")
+    return texts
 
 
 def _sound_text(value: str, column: str, key: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from multicse.data.wordnet.lexicon import Lexicon
+    from multicse.data.wordnet import Lexicon
 
 Synonyms = Callable[[str], Sequence[str]]
 

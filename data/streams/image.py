@@ -111,11 +111,6 @@ def _crop_box(
     return (image_width - width) // 2, (image_height - height) // 2, width, height
 
 
-def horizontal_flip(image: Image.Image, rng: np.random.Generator, probability: float = 0.5) -> Image.Image:
-    """The picture, mirrored with the given probability."""
-    return image.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < probability else image
-
-
 def image_views(
     image: Image.Image,
     n_views: int,
@@ -128,5 +123,6 @@ def image_views(
     """Independent random crops and flips of an RGB picture (NonLing-CSE): uint8 (V, 3, size, size)."""
     views = np.empty((n_views, 3, size, size), np.uint8)
     for view in views:
-        view[:] = to_chw(horizontal_flip(random_resized_crop(image, size, rng, scale), rng, flip))
+        crop = random_resized_crop(image, size, rng, scale)
+        view[:] = to_chw(crop.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if rng.random() < flip else crop)
     return views

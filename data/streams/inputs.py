@@ -56,7 +56,7 @@ class AudioInput(BaseModel):
     def _long_enough(self) -> Self:
         if self.features == "kaldi" and self.rate < KALDI_RATE:
             raise ValueError(f"rate={self.rate}: Kaldi's windows are 10 ms apart, so rate must be at least {KALDI_RATE}")
-        cause, least, way = f"n_fft={self.n_fft}", self.n_fft // 2 + 1, ", or lower n_fft"
+        cause, least, way = f"n_fft={self.n_fft}", (self.n_fft + 1) // 2 + 1, ", or lower n_fft"
         if self.features == "kaldi":
             cause, least, way = "a window of 25 ms", self.rate * 25 // 1000, ""
         if self.samples < least:

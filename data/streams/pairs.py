@@ -210,4 +210,4 @@ class AudioTextStream(CaptionedStream):
         return Batch({"spectrogram": self._features(batch["waveform"]), **tensors}, batch.keys)
 
     def _features(self, waveform: Tensor) -> Tensor:
-        return preprocess.audio_features(waveform, **self.input.model_dump(exclude={"seconds"}))
+        return preprocess.log_mel(waveform, **self.input.model_dump(exclude={"seconds"}))

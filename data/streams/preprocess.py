@@ -11,8 +11,8 @@ where it is used.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 LOG_FLOOR = 1.1920928955078125e-07
 """Kaldi's floor of a mel energy before the log: the float32 epsilon."""
 CLAP_FLOOR = 1e-10
-"""Smallest mel energy before the decibel of `clap_log_mel`."""
+"""Smallest mel energy before CLAP's decibel."""
 
 
 # ---- pictures --------------------------------------------------------------------------------------------------------
@@ -104,7 +104,7 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, second
             if not len(samples):
                 raise ValueError(f"sound {number} is empty at rate {rate}")
         waves[number] = crop_or_pad(samples, length, "center", pad="repeat")
-    return audio_features(torch.from_numpy(waves), rate=rate, **settings)[:, 0]
+    return log_mel(torch.from_numpy(waves), rate=rate, **settings)[:, 0]
 
 
 def crop_or_pad(
@@ -139,15 +139,6 @@ def crop_or_pad(
     return view
 
 
-def audio_features(
-    waveform: Tensor, *, features: str, rate: int, bins: int, n_fft: int, hop: int, low_hz: float, high_hz: float
-) -> Tensor:
-    """What a sound tower takes: (B, V, samples) int16 or float -> float32 (B, V, frames, bins), by `features`."""
-    if features == "kaldi":
-        return log_mel(waveform, rate=rate, bins=bins)
-    return clap_log_mel(waveform, rate=rate, n_fft=n_fft, hop=hop, bins=bins, low_hz=low_hz, high_hz=high_hz)
-
-
 def window_and_hop(rate: int) -> tuple[int, int]:
     """Samples of Kaldi's windows of 25 ms, and of the 10 ms between two."""
     return rate * 25 // 1000, rate // 100
@@ -159,20 +150,36 @@ def samples_for(rate: int, frames: int) -> int:
     return (frames - 1) * hop + window
 
 
-def log_mel(waveform: Tensor, *, rate: int, bins: int, frames: int | None = None, lengths: Tensor | None = None) -> Tensor:
-    """Log-mel filter bank of Kaldi as SSAST and AST use it (NonLing-CSE).
+def log_mel(
+    waveform: Tensor,
+    *,
+    rate: int,
+    bins: int,
+    features: str = "kaldi",
+    n_fft: int = 1024,
+    hop: int = 480,
+    low_hz: float = 50.0,
+    high_hz: float = 14000.0,
+    frames: int | None = None,
+    lengths: Tensor | None = None,
+) -> Tensor:
+    """Make log-mel spectrograms, always in float32, by one of two settings.
 
-    The waveform minus its mean, frames of 25 ms every 10 ms without padding at the edges (snip_edges), each minus its mean,
-    pre-emphasis 0.97, symmetric Hann window, power spectrum, mel filters from 20 Hz, natural log with a floor; no dither,
-    no energy.
+    `kaldi` is the filter bank of SSAST and AST (NonLing-CSE): the waveform minus its mean, frames of 25 ms every 10 ms
+    without padding at the edges (snip_edges), each minus its mean, pre-emphasis 0.97, symmetric Hann window, power spectrum,
+    mel filters from 20 Hz, natural log with a floor; no dither, no energy. `clap` is CLAP's (Zhao et al. 2023): frames
+    centred on every `hop`-th sample (the edges mirrored), periodic Hann window, power spectrum, Slaney's mel filters,
+    decibel (10 log10) with a floor of 1e-10 and no ceiling on the range.
 
     Args:
-        waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768).
+        waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768); for `clap` T > n_fft / 2.
         rate: samples per second.
         bins: mel filters.
+        features: `kaldi` or `clap`.
+        n_fft, hop, low_hz, high_hz: of `clap`, as in `AudioInput`.
         frames: frames of the result: the first ones, or all and then zeros; none: as many as there are.
-        lengths: (B,) how many samples of each waveform are sound and not padding. Frames that reach into the padding
-            are zeros, as if the waveform had come alone; without `lengths` padding is taken for sound.
+        lengths: (B,) how many samples of each waveform are sound and not padding, for `kaldi`. Frames that reach into the
+            padding are zeros, as if the waveform had come alone; without `lengths` padding is taken for sound.
 
     Returns:
         float32 (B, V, frames, bins).
@@ -182,25 +189,31 @@ def log_mel(waveform: Tensor, *, rate: int, bins: int, frames: int | None = None
     """
     import torch
 
-    window, hop = window_and_hop(rate)
-    filters = mel_filters(rate, bins).to(waveform.device)
+    kaldi = features == "kaldi"
+    filters = mel_filters(rate, bins, features, n_fft, low_hz, high_hz).to(waveform.device)
+    window, hop = window_and_hop(rate) if kaldi else (n_fft, hop)
     if frames is None:
-        frames = max(0, (waveform.shape[-1] - window) // hop + 1)
-    wave = without_mean(full_scale(waveform), lengths)[..., : samples_for(rate, frames)]
-    result = wave.new_zeros(*wave.shape[:2], frames, bins)
-    if wave.shape[-1] < window:
+        frames = max(0, (waveform.shape[-1] - window) // hop + 1) if kaldi else waveform.shape[-1] // hop + 1
+    wave = without_mean(full_scale(waveform), lengths)[..., : samples_for(rate, frames)] if kaldi else waveform
+    result = torch.zeros(*wave.shape[:2], frames, bins, device=wave.device)
+    if kaldi and wave.shape[-1] < window:
         return result
-    taper = torch.hann_window(window, periodic=False, device=wave.device)
-    # On the CPU a clip at a time: what it needs stays in the cache (2.5 times faster at the paper's size).
-    clips = 1 if wave.device.type == "cpu" else max(1, len(wave))
+    taper = torch.hann_window(window, periodic=not kaldi, device=wave.device)
+    # On the CPU a clip at a time: what it needs stays in the cache (2.5 times faster at the paper's size). Elsewhere some,
+    # so that memory does not grow with B.
+    clips = 1 if wave.device.type == "cpu" else 64
     for part, place in zip(wave.split(clips), result.split(clips), strict=True):
-        frame = part.unfold(-1, window, hop)
-        frame = frame - frame.mean(-1, keepdim=True)
-        frame = frame - 0.97 * torch.cat([frame[..., :1], frame[..., :-1]], -1)
-        power = torch.view_as_real(torch.fft.rfft(frame * taper, _fft(window))).square().sum(-1)
+        if kaldi:
+            frame = part.unfold(-1, window, hop)
+            frame = frame - frame.mean(-1, keepdim=True)
+            frame = frame - 0.97 * torch.cat([frame[..., :1], frame[..., :-1]], -1)
+        else:
+            padded = torch.nn.functional.pad(full_scale(part), (n_fft // 2, (n_fft + 1) // 2), mode="reflect")
+            frame = padded.unfold(-1, window, hop)[..., :frames, :]
+        power = torch.view_as_real(torch.fft.rfft(frame * taper, 2 * len(filters) - 2 if kaldi else n_fft)).square().sum(-1)
         with torch.autocast(wave.device.type, enabled=False):  # a mel energy in half precision is no mel energy
-            energy = power @ filters
-        place[..., : energy.shape[-2], :] = energy.clamp_min_(LOG_FLOOR).log_()
+            energy = (power @ filters).clamp_min_(LOG_FLOOR if kaldi else CLAP_FLOOR)
+        place[..., : energy.shape[-2], :] = energy.log_() if kaldi else energy.log10_().mul_(10)
     if lengths is not None:
         whole = (lengths.to(wave.device) - window).div(hop, rounding_mode="floor") + 1
         padding = torch.arange(frames, device=wave.device) >= whole[:, None]
@@ -208,105 +221,53 @@ def log_mel(waveform: Tensor, *, rate: int, bins: int, frames: int | None = None
     return result
 
 
-def clap_log_mel(waveform: Tensor, *, rate: int, n_fft: int, hop: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
-    """Log-mel spectrogram of CLAP (Zhao et al. 2023), always in float32.
+@lru_cache(maxsize=32)
+def mel_filters(
+    rate: int, bins: int, features: str = "kaldi", n_fft: int = 1024, low_hz: float = 50.0, high_hz: float = 14000.0
+) -> Tensor:
+    """Make the triangular filters of `log_mel`: float32 (fft / 2 + 1, bins).
 
-    Frames centred on every `hop`-th sample (the edges mirrored), periodic Hann window, power spectrum, Slaney's mel
-    filters, 10 log10 with a floor of 1e-10 and no ceiling on the range.
+    `kaldi` has them from 20 Hz to rate / 2, triangles in mel; `clap` has Slaney's with his normalisation. The result is
+    cached and must not be written to.
 
     Args:
-        waveform: (B, V, T), float of full scale -1 to 1, or int16 (divided by 32768); T at least n_fft / 2 + 1.
-        rate: samples per second.
-        n_fft: samples of a window.
-        hop: samples between windows.
-        bins: mel filters.
-        low_hz, high_hz: lower edge of the first filter, upper edge of the last.
-
-    Returns:
-        Decibel, float32 (B, V, frames, bins) with frames = T // hop + 1.
+        rate, bins, features, n_fft, low_hz, high_hz: as in `log_mel`.
 
     Raises:
-        ValueError: an empty mel filter (see `clap_mel_filters`).
+        ValueError: edges outside 0 to rate / 2; or some filter lies between two frequencies of the Fourier transform and
+            would always be empty. The one exception is the paper's own bank (16 kHz, 128 bins; NonLing-CSE and SSAST): its
+            filter 3 (from 0) is empty in the reference too, and stays at the log floor.
     """
     import torch
+    from transformers.audio_utils import mel_filter_bank
 
-    filters = clap_mel_filters(rate, n_fft, bins, low_hz, high_hz).to(waveform.device)
-    clips = waveform.flatten(0, 1)
-    frames = clips.shape[-1] // hop + 1
-    result = torch.empty(len(clips), frames, bins, device=clips.device)
-    taper = torch.hann_window(n_fft, device=clips.device)
-    # On the CPU a clip at a time: what it needs stays in the cache. Elsewhere some, so that memory does not grow with B.
-    count = 1 if clips.device.type == "cpu" else 64
-    for part, place in zip(clips.split(count), result.split(count), strict=True):
-        padded = torch.nn.functional.pad(full_scale(part)[:, None], (n_fft // 2, n_fft // 2), mode="reflect")[:, 0]
-        spectrum = torch.fft.rfft(padded.unfold(-1, n_fft, hop)[:, :frames] * taper)
-        power = torch.view_as_real(spectrum).square().sum(-1)
-        with torch.autocast(clips.device.type, enabled=False):  # a mel energy in half precision is no mel energy
-            place[:] = power @ filters
-    result = result.clamp_min_(CLAP_FLOOR).log10_().mul_(10)
-    return result.view(*waveform.shape[:2], frames, bins)
-
-
-@lru_cache(maxsize=32)
-def mel_filters(rate: int, bins: int) -> Tensor:
-    """Kaldi's triangular filters, from 20 Hz to rate / 2, triangles in mel: float32 (fft / 2 + 1, bins).
-
-    Call it early to check a recipe; the result is cached and must not be written to.
-
-    Raises:
-        ValueError: some filter lies between two frequencies of the Fourier transform and would always be empty. The one
-            exception is the paper's own bank (16 kHz, 128 bins; NonLing-CSE and SSAST): its filter 3 (from 0) is empty in
-            the reference too, and stays at the log floor.
-    """
-    window, _ = window_and_hop(rate)
-    make = partial(_filters, _fft(window), low_hz=20.0, high_hz=rate / 2, rate=rate, norm=None, scale="kaldi")
-    return _not_empty(make, bins, f"rate={rate}", "raise rate", ignore=(rate, bins) == (16000, 128))
-
-
-@lru_cache(maxsize=32)
-def clap_mel_filters(rate: int, n_fft: int, bins: int, low_hz: float, high_hz: float) -> Tensor:
-    """Slaney's mel filters with Slaney's normalisation: float32 (n_fft / 2 + 1, bins).
-
-    Call it early to check a recipe; the result is cached and must not be written to.
-
-    Raises:
-        ValueError: some filter lies between two frequencies of the Fourier transform and would always be empty, or the
-            edges lie outside 0 to rate / 2.
-    """
+    kaldi = features == "kaldi"
+    if kaldi:
+        window, _ = window_and_hop(rate)
+        n_fft, low_hz, high_hz = 1 << (window - 1).bit_length(), 20.0, rate / 2
     if not 0 <= low_hz < high_hz <= rate / 2:
         raise ValueError(
             f"log-mel: low_hz={low_hz:g}, high_hz={high_hz:g}, rate={rate}; 0 <= low_hz < high_hz <= rate / 2 = {rate / 2:g}"
         )
-    make = partial(_filters, n_fft, low_hz=low_hz, high_hz=high_hz, rate=rate, norm="slaney", scale="slaney")
-    return _not_empty(make, bins, f"rate={rate}, n_fft={n_fft}, {low_hz:g} to {high_hz:g} Hz", "raise n_fft")
+    norm, scale = (None, "kaldi") if kaldi else ("slaney", "slaney")
 
-
-def _filters(fft: int, bins: int, *, low_hz: float, high_hz: float, rate: int, norm: str | None, scale: str) -> np.ndarray:
-    from transformers.audio_utils import mel_filter_bank
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of empty filters, which are an error here
-        return mel_filter_bank(
-            fft // 2 + 1, bins, low_hz, high_hz, rate, norm, scale, triangularize_in_mel_space=scale == "kaldi"
-        )
-
-
-def _not_empty(make: Callable[[int], np.ndarray], bins: int, what: str, remedy: str, ignore: bool = False) -> Tensor:
-    import torch
+    def make(count: int) -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of empty filters, which are an error here
+            return mel_filter_bank(
+                n_fft // 2 + 1, count, low_hz, high_hz, rate, norm, scale, triangularize_in_mel_space=kaldi
+            )
 
     filters = make(bins)
     empty = int((filters.max(0) == 0).sum())
-    if empty and not ignore:
+    if empty and (features, rate, bins) != ("kaldi", 16000, 128):
         allowed = next((number for number in range(bins - 1, 0, -1) if make(number).max(0).all()), 0)
         raise ValueError(
-            f"log-mel: {empty} of bins={bins} mel filters are empty at {what}; the largest number "
-            f"of bins without an empty filter is {allowed}: lower bins, or {remedy}"
+            f"log-mel: {empty} of bins={bins} mel filters are empty at rate={rate}, n_fft={n_fft}, {low_hz:g} to "
+            f"{high_hz:g} Hz; the largest number of bins without an empty filter is {allowed}: lower bins, or raise "
+            f"{'rate' if kaldi else 'n_fft'}"
         )
     return torch.from_numpy(filters.astype(np.float32))
-
-
-def _fft(window: int) -> int:
-    return 1 << (window - 1).bit_length()
 
 
 def full_scale(waveform: Tensor) -> Tensor:

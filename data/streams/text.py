@@ -16,7 +16,7 @@ from multicse.data.streams.base import Row, StreamConfig, Tokenize
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from multicse.data.wordnet.lexicon import Lexicon
+    from multicse.data.wordnet import Lexicon
 
 
 class TextStream(StreamConfig):
@@ -77,7 +77,7 @@ class LexiconTextStream(TextStream):
 
     def open_lexicon(self) -> Lexicon:
         """Opened once in a process. ValueError where there is none: no fault of a sample, so no sample is skipped for it."""
-        from multicse.data.wordnet.lexicon import open_lexicon
+        from multicse.data.wordnet import open_lexicon
 
         try:
             return open_lexicon(self.lexicon)

@@ -9,8 +9,7 @@ Triplets are made in the reading task, so this module imports no torch.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from functools import lru_cache
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -24,11 +23,9 @@ from multicse.data.streams.text import LexiconTextStream
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from multicse.data.wordnet.lexicon import Lexicon
-
 Span = tuple[int, int]
 """First character and the one after the last."""
-Replacements = Callable[[str], "tuple[tuple[str, ...], tuple[str, ...]] | None"]
+Replacements = Callable[[str], "tuple[Sequence[str], Sequence[str]] | None"]
 """Synonyms and antonyms of a word, at least one of each; None where it lacks one of them."""
 
 NO_CANDIDATE = "no word with a synonym and an antonym"
@@ -82,22 +79,6 @@ def _end(text: str, most: int | None) -> int:
     return len(text) if most is None or len(pieces) <= most else len(text) - len(pieces[most])
 
 
-@lru_cache(maxsize=8)
-def cached_replacements(lexicon: Lexicon, pos: str | None, antonyms: int | None = 1) -> Replacements:
-    """The lexicon's replacements of a word, from memory where it was asked for lately, with so many `antonyms` (None: all).
-
-    The first antonym is that of the word's commonest meaning. Later ones may be antonyms of a similar adjective only, which
-    are noisy.
-    """
-
-    @lru_cache(maxsize=2**15)
-    def find(word: str) -> tuple[tuple[str, ...], tuple[str, ...]] | None:
-        alike, opposite = lexicon.replacements(word, pos)
-        return (tuple(alike), tuple(opposite[:antonyms])) if alike and opposite else None
-
-    return find
-
-
 class TripletTextStream(LexiconTextStream):
     """MoCoUTRL's triplets: sentence, sentence with a synonym, sentence with an antonym in place of one word.
 
@@ -141,8 +122,14 @@ class TripletTextStream(LexiconTextStream):
 
     def row(self, sample: RawSample, rng: np.random.Generator) -> Row:
         text = self.sentences(sample)[0]
-        pos, antonyms = "a" if self.choose == "adjective" else None, 1 if self.antonym == "first" else None
-        find = cached_replacements(self.open_lexicon(), pos, antonyms)
+        lexicon, pos = self.open_lexicon(), "a" if self.choose == "adjective" else None
+
+        def find(word: str) -> tuple[Sequence[str], Sequence[str]] | None:
+            alike, opposite = lexicon.replacements(word, pos)
+            # Antonyms after the first, that of the commonest meaning, may be of a similar adjective only: they are noisy.
+            opposite = opposite[:1] if self.antonym == "first" else opposite
+            return (alike, opposite) if alike and opposite else None
+
         allowed = self.words is None or self.words[0] <= len(_PIECE.findall(text)) <= self.words[1]
         # A piece is a token at least, and most encoders add two: what is later than that is always cut off.
         found = triplet(text, rng, find, self.max_length - 2) if allowed else None

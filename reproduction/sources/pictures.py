@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.pack import Entry, FolderFiles, folder_files, named_files, named_rows
+from multicse.data.pack import Entry, folder_files, named_files, named_rows
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.streams.decode import IMAGES
 from multicse.data.text_files import read_lines
@@ -26,7 +26,7 @@ CIFAR_SIDE = 32
 
 def class_folders(folder: Path) -> Content:
     """A folder a class, called as the class."""
-    return Content(folder_files(folder, IMAGES), FolderFiles(folder))
+    return Content(folder_files(folder, IMAGES), folder)
 
 
 def described_folders(folder: Path) -> Content:
@@ -117,5 +117,4 @@ def _png(values: np.ndarray) -> bytes:
 def _content(
     entries: Iterable[Entry], source: Path, folder: Path, captions: Literal["txt", "json"] | None = None
 ) -> Content:
-    files = FolderFiles(folder)
-    return Content(named_files(entries, str(source), IMAGES, files, captions=captions), files)
+    return Content(named_files(entries, str(source), IMAGES, folder, captions=captions), folder)

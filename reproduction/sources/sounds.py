@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data.errors import DataError
-from multicse.data.pack import Entry, FolderFiles, manifest_files, named_files
+from multicse.data.pack import Entry, manifest_files, named_files
 from multicse.data.streams.decode import SOUNDS
 from multicse.data.text_files import read_lines
 from multicse.reproduction.sources.source import Content
@@ -16,8 +16,7 @@ from multicse.reproduction.sources.source import Content
 
 def manifest(table: Path, folder: Path, **settings: Any) -> Content:
     """The sounds below `folder` that a table names; `settings` are those of `manifest_files`."""
-    files = FolderFiles(folder)
-    return Content(manifest_files(table, SOUNDS, files, **settings), files)
+    return Content(manifest_files(table, SOUNDS, folder, **settings), folder)
 
 
 def librispeech(folder: Path, speakers: int) -> Content:
@@ -41,5 +40,4 @@ def librispeech(folder: Path, speakers: int) -> Content:
                 said = {name: text for name, _, text in (line.partition(" ") for _, line in lines)}
             yield Entry(number, path.as_posix(), (said[path.stem],) if path.stem in said else (), path.parts[0])
 
-    files = FolderFiles(folder)
-    return Content(named_files(entries(), str(folder), SOUNDS, files, captions="txt"), files)
+    return Content(named_files(entries(), str(folder), SOUNDS, folder, captions="txt"), folder)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
-from multicse.data.shard_writer import Drafts, Files, Form
+from multicse.data.shard_writer import Drafts, Form
 
 
 @dataclass(frozen=True)
@@ -13,8 +14,8 @@ class Content:
     """What a reader found in a download, to be packed."""
 
     drafts: Drafts
-    files: Files | None = None
-    """Where the files lie that the drafts name."""
+    files: Path | None = None
+    """The folder of the files that the drafts name."""
     classes: tuple[str, ...] | None = None
     """Names of the classes 0, 1, ...; none: those that occur, sorted."""
     form: Form = "tar"

@@ -16,11 +16,9 @@ import ray.cloudpickle
 import torch
 
 from multicse.data import executor
-from multicse.data.order import Window
-from multicse.data.shards import RawSample, Shard, ShardSet
+from multicse.data.shards import RawSample
 from multicse.data.stream import Reader
 from multicse.data.streams.text import TextStream
-from multicse.data.window import WindowReader
 from tests.small import write_text
 
 
@@ -116,12 +114,3 @@ def test_a_reading_actor_that_is_killed_is_replaced(tmp_path: Path) -> None:
         assert one.keys == other.keys and through_ray.position == inline.position
     through_ray.close()
     inline.close()
-
-
-def test_a_task_takes_its_own_shards_only() -> None:
-    names = [f"/data/{number}.tar" for number in range(1000)]
-    shards = ShardSet(tuple(Shard(name, 10, 100, None, ("txt",)) for name in names), first=9_000)
-    reader = WindowReader(shards, TextStream(shards="/data"), "x", 0, 8, 0)
-    alone, window = reader.alone(Window(2, 3, 40, ((7, 0, 4), (3, 2, 10)), 9, 1))
-    assert [shard.url for shard in alone.shards.shards] == [names[3], names[7]]
-    assert window == Window(2, 3, 40, ((1, 0, 4), (0, 2, 10)), 9, 1)

@@ -6,7 +6,6 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 
 from multicse.data.order import Window, mixed_windows, permutation, seed_of, windows
@@ -70,28 +69,6 @@ def test_a_resumed_stream_goes_on_exactly(start: int) -> None:
     assert ordinal >= start + 60
 
 
-def test_passes_streams_seeds_and_ranks_differ() -> None:
-    base: dict[str, Any] = {"seed": 0, "stream": "a", "pass_": 0, "rank": 0, "world_size": 2, "window": 16}
-    orders = [
-        pass_sequence([40] * 5, **(base | change))
-        for change in ({}, {"pass_": 1}, {"stream": "b"}, {"seed": 1}, {"rank": 1}, {"world_size": 3}, {"shuffle": False})
-    ]
-    assert all(a != b for a, b in itertools.combinations(orders, 2))
-
-
-def test_a_window_shuffles_only_its_own_samples() -> None:
-    kept, mixed = plan(shuffle=False, counts=[100], samples=96), plan(counts=[100], samples=96)
-    assert flat(kept) == [(0, 0, i) for i in range(96)]
-    for a, b in zip(kept, mixed, strict=True):
-        assert sorted(a.sample_indices) == sorted(b.sample_indices) and a.sample_indices != b.sample_indices
-
-
-def test_permutations_are_uniform() -> None:
-    seen = np.array([permutation(4, seed_of("uniform", i)) for i in range(4000)])
-    counts = np.array([[(seen[:, place] == value).sum() for value in range(4)] for place in range(4)])
-    assert np.abs(counts - 1000).max() < 5 * np.sqrt(1000 * 0.75)  # 5 standard deviations
-
-
 GOLDEN_PERMUTATION = [6, 3, 4, 9, 0, 2, 8, 7, 5, 1]
 GOLDEN_SEED = 1243134299395967995
 GOLDEN_PICKS = ((4, 5), (4, 4), (4, 2), (4, 6), (4, 3), (4, 7))
@@ -104,25 +81,11 @@ def test_golden_values() -> None:
     assert plan(1, 2, 6, samples=6)[0].sample_indices == GOLDEN_PICKS
 
 
-def test_seeds_tell_parts_types_and_order_apart() -> None:
-    parts: list[tuple[int | str, ...]] = [(1,), ("1",), (1, 2), (2, 1), (12,), ("1,2",), ("1", "2"), ("a'", "b")]
-    assert len({seed_of(*p) for p in parts}) == len(parts)
-    assert seed_of(np.int64(5), "a") == seed_of(5, "a")
-    assert 0 <= seed_of("x") < 2**64
-    with pytest.raises(TypeError):
-        seed_of(1.5)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"counts": [2, 1], "world": 4}, "3 samples cannot feed 4 workers"),
-        ({"counts": [0, 0]}, "hold no samples"),
-    ],
-)
-def test_bad_settings(settings: dict[str, object], message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        plan(**settings)  # type: ignore[arg-type]
+def test_fewer_samples_than_workers() -> None:
+    with pytest.raises(ValueError, match="3 samples cannot feed 4 workers"):
+        plan(counts=[2, 1], world=4)
+    with pytest.raises(ValueError, match="hold no samples"):
+        plan(counts=[0, 0])
 
 
 def test_sets_are_mixed_by_weight_each_in_passes_of_its_own() -> None:
@@ -132,15 +95,8 @@ def test_sets_are_mixed_by_weight_each_in_passes_of_its_own() -> None:
     for rank in (0, 1):
 
         def plan(start: int, samples: int, rank: int = rank) -> Iterator[Window]:
-            where: dict[str, int] = {
-                "seed": 1,
-                "rank": rank,
-                "world_size": 2,
-                "window": 8,
-                "start": start,
-                "samples": samples,
-            }
-            return mixed_windows(counts, parts, weights, stream="text", **where)
+            where: dict[str, int] = {"seed": 1, "rank": rank, "world_size": 2, "window": 8}
+            return mixed_windows(counts, parts, weights, stream="text", start=start, samples=samples, **where)
 
         for window in plan(0, 8 * 20):
             picks = window.sample_indices

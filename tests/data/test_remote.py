@@ -12,7 +12,6 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
 from typing import Any
-from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -110,14 +109,6 @@ def test_what_stays_names_the_shard_and_the_fix(served: str, tmp_path: Path, mon
         check(gone, "check its address and the network")
 
 
-def test_damage_is_not_read_again() -> None:
-    for damage in (pa.ArrowKeyError("no such column"), IndexError(7), UnicodeDecodeError("utf-8", b"a", 0, 1, "x")):
-        act = Mock(side_effect=damage)
-        with pytest.raises(type(damage)):
-            remote.call_storage("s3://bucket/x.parquet", act)
-        assert act.call_count == 1
-
-
 @pytest.mark.parametrize("name", ["x.tar", "x-{00..09}.tar", "x-*.tar", ""])
 def test_s3_without_credentials(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     s3fs = pytest.importorskip("s3fs", reason="s3fs is not installed (pip install -e '.[s3]')")
@@ -137,14 +128,8 @@ def test_a_store_that_does_not_answer_is_no_bad_sample(tmp_path: Path, monkeypat
     def away(*_: object) -> None:
         raise StoreError("503")
 
-    config = AudioStream(
-        shards=write_sounds(tmp_path),
-        batch_size=4,
-        frames=32,
-        mixup_probability=1,
-        on_bad_sample="skip",
-        max_skipped_share=0.9,
-    )
+    skip: dict[str, Any] = {"on_bad_sample": "skip", "max_skipped_share": 0.9}
+    config = AudioStream(shards=write_sounds(tmp_path), batch_size=4, frames=32, mixup_probability=1, **skip)
     monkeypatch.setattr(ShardSet, "sample", away)
     found = Reader(config, "x", config.open(), 5, 0, 1, None, 0, 1, inline=True)
     with pytest.raises(StoreError, match="503"):

@@ -85,12 +85,6 @@ def test_image_views_are_the_same_wherever_the_stream_starts(tmp_path: Path) -> 
     late.close()
 
 
-def test_ranks_share_a_pass_without_overlap(text: TextStream) -> None:
-    config = text.model_copy(update={"batch_size": 16})
-    parts = [keys(reader(config, rank=rank, world=4, inline=True), 5) for rank in range(4)]  # 5 x 4 = 20 each
-    assert len({key for part in parts for key in part}) == 80
-
-
 def numbered(low: int, high: int, skipped: tuple[int, ...] = ()) -> Chunk:
     """Samples `low` to `high` of a stream."""
     good = np.array([i for i in range(low, high) if i not in skipped])
@@ -117,14 +111,6 @@ def test_a_block_is_read_where_it_lies() -> None:
     found = Chunk.from_block(chunk.to_block())
     assert all(np.shares_memory(found.columns[name], column) for name, column in chunk.columns.items())
     assert all(column.flags.writeable for column in found.columns.values())  # or torch would warn
-
-
-def test_in_process_a_chunk_is_one_batch(text: TextStream) -> None:
-    """Windows of 16 and a start at 4: what a window has of a batch is a chunk, and most batches lie in one."""
-    found = reader(text, start=4, inline=True)
-    task = WindowReader(found.shards, text, "x", 5, 8, 4)
-    assert [len(chunk) for window in found._plan(4, 28) for chunk in task.chunks(window, 0)] == [8, 4, 4, 8, 4]
-    found.close()
 
 
 def test_a_batch_within_a_window_is_not_copied(text: TextStream) -> None:
@@ -181,14 +167,6 @@ def test_where_all_samples_are_bad_the_reason_is_told(tmp_path: Path) -> None:
     config = ImageStream(shards=broken(tmp_path, 12, good=0), batch_size=4, size=8, window=8, on_bad_sample="skip")
     with pytest.raises(DataError, match=r"stream 'x'.*bad\d+"):
         next(reader(config, inline=True))
-
-
-def test_too_many_bad_samples_stop_the_run(tmp_path: Path) -> None:
-    config = ImageStream(shards=broken(tmp_path, 5), batch_size=10, size=8, window=64, on_bad_sample="skip")
-    found = reader(config, inline=True)
-    with pytest.raises(DataError, match=r"max_skipped_share=0\.01.*bad"):
-        for _ in range(10):
-            next(found)
 
 
 def test_pairs_and_triples_are_views(tmp_path: Path) -> None:

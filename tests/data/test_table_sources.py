@@ -9,23 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
-import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
-from multicse.data import remote, tables
 from multicse.data.errors import DataError, DecodeError
-from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
+from multicse.data.streams.inputs import ImageInput
 from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.tasks.paired_items import Samples
-from multicse.pipelines import describe
 from tests.data.packing import png, run, samples
 
 ROWS: list[dict[str, Any]] = [
@@ -33,32 +30,20 @@ ROWS: list[dict[str, Any]] = [
 ]
 
 
-def cells(separator: str, quoted: bool = True) -> str:
+def cells(separator: str) -> str:
     text = lambda row: row["sentence"].replace('"', '""')  # noqa: E731
     lines = [f'"{text(row)}"{separator}{row["about"]["n"]}' for row in ROWS]
     return "\n".join([f"sentence{separator}about.n", *lines, ""])
 
 
-def write_stream(path: Path) -> None:
-    table = pa.Table.from_pylist(ROWS)
-    with pa.ipc.new_stream(str(path), table.schema) as out:
-        out.write_table(table, max_chunksize=7)
-
-
-def save_dataset(path: Path) -> None:
-    datasets.Dataset.from_list([ROWS[-1], *ROWS]).select(range(1, 51)).save_to_disk(str(path))
-
-
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "x.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=9),
-    "x.arrow": write_stream,
     "x.jsonl": lambda path: path.write_text("\n\n".join(json.dumps(row) for row in ROWS)),
     "x.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode())),
     "x.csv": lambda path: path.write_text(cells(",")),
     "x.csv.gz": lambda path: path.write_bytes(gzip.compress(cells(",").encode())),
     "x-semicolons.csv": lambda path: path.write_text(cells(";")),
     "x-odd.csv#separator=^": lambda path: path.with_name("x-odd.csv").write_text(cells("^")),
-    "folder": save_dataset,
 }
 
 
@@ -73,6 +58,10 @@ def test_any_row_of_any_table(tmp_path: Path, name: str) -> None:
         record = json.loads(found.fields["json"])
         assert record["sentence"] == ROWS[place]["sentence"] and int(record["about.n"]) == place % 3
         assert "things" in found.fields["txt"].decode(), "the only text, or the one called sentence, is txt"
+    columns = ("--columns", "sentence", "about.n")
+    assert run("table", tmp_path / name, *columns, "--no-shuffle", "--out", tmp_path / "out") == 0
+    packed = [json.loads(s.fields["json"]) for s in samples(tmp_path / "out")]
+    assert packed == [{"sentence": row["sentence"], "about.n": str(row["about"]["n"])} for row in ROWS]
 
 
 def words(texts: list[str], **_: Any) -> dict[str, torch.Tensor]:
@@ -133,51 +122,8 @@ def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch:
         ShardSet.open(str(path))
     monkeypatch.setenv("MULTICSE_CACHE", str(path))
     path.write_text("a,b\n1,2\n")
-    with pytest.raises(DataError, match=r"x\.csv cannot be packed into .*MULTICSE_CACHE"):
+    with pytest.raises(DataError, match=r"cannot be written .*MULTICSE_CACHE"):
         ShardSet.open(str(path))
-
-
-def test_a_cut_file_in_the_cache_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
-    assert ShardSet.open(str(tmp_path / "x.csv")).samples == 1
-    (packed,) = (tmp_path / "cache" / "tables").glob("*.parquet")
-    whole = packed.read_bytes()
-    packed.write_bytes(whole[:-20])
-    tables._opened.cache_clear()
-    assert ShardSet.open(str(tmp_path / "x.csv")).samples == 1 and packed.read_bytes() == whole
-
-
-def test_a_store_that_errs_and_a_full_disk_while_a_table_is_packed(
-    memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The store is tried again, wherever in the table it errs; the disk is not, and its error names the cache."""
-    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(remote, "PAUSE", 0)
-    memory.pipe("/set/x.csv", b"a,b\n1,2\n")
-    opens, opened = [], memory.open
-
-    def erring(path: str, *given: Any, **options: Any) -> Any:
-        opens.append(path)
-        if len(opens) in (1, 3):
-            raise OSError(5, "Input/output error")
-        return opened(path, *given, **options)
-
-    monkeypatch.setattr(memory, "open", erring)
-    shard = Shard("memory://set/x.csv", 1, -1)
-    (sample,) = read(shard, [0])
-    assert isinstance(sample, RawSample) and json.loads(sample.fields["json"]) == {"a": "1", "b": "2"} and len(opens) == 5
-
-    def full(*_: object) -> None:
-        opens.append("full")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
-    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "other"))
-    tables._opened.cache_clear()
-    with pytest.raises(DataError, match=r"x\.csv cannot be packed into .*No space left.*MULTICSE_CACHE"):
-        list(read(shard, [0]))
-    assert opens.count("full") == 1 and not [*(tmp_path / "other").rglob("*.parquet")]
 
 
 def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -> None:
@@ -189,112 +135,40 @@ def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -
         TextStream(shards="").row(damaged, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize("name", ["x.arrow", "x.parquet"])
-def test_damage_inside_a_table_is_told(tmp_path: Path, name: str) -> None:
-    """pyarrow takes offsets and UTF-8 for granted: it would read elsewhere, or raise where nobody expects it."""
+def test_damage_inside_a_table_is_told(tmp_path: Path) -> None:
+    """pyarrow takes UTF-8 for granted: it would raise where nobody expects it."""
     texts = pa.array([f"sentence {i}" for i in range(300)])
-    offsets = np.frombuffer(texts.buffers()[1], np.int32).copy()
-    offsets[150] = 2**30
     letters = texts.buffers()[2].to_pybytes().replace(b"sentence 200", b"\xff" * 12)
-    if name == "x.arrow":
-        texts = pa.StringArray.from_buffers(300, pa.py_buffer(offsets), texts.buffers()[2])
-        with pa.OSFile(str(tmp_path / name), "wb") as file, pa.ipc.new_file(file, pa.schema({"txt": pa.string()})) as out:
-            out.write_batch(pa.record_batch({"txt": texts}))
-    else:
-        texts = pa.StringArray.from_buffers(300, texts.buffers()[1], pa.py_buffer(letters))
-        pq.write_table(pa.table({"txt": texts}), tmp_path / name)
-    with pytest.raises(DataError, match=name):
-        list(read(ShardSet.open(str(tmp_path / name)).shards[0], range(300)))
+    texts = pa.StringArray.from_buffers(300, texts.buffers()[1], pa.py_buffer(letters))
+    pq.write_table(pa.table({"txt": texts}), tmp_path / "x.parquet")
+    with pytest.raises(DataError, match=r"x\.parquet"):
+        list(read(ShardSet.open(str(tmp_path / "x.parquet")).shards[0], range(300)))
 
 
-def test_a_setting_that_names_no_column(tmp_path: Path) -> None:
-    WRITERS["x.parquet"](tmp_path / "x.parquet")
-    config = TextStream(shards=str(tmp_path / "x.parquet"), columns=("sentenze",))
-    with pytest.raises(DataError, match=r"^columns wants the field sentenze.*about\.n, sentence"):
-        config.check(config.open())
-
-
-def test_pictures_as_bytes_and_as_paths(tmp_path: Path) -> None:
-    """With captions; a path that leaves the folder is no picture."""
+def test_pictures_as_bytes(tmp_path: Path) -> None:
+    """With captions and classes, in Hugging Face's form."""
     rows = [{"photo": {"bytes": png(i), "path": "x.png"}, "captions": [f"One {i}", "two"], "kind": i % 2} for i in range(6)]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet", row_group_size=4)
-    (tmp_path / "p").mkdir()
-    lines = ["file_name;title"]
-    for i in range(6):
-        (tmp_path / "p" / f"{i}.png").write_bytes(png(i))
-        lines.append(f"p/{i}.png;One {i}")
-    (tmp_path / "x.csv").write_text("\n".join([*lines, "../p/0.png;One 6"]))
-    small: dict[str, Any] = {"on_bad_sample": "skip", "batch_size": 6, "shuffle": False, "input": {"size": 4}}
+    small: dict[str, Any] = {"shards": f"{tmp_path}/x.parquet", "batch_size": 6, "shuffle": False}
     tokenize = lambda texts: {"input_ids": torch.tensor([[int(text.split()[1])] for text in texts])}  # noqa: E731
-    batches = []
-    for place in (f"{tmp_path}/x.parquet", f"{tmp_path}/x.csv#captions=title"):
-        config = ImageTextStream(shards=place, captions="first", **small)
-        config.check(shards := config.open())
-        batches.append(next(found := Reader(config, "x", shards, 5, 0, 1, tokenize, 0, 1, inline=True)))
-        found.close()
-    assert torch.equal(batches[0]["image"], batches[1]["image"]) and batches[0]["image"][5].float().mean() > 0
-    assert batches[0]["input_ids"].flatten().tolist() == batches[1]["input_ids"].flatten().tolist() == list(range(6))
-    labelled = ImageStream(shards=f"{tmp_path}/x.parquet", label="kind", batch_size=6, size=4, shuffle=False)
+    config = ImageTextStream(captions="first", input=ImageInput(size=4), **small)
+    config.check(shards := config.open())
+    batch = next(found := Reader(config, "x", shards, 5, 0, 1, tokenize, 0, 1, inline=True))
+    found.close()
+    assert batch["image"][5].float().mean() > 0 and batch["input_ids"].flatten().tolist() == list(range(6))
+    labelled = ImageStream(label="kind", size=4, **small)
     labelled.check(labelled.open())
     assert next(reader(labelled))["label"].tolist() == [0, 1, 0, 1, 0, 1]
-    whole = hashlib.sha256((tmp_path / "x.csv").read_bytes()).hexdigest()  # options are no part of a file's name
-    assert Samples("x", f"{tmp_path}/x.csv#captions=title").hash == hashlib.sha256(f"x.csv\0{whole}\0".encode()).hexdigest()
-    last = ShardSet.open(f"{tmp_path}/x.csv").sample(6)
-    assert isinstance(last, BadSample) and "'../p/0.png'" in last.reason
-    assert run("images", tmp_path / "x.parquet", "--captions", "captions", "--label", "kind", "--out", tmp_path / "out") == 0
-    packed = {s.key: s.fields for s in samples(tmp_path / "out")}
-    assert packed["00000003"] == {"png": png(3), "cls": b"1", "json": b'{"captions": ["One 3", "two"]}'}
+    with pytest.raises(DataError, match=r"^columns wants the field sentenze.*captions"):
+        wrong = TextStream(columns=("sentenze",), **small)
+        wrong.check(wrong.open())
 
 
-def test_a_name_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its own library finds it, here a folder of JSON lines, and keeps it as Arrow."""
-    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
-    (tmp_path / "set").mkdir()
-    WRITERS["x.jsonl"](tmp_path / "set" / "test.jsonl")
-    name = f"hf://{tmp_path}/set#split=test,txt=sentence"
-    assert ShardSet.open(name).samples == 50
-    assert ShardSet.open(name).sample(7).fields["txt"].decode() == ROWS[7]["sentence"]  # type: ignore[union-attr]
-    assert run("table", name, "--columns", "txt", "--out", tmp_path / "out") == 0 and len(samples(tmp_path / "out")) == 50
-    with pytest.raises(DataError, match="split=train"):
-        ShardSet.open(f"hf://{tmp_path}/set")
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "named"),
-    [
-        ("x.parquet", b"no parquet", "x.parquet"),
-        ("x.arrow", b"no arrow", "x.arrow"),
-        ("x.csv", b'a,b\n"1,2\n', "x.csv.*quoting"),
-        ("x.csv", b"a,a\n1,2\n", "x.csv.*two columns"),
-        ("x.jsonl", gzip.compress(b'{"a": 1}\n', mtime=0), "x.jsonl.*compressed"),
-    ],
-)
-def test_what_is_no_table(tmp_path: Path, name: str, content: bytes, named: str) -> None:
-    (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=named):
-        ShardSet.open(str(tmp_path / name))
-
-
-@pytest.mark.parametrize("name", WRITERS)
-def test_packed_texts_of_any_table(tmp_path: Path, name: str) -> None:
-    WRITERS[name](tmp_path / name)
-    columns = ("--columns", "sentence", "about.n")
-    assert run("table", tmp_path / name, *columns, "--no-shuffle", "--out", tmp_path / "out") == 0
-    found = [json.loads(s.fields["json"]) for s in samples(tmp_path / "out")]
-    assert found == [{"sentence": row["sentence"], "about.n": str(row["about"]["n"])} for row in ROWS]
-
-
-def test_packed_text_is_no_larger_than_its_source(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    lines = [" ".join("".join(map(chr, rng.integers(97, 123, 5))) for _ in range(8)) for _ in range(20_000)]
-    (tmp_path / "x.txt").write_text("\n".join(lines))
-    assert run("text", tmp_path / "x.txt", "--out", tmp_path / "out") == 0
-    size = sum(path.stat().st_size for path in (tmp_path / "out").iterdir())
-    assert size <= (tmp_path / "x.txt").stat().st_size + 4096
-    assert {s.key: s.fields["txt"].decode() for s in samples(tmp_path / "out")} == {
-        f"{i:08d}": line for i, line in enumerate(lines)
-    }
-    assert describe.main([str(tmp_path / "out"), "--verify"]) == 0
+def test_options_are_no_part_of_a_files_name(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("title\nOne\n")
+    whole = hashlib.sha256((tmp_path / "x.csv").read_bytes()).hexdigest()
+    assert Samples("x", f"{tmp_path}/x.csv#txt=title").hash == hashlib.sha256(f"x.csv\0{whole}\0".encode()).hexdigest()
+    assert ShardSet.open(f"{tmp_path}/x.csv#txt=title").sample(0).fields["txt"] == b"One"  # type: ignore[union-attr]
 
 
 def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -305,10 +179,3 @@ def test_several_processes_pack_the_same_bytes(tmp_path: Path, monkeypatch: pyte
         assert run(*common, tmp_path / str(workers), "--workers", workers) == 0
     one, two = ({path.name: path.read_bytes() for path in (tmp_path / name).iterdir()} for name in "12")
     assert one == two and len(one) == 4
-
-
-def test_a_table_is_described(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    WRITERS["x.jsonl"](tmp_path / "x.jsonl")
-    assert describe.main([str(tmp_path / "x.jsonl")]) == 0
-    printed = capsys.readouterr().out
-    assert "50 samples" in printed and "about.n" in printed and "Sentence number 0" in printed

@@ -22,12 +22,6 @@ def test_only_line_feeds_end_a_line(name: str, tmp_path: Path) -> None:
     assert list(read_lines(path)) == [whole[0], *whole[3:]]
 
 
-def test_latin_is_of_the_whole_file(tmp_path: Path) -> None:
-    path = tmp_path / "a.txt"
-    path.write_bytes("Qué\n".encode() + b"Qu\xe9\n")
-    assert [line for _, line in read_lines(path, latin=True)] == ["QuÃ©", "Qué"]
-
-
 def test_rows_have_their_columns_in_any_order(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('more\tb\ta\n1\t"x\ty\n\n2\tz\t\n\t\t\n')
@@ -81,9 +75,3 @@ def test_bad_tables(content: str, where: str, tmp_path: Path) -> None:
     (tmp_path / "a.tsv").write_text(content)
     with pytest.raises(DataError, match=where):
         list(read_rows(tmp_path / "a.tsv", ("label",), ("text", "sentence")))
-
-
-def test_an_open_quotation_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_text('a,b\n"x,1\n')
-    with pytest.raises(DataError, match="line 2"):
-        list(read_rows(tmp_path / "a.csv", ("a",), delimiter=",", quoted=True))

@@ -28,17 +28,6 @@ def texts(url: str) -> list[bytes]:
     return [sample.fields["txt"] for shard in shards for sample in read(shard, range(shard.samples))]  # type: ignore[union-attr]
 
 
-def test_the_copy_is_what_was_packed(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:
-    folder = packed(tmp_path / "wiki")
-    done = upload(folder, "memory://bucket/shards/wiki/")
-    files = {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
-    assert {Path(name).name: memory.cat_file(name) for name in memory.find("/bucket/shards/wiki")} == files
-    assert (done.url, done.files, done.bytes) == ("memory://bucket/shards/wiki", 4, sum(map(len, files.values())))
-    there, here = ShardSet.open(done.url), ShardSet.open(str(folder))
-    assert (there.samples, there.name, there.licence, there.bytes) == (25, here.name, "CC0", here.bytes)
-    assert texts(done.url) == texts(str(folder))
-
-
 @pytest.mark.parametrize("error", [OSError("no space left"), NoCredentialsError()])
 def test_the_description_comes_last(
     error: Exception, tmp_path: Path, memory: fsspec.AbstractFileSystem, monkeypatch: pytest.MonkeyPatch
@@ -57,15 +46,6 @@ def test_the_description_comes_last(
     with pytest.raises(DataError, match="memory://b/wiki"):
         upload(folder, "memory://b/wiki")
     assert memory.find("/b/wiki") and not memory.exists("/b/wiki/dataset.json")
-
-
-def test_what_is_not_packed_is_said(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"dataset\.json"):
-        upload(tmp_path, "memory://b/x")
-    folder = packed(tmp_path / "wiki")
-    (folder / "wiki-train-000001.tar").unlink()
-    with pytest.raises(DataError, match=r"wiki-train-000001\.tar"):
-        upload(folder, "memory://b/x")
 
 
 def test_small_folders_travel_once(tmp_path: Path, memory: fsspec.AbstractFileSystem) -> None:

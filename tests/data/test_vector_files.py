@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -75,61 +74,33 @@ def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
     path = binary(tmp_path / "v.bin")
     for _ in range(3):
         open_vectors(path)
-    monkeypatch.chdir(tmp_path)
-    open_vectors("v.bin")
     assert len(reads) == 1
     binary(path, ["dog"], TABLE[1:2])
     assert open_vectors(path).words == ["dog"]  # another file now
-    assert len(reads) == 2
     os.utime(path, ns=(1, 1))
     open_vectors(path)
     assert len(reads) == 3
-    for entry in cache.rglob("vectors.npy"):
-        entry.write_bytes(entry.read_bytes()[:-4])
-    assert open_vectors(path).words == ["dog"]  # a cut one is made again
-    assert len(reads) == 4
     assert not [entry for entry in cache.rglob(".*")]  # nothing half made is left
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path) -> None:
     cache.write_text("no folder")
-    with caplog.at_level(logging.WARNING, logger="multicse.data"):
-        got = open_vectors(binary(tmp_path / "v.bin"))
-    np.testing.assert_array_equal(got.vectors, TABLE)
-    assert "held in memory" in caplog.text
-    assert "set MULTICSE_CACHE" in caplog.text
+    with pytest.raises(DataError, match="set MULTICSE_CACHE"):
+        open_vectors(binary(tmp_path / "v.bin"))
 
 
 def test_folders(tmp_path: Path, cache: Path) -> None:
     folder = write_vectors(tmp_path / "a" / "v", WORDS, TABLE.astype(np.float64), {"from": "a test"})
     got = open_vectors(folder)
-    assert (got.words, got.path) == (WORDS, folder)
+    assert (got.words, got.path) == (WORDS, folder) and is_word_vectors(folder)
     np.testing.assert_array_equal(got.vectors, TABLE)
-    assert mapped_file(got.vectors)
+    assert mapped_file(got.vectors) and not cache.exists()
     assert json.loads((folder / "vectors.json").read_text()) == {"from": "a test"}
-    assert not cache.exists()
     first = got.hash
     write_vectors(folder, [*WORDS[:-1], "other"], TABLE)  # takes its place
     assert open_vectors(folder).hash != first
-    np.testing.assert_array_equal(got.vectors, TABLE)
     assert sorted(entry.name for entry in folder.iterdir()) == ["vectors.npy", "words.txt"]
     assert [entry.name for entry in folder.parent.iterdir()] == ["v"]
-    # Made by hand: another width of number, a word twice, no line feed at the end.
-    np.save(folder / "vectors.npy", TABLE[:3].astype(np.float16))
-    (folder / "words.txt").write_text("a\nb\na")
-    assert open_vectors(folder).row == {"a": 0, "b": 1}
-    assert open_vectors(folder).vectors.dtype == np.float32
-
-
-def test_what_is_a_folder_or_file_of_word_vectors(tmp_path: Path) -> None:
-    folder = write_vectors(tmp_path / "v", WORDS, TABLE)
-    assert is_word_vectors(folder)
-    (folder / "words.txt").unlink()
-    assert not is_word_vectors(folder)
-    (tmp_path / "folder.bin").mkdir()
-    assert not is_word_vectors(tmp_path / "folder.bin")
-    assert all(is_word_vectors(Path(name)) for name in ("a.txt", "a.VEC", "a.bin.gz", "a.kv"))
-    assert not is_word_vectors(Path("a.safetensors"))
 
 
 def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
@@ -142,7 +113,7 @@ def test_folders_that_cannot_be_used(tmp_path: Path) -> None:
         with pytest.raises(DataError, match="v"):
             open_vectors(folder)
     (folder / "vectors.npy").unlink()
-    with pytest.raises(DataError, match=r"has no vectors\.npy"):
+    with pytest.raises(DataError, match=r"v: vectors\.npy and .* cannot be read"):
         open_vectors(folder)
     with pytest.raises(DataError, match="missing"):
         open_vectors(tmp_path / "missing.txt")
@@ -220,26 +191,3 @@ def test_the_same_seed_gives_the_same_bits_in_every_process(tmp_path: Path) -> N
     assert a.words == b.words == c.words
     assert a.hash == b.hash
     assert (a.vectors != c.vectors).any()
-
-
-def test_words_that_occur_together_are_near(tmp_path: Path) -> None:
-    got = open_vectors(
-        train_vectors(iter(corpus()), tmp_path / "v", split=split, seed=0, dim=16, epochs=50, window=3, sample=1)
-    )
-    assert got.vectors.shape == (12, 16)
-    unit = got.vectors / np.linalg.norm(got.vectors, axis=1, keepdims=True)
-    animal = np.array([word in "dog cat mouse horse cow sheep" for word in got.words])
-    near = unit @ unit.T
-    assert near[animal][:, animal].mean() > near[animal][:, ~animal].mean() + 0.2
-    note = json.loads((tmp_path / "v" / "vectors.json").read_text())
-    assert note["made_by"].startswith("word2vec skip-gram (gensim ")
-    wanted = {"dim": 16, "epochs": 50, "window": 3, "seed": 0, "letters": "a-z", "sentences": 300, "words": 1500}
-    assert wanted.items() <= note.items()
-
-
-def test_corpora_that_cannot_be_trained_on(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="no sentence"):
-        train_vectors(["", "  "], tmp_path / "v", split=split, seed=0)
-    with pytest.raises(DataError, match="min_count"):
-        train_vectors(["a b a b"], tmp_path / "v", split=split, seed=0, min_count=3)
-    assert not (tmp_path / "v").exists()

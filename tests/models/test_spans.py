@@ -12,7 +12,7 @@ from transformers import BertConfig, PreTrainedTokenizerFast
 
 from multicse.data.shards import RawSample
 from multicse.data.streams.triplets import TripletTextStream, words
-from multicse.data.wordnet.lexicon import open_lexicon
+from multicse.data.wordnet import open_lexicon
 from multicse.models.text_encoder import TextEncoder
 from tests.conftest import ROOT
 

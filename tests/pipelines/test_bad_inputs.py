@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,13 +35,3 @@ def test_local_tracking_on_two_nodes(recipe: Recipe) -> None:
     with pytest.raises(ValueError, match=r"run\.tracking_uri"):
         check(shared, cpus=4, nodes=2)
     check(shared.replace("run.tracking_uri", "http://server:5000"), cpus=4, nodes=2)
-
-
-def test_a_cached_data_set_on_two_nodes(recipe: Recipe, tmp_path: Path) -> None:
-    """Hugging Face's library keeps it in the cache of the node that asked for it."""
-    (tmp_path / "set").mkdir()
-    (tmp_path / "set" / "train.jsonl").write_text("".join(f'{{"text": "Number {i}"}}\n' for i in range(64)))
-    named = recipe.replace("streams.text.shards", f"hf://{tmp_path}/set")
-    check(named, cpus=4)
-    with pytest.raises(ValueError, match=r"streams\.text\.shards"):
-        check(named.replace("run.storage", "s3://bucket/runs"), cpus=4, nodes=2)

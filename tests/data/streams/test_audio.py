@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 
-from multicse.data.shards import RawSample
 from multicse.data.stream import Reader
 from multicse.data.streams.audio import AudioStream
 from tests.small import add, sound
@@ -56,19 +55,3 @@ def test_mixup_draws_its_partner_from_the_whole_set(shards: str) -> None:
     assert near / len(shares) < 0.05  # of the same batch: 1 % by chance
     # Beta(10, 10): mean 1/2, variance 1 / (4 * 21)
     assert np.mean(shares) == pytest.approx(0.5, abs=0.02) and np.std(shares) == pytest.approx((1 / 84) ** 0.5, rel=0.15)
-
-
-def test_mixup_removes_means_and_keeps_the_length_of_the_clip() -> None:
-    rng = np.random.default_rng(3)
-    long, short = rng.uniform(-0.2, 0.6, 500), rng.uniform(-0.6, 0.2, 300)
-    config = AudioStream(shards="x", label=None, rate=8000, frames=8, bins=8)
-    samples = [RawSample(name, "x", {"wav": sound(wave)}) for name, wave in (("long", long), ("short", short))]
-    for (first, one), (second, other) in ((pair := list(zip((long, short), samples, strict=True))), pair[::-1]):
-        row = config.mixed(one, other, np.random.default_rng(1))
-        share = np.random.default_rng(1).beta(10, 10)
-        partner = np.zeros(len(first))
-        partner[: min(len(first), len(second))] = (second - second.mean())[: len(first)]
-        expected = np.zeros(config.samples)
-        expected[: len(first)] = share * (first - first.mean()) + (1 - share) * partner
-        assert row["length"] == len(first)
-        np.testing.assert_allclose(row["waveform"][0] / 32768, expected, atol=1e-4)

@@ -108,39 +108,20 @@ def test_sound_formats_keep_the_tone(kind: str) -> None:
     assert np.sqrt(np.mean(found[2000:12000] ** 2)) == pytest.approx(0.5 / np.sqrt(2), rel=0.03)
 
 
-def test_channels_are_averaged() -> None:
-    left, right = tone(8000, 0.2), tone(8000, 0.2, 1000)
-    stereo = sound(np.stack([left, right], 1), 8000, "wav", subtype="FLOAT")
-    np.testing.assert_allclose(decode.audio(stereo, "wav", rate=8000, key="a"), (left + right) / 2, atol=1e-6)
-
-
-@pytest.mark.parametrize("rate", [8000, 22050])
-def test_resampling(rate: int) -> None:
-    found = decode.audio(sound(tone(16000, 1.0), 16000, "wav", subtype="FLOAT"), "wav", rate=rate, key="a")
-    assert len(found) == rate
-    np.testing.assert_allclose(found[rate // 10 : -rate // 10], tone(rate, 1.0)[rate // 10 : -rate // 10], atol=2e-3)
-
-
-def test_sound_that_is_not_finite() -> None:
-    wave = tone(8000, 0.1)
-    wave[17] = np.nan
-    with pytest.raises(DecodeError, match=r"'a/7'.*not finite"):
-        decode.audio(sound(wave, 8000, "wav", subtype="FLOAT"), "wav", rate=8000, key="a/7")
-
-
 def test_bad_sounds() -> None:
-    with pytest.raises(DecodeError, match="empty at 8000"):
-        decode.audio(sound(np.zeros(0, np.float32), 8000, "wav"), "wav", rate=8000, key="a")
-    for data in (b"", b"no sound at all", sound(tone(8000, 0.1), 8000, "flac")[:20]):
-        with pytest.raises(DecodeError, match=r"'a'.*damaged"):
-            decode.audio(data, "flac", rate=8000, key="a")
-
-
-def test_flac_cut_short() -> None:
-    noise = np.random.default_rng(0).normal(0, 0.1, 40000).astype(np.float32)
-    data = sound(noise, 8000, "flac")
-    with pytest.raises(DecodeError, match=r"cut short|damaged"):
-        decode.audio(data[: len(data) // 2], "flac", rate=8000, key="a")
+    wave = tone(8000, 0.1)
+    flac = sound(np.random.default_rng(0).normal(0, 0.1, 40000).astype(np.float32), 8000, "flac")
+    for data, named in (
+        (sound(np.zeros(0, np.float32), 8000, "wav"), "empty at 8000"),
+        (sound(np.where(np.arange(800) == 17, np.nan, wave), 8000, "wav", subtype="FLOAT"), "not finite"),
+        (sound(np.zeros(500_000, np.int16), 1, "wav"), "1 samples per second"),  # half a megabyte that would be huge
+        (b"", "damaged"),
+        (b"no sound at all", "damaged"),
+        (flac[:20], "damaged"),
+        (flac[: len(flac) // 2], "cut short|damaged"),
+    ):
+        with pytest.raises(DecodeError, match=f"'a/7'.*({named})"):
+            decode.audio(data, "flac", rate=8000, key="a/7")
 
 
 def test_sound_bomb() -> None:
@@ -160,15 +141,6 @@ def test_only_what_is_wanted_of_a_sound(extension: str) -> None:
         part = decode.audio(sound(noise, 16000, extension), extension, rate, "a", samples=3000)
         assert 3000 <= len(part) < len(whole) / 2
         np.testing.assert_allclose(part[:3000], whole[:3000], atol=1e-6)
-
-
-def test_a_small_file_is_no_huge_sound() -> None:
-    """A header of one sample per second makes half a megabyte eight billion samples."""
-    slow = sound(np.zeros(500_000, np.int16), 1, "wav")
-    with pytest.raises(DecodeError, match="1 samples per second"):
-        decode.audio(slow, "wav", 16000, "a")
-    with pytest.raises(DecodeError, match="10,000"):
-        decode.audio(sound(np.zeros(2000, np.int16), 1000, "wav"), "wav", 16000, "a", max_values=10_000)
 
 
 # ---- fields
@@ -217,22 +189,10 @@ def test_label() -> None:
             decode.label(fields, "cls", key="a")
 
 
-@pytest.mark.parametrize(
-    ("fields", "expected"),
-    [
-        ({"json": b'{"captions": ["a  dog\\n", "one cat"], "x": 1}'}, ["a dog", "one cat"]),
-        ({"txt": b" a dog "}, ["a dog"]),
-        ({"txt": b"a dog", "json": b'{"captions": ["a cat"]}'}, ["a cat"]),
-    ],
-)
-def test_captions(fields: dict[str, bytes], expected: list[str]) -> None:
-    assert decode.captions(fields, "a") == expected
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [{}, {"json": b'{"captions": ["a dog", ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"json": b"["}, {"txt": b" "}],
-)
-def test_bad_captions(fields: dict[str, bytes]) -> None:
-    with pytest.raises(DecodeError, match="sample 'a'"):
-        decode.captions(fields, "a")
+def test_captions() -> None:
+    assert decode.captions({"json": b'{"captions": ["a  dog\\n", "one cat"], "x": 1}'}, "a") == ["a dog", "one cat"]
+    assert decode.captions({"txt": b" a dog "}, "a") == ["a dog"]
+    assert decode.captions({"txt": b"a dog", "json": b'{"captions": ["a cat"]}'}, "a") == ["a cat"]
+    for bad in ({}, {"json": b'{"captions": ["a dog", ""]}'}, {"json": b'{"captions": ["\\udc00"]}'}, {"txt": b" "}):
+        with pytest.raises(DecodeError, match="sample 'a'"):
+            decode.captions(bad, "a")

@@ -50,42 +50,6 @@ def test_mixed_orders_and_factors_are_kornias_picture_by_picture() -> None:
         torch.testing.assert_close(found[i : i + 1], expected, atol=1e-5, rtol=0)
 
 
-def test_color_jitter_orders_and_factors_are_uniform_and_independent(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: dict[str, Tensor] = {}
-
-    def spy(image: Tensor, factors: Tensor, order: Tensor) -> Tensor:
-        seen.update(factors=factors, order=order)
-        return image
-
-    monkeypatch.setattr(device, "jitter", spy)
-    device.color_jitter(torch.zeros(25000, 3, 1, 1), seeded())
-    count = len(seen["order"])
-    assert count / 25000 == pytest.approx(0.8, abs=0.01)
-    assert torch.equal(seen["order"].sort(1).values, torch.arange(4).expand(count, 4))
-    counts = torch.bincount((seen["order"] * torch.tensor([64, 16, 4, 1])).sum(1))
-    counts = counts[counts > 0]
-    assert len(counts) == 24 and counts.min() > 0.85 * count / 24 and counts.max() < 1.15 * count / 24
-    low, high = seen["factors"].amin(0), seen["factors"].amax(0)
-    torch.testing.assert_close(low, torch.tensor([0.6, 0.6, 0.6, -0.1]), atol=1e-3, rtol=0)
-    torch.testing.assert_close(high, torch.tensor([1.4, 1.4, 1.4, 0.1]), atol=1e-3, rtol=0)
-    torch.testing.assert_close(seen["factors"].std(0), (high - low) / 12**0.5, atol=0, rtol=0.03)
-    correlation = torch.corrcoef(torch.cat([seen["factors"], seen["order"][:, :1].float()], 1).T)
-    assert (correlation - torch.eye(5)).abs().max() < 0.03
-
-
-def test_color_jitter_seed_shape_and_input_left_alone() -> None:
-    image = pictures(12).view(6, 2, 3, 9, 7)
-    before = image.clone()
-    found = device.color_jitter(image, seeded(1))
-    assert found.shape == image.shape and found.min() >= 0 and found.max() <= 1
-    torch.testing.assert_close(image, before, atol=0, rtol=0)
-    torch.testing.assert_close(found, device.color_jitter(image, seeded(1)), atol=0, rtol=0)
-    assert not torch.equal(found, device.color_jitter(image, seeded(2)))
-    same = pictures(1, seed=5).repeat(8, 1, 1, 1)
-    assert len({tuple(p.flatten().tolist()) for p in device.color_jitter(same, seeded(), probability=1.0)}) == 8
-    torch.testing.assert_close(device.color_jitter(image, seeded(), probability=0.0), image, atol=0, rtol=0)
-
-
 def test_random_grayscale() -> None:
     image = torch.rand(2000, 3, 2, 2, generator=seeded(9))
     found = device.random_grayscale(image.view(1000, 2, 3, 2, 2), seeded()).view(image.shape)
@@ -100,32 +64,14 @@ def test_random_grayscale() -> None:
 # ---- SpecAugment
 
 
-@pytest.mark.parametrize("stripes", [1, 2])
-def test_spec_augment_masks_whole_stripes(stripes: int) -> None:
+def test_spec_augment_masks_whole_stripes() -> None:
     ones = torch.ones(1000, 2, 60, 40)
-    found = device.spec_augment(ones, 20, 12, stripes, seeded())
+    found = device.spec_augment(ones, 20, 12, 2, seeded())
     bands, spans = (found == 0).all(2).view(-1, 40), (found == 0).all(3).view(-1, 60)
-    for masked, most, size in ((bands, 12, 40), (spans, 20, 60)):
-        assert (masked.int().diff(dim=1).abs().sum(1) <= 2 * stripes).all()
-        width = masked.sum(1)
-        assert width.max() <= stripes * (most - 1)
-        if stripes > 1:
-            continue
-        counts = torch.bincount(width, minlength=most)
-        assert len(counts) == most and counts.min() > 0.65 * 2000 / most and counts.max() < 1.35 * 2000 / most
-        start = masked.int().argmax(1)[width > 0] / (size - width[width > 0])
-        assert start.mean() == pytest.approx(0.5, abs=0.04) and start.max() == 1
+    for masked, most in ((bands, 12), (spans, 20)):
+        assert (masked.int().diff(dim=1).abs().sum(1) <= 4).all() and most < masked.sum(1).max() <= 2 * (most - 1)
     outside = ~(bands.view(1000, 2, 1, 40) | spans.view(1000, 2, 60, 1))
     assert (found[outside] == 1).all()
     assert (bands.view(1000, 2, 40)[:, 0] != bands.view(1000, 2, 40)[:, 1]).any()  # views have masks of their own
-
-
-def test_spec_augment_seed_and_gradients() -> None:
-    spectrogram = torch.randn(3, 20, 16, generator=seeded(), requires_grad=True)
-    a, b, c = (device.spec_augment(spectrogram, 20, 16, generator=seeded(seed)) for seed in (1, 1, 2))
-    assert torch.equal(a, b) and not torch.equal(a, c)
-    assert torch.equal(device.spec_augment(spectrogram, 0, 0), spectrogram)
-    torch.manual_seed(1)
-    assert torch.equal(device.spec_augment(spectrogram, 20, 16), a)  # without a generator torch's own draws
-    a.sum().backward()
-    assert spectrogram.grad is not None and torch.equal(spectrogram.grad, (a != 0).float())
+    assert torch.equal(found, device.spec_augment(ones, 20, 12, 2, seeded()))
+    assert torch.equal(device.spec_augment(ones, 0, 0), ones)

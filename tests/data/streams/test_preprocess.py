@@ -14,17 +14,12 @@ from torch import Tensor
 
 from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.data.streams.preprocess import (
-    LOG_FLOOR,
-    audio_features,
-    clap_log_mel,
-    clap_mel_filters,
     crop_or_pad,
     log_mel,
     mel_filters,
     prepare_images,
     prepare_sounds,
     resize_center_crop,
-    samples_for,
 )
 
 SOUND = AudioInput(rate=8000, seconds=0.5, bins=16, n_fft=256, hop=80, low_hz=50, high_hz=4000).model_dump()
@@ -55,10 +50,6 @@ def test_resize_center_crop_equals_resizing_all_of_it(size: tuple[int, int]) -> 
     assert np.abs(np.asarray(resize_center_crop(picture, 64)).astype(int) - expected).max() <= 1
 
 
-def test_a_very_long_picture_is_cheap() -> None:
-    assert resize_center_crop(Image.new("RGB", (1_000_000, 1)), 224).size == (224, 224)
-
-
 def test_prepare_images_is_transformers_clip_preprocessing() -> None:
     from transformers import CLIPImageProcessorPil
 
@@ -82,22 +73,6 @@ def test_crop_or_pad_cuts() -> None:
     starts = [crop_or_pad(wave, 4, np.random.default_rng(seed))[0, 0] for seed in range(300)]
     assert set(starts) == set(range(7))
     np.testing.assert_array_equal(crop_or_pad(np.zeros(0, np.float32), 3, pad="repeat"), [[0, 0, 0]])
-
-
-@pytest.mark.parametrize(("length", "samples"), [(3, 10), (10, 10), (13, 10)])
-def test_crop_or_pad_repeats_whole_copies(length: int, samples: int) -> None:
-    wave = np.arange(1, length + 1, dtype=np.int16)
-    expected: list[int] = []
-    while len(expected) + length <= samples:
-        expected += wave.tolist()
-    expected = (expected or wave[:samples].tolist()) + [0] * samples
-    np.testing.assert_array_equal(crop_or_pad(wave, samples, pad="repeat"), [expected[:samples]])
-
-
-def test_crop_or_pad_is_16_bit_full_scale() -> None:
-    found = crop_or_pad(np.array([-2, -1, -0.5, 0, 1 / 32768, 0.5, 1, 2], np.float32), 8)
-    assert found.dtype == np.int16
-    np.testing.assert_array_equal(found, [[-32768, -32768, -16384, 0, 1, 16384, 32767, 32767]])
 
 
 def test_prepare_sounds_takes_the_middle_repeats_and_resamples() -> None:
@@ -133,19 +108,6 @@ def test_log_mel_is_the_ast_feature_extractors() -> None:
     assert (found[0, 0, 98:] == 0).all() and (found[0, 0, :98] != 0).any(1).all()  # zero frames, not the log floor
 
 
-def test_log_mel_frames() -> None:
-    wave = waves(4, 8000, 8000).view(2, 2, 8000)
-    long, short = (log_mel(wave, rate=8000, bins=64, frames=frames) for frames in (98, 30))
-    torch.testing.assert_close(short, long[:, :, :30], atol=1e-5, rtol=0)
-    assert samples_for(8000, 98) == 97 * 80 + 200 <= 8000 < samples_for(8000, 99)
-    assert (log_mel(wave[..., :199], rate=8000, bins=64, frames=5) == 0).all()
-    assert (log_mel(wave[..., :200], rate=8000, bins=64, frames=5)[:, :, 0] != 0).any()
-    sixteen = torch.from_numpy(crop_or_pad(wave[0, 0].numpy(), 4000))[None]
-    mel = [log_mel(one, rate=8000, bins=64) for one in (sixteen, sixteen / 32768, torch.zeros(1, 1, 4000))]
-    torch.testing.assert_close(mel[0], mel[1])
-    torch.testing.assert_close(mel[2], torch.full_like(mel[2], np.log(LOG_FLOOR)))
-
-
 def test_log_mel_lengths_make_padding_invisible() -> None:
     wave = waves(4, 8000, 8000)
     lengths = torch.tensor([8000, 5013, 200, 150])
@@ -169,7 +131,7 @@ def test_an_empty_mel_filter_is_an_error(rate: int, bins: int, most: int) -> Non
 
 # ---- CLAP's log-mel
 
-CLAP: dict[str, Any] = {"rate": 48000, "n_fft": 1024, "hop": 480, "bins": 64, "low_hz": 50.0, "high_hz": 14000.0}
+CLAP: dict[str, Any] = {"features": "clap", "rate": 48000, "bins": 64}
 
 
 @pytest.mark.parametrize("samples", [480_000, 9_000])
@@ -181,37 +143,16 @@ def test_clap_log_mel_is_transformers(samples: int) -> None:
     whole = crop_or_pad(wave, 480_000, pad="repeat")
     heard = whole[0, :samples].astype(np.float64) / 32768
     expected = extractor(heard, sampling_rate=48000, return_tensors="np")["input_features"][0, 0]
-    found = clap_log_mel(torch.from_numpy(whole)[None], **CLAP)
+    found = log_mel(torch.from_numpy(whole)[None], **CLAP)
     assert found.shape == (1, 1, 1001, 64) and found.dtype == torch.float32
     np.testing.assert_allclose(found[0, 0].numpy(), expected, atol=2e-3)
 
 
-def test_clap_log_mel_is_float32_under_autocast() -> None:
-    wave = waves(2, 9600, 48000)[:, None]
-    plain = clap_log_mel(wave, **CLAP)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        found = clap_log_mel(wave, **CLAP)
-    assert found.dtype == torch.float32 and torch.equal(found, plain)
-
-
 def test_clap_mel_filters_refuse() -> None:
     with pytest.raises(ValueError, match="bins=128"):
-        clap_mel_filters(8000, 128, 128, 50.0, 4000.0)
+        mel_filters(8000, 128, "clap", 128, 50.0, 4000.0)
     with pytest.raises(ValueError, match="high_hz=14000"):
-        clap_mel_filters(16000, 1024, 64, 50.0, 14000.0)
-
-
-@pytest.mark.parametrize(
-    ("settings", "named"),
-    [
-        ({"rate": 10, "seconds": 0.01}, "n_fft=1024 needs 513"),
-        ({"features": "kaldi", "rate": 8000, "seconds": 0.0248}, "25 ms needs 200"),
-        ({"features": "kaldi", "rate": 50}, "rate=50"),
-    ],
-)
-def test_clips_too_short_for_a_frame(settings: dict[str, Any], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        AudioInput(**settings)
+        mel_filters(16000, 64, "clap")
 
 
 @pytest.mark.parametrize(
@@ -225,5 +166,5 @@ def test_clips_too_short_for_a_frame(settings: dict[str, Any], named: str) -> No
 def test_an_input_knows_its_frames(settings: dict[str, Any]) -> None:
     """Down to the shortest clip that has any."""
     input = AudioInput(**settings)
-    found = audio_features(waves(1, input.samples, 8000)[:, None], **input.model_dump(exclude={"seconds"}))
+    found = log_mel(waves(1, input.samples, 8000)[:, None], **input.model_dump(exclude={"seconds"}))
     assert found.shape == (1, 1, input.frames, input.bins) and input.frames > 0 and bool(found.isfinite().all())

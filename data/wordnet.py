@@ -1,0 +1,387 @@
+"""Synonyms and antonyms of English words, from WordNet's own database files or from a small table of our own.
+
+WordNet's files (formats: its manual pages wndb(5), senseidx(5), cntlist(5)) are mapped into memory and searched in place,
+so nothing is loaded and all processes of a machine share one copy.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal, NamedTuple, get_args
+
+from multicse.data.errors import DataError
+
+Pos = Literal["n", "v", "a", "r"]
+"""Noun, verb, adjective, adverb."""
+POS: tuple[Pos, ...] = get_args(Pos)
+
+INSTALL = (
+    "apt-get install wordnet-base, or unpack WordNet's database files (https://wordnet.princeton.edu/download) "
+    "and name their folder: as the path or in the environment variable WNSEARCHDIR"
+)
+"""How to get WordNet; part of the error when there is none."""
+
+_FILES: Mapping[Pos, str] = {"n": "noun", "v": "verb", "a": "adj", "r": "adv"}
+_SYNSET_TYPES = {b"1": "n", b"2": "v", b"3": "a", b"4": "r", b"5": "a"}  # in sense keys
+
+SMALL = "small"
+"""Path of a small table of everyday words: our own work (small_words.txt), for the demo and for tests.
+
+Each of its rows is one meaning and its opposite, where it has one: part of speech | words | opposite words. Every word of a
+row's half is a synonym of the others there and an antonym of those in the other half."""
+
+TABLE = Path(__file__).with_name("small_words.txt")
+
+FOLDERS = (
+    "/usr/share/wordnet",
+    "/usr/share/wordnet/dict",
+    "/usr/local/WordNet-3.0/dict",
+    "/opt/homebrew/opt/wordnet/dict",
+    "~/nltk_data/corpora/wordnet",
+)
+"""Where WordNet is looked for when neither a path nor the environment names a folder."""
+
+RARE = 0.1
+"""Share of the uses of a word's commonest reading below which `Lexicon.replacements` leaves a reading out."""
+
+RULES: Mapping[Pos, tuple[tuple[str, str], ...]] = {
+    "n": (
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    "v": (("s", ""), ("ies", "y"), ("es", "e"), ("es", ""), ("ed", "e"), ("ed", ""), ("ing", "e"), ("ing", "")),
+    "a": (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    "r": (),
+}
+"""WordNet's rules of detachment (manual page morphy(7)): ending of a form -> ending of its word."""
+
+_FUNCTION = """
+a an the this that these those some any no not none each every either neither both all half such other another i me my
+mine we us our ours you your yours he him his she her hers it its they them their theirs one ones who whom whose which
+what where when why how there here am is are was were be been being have has had having do does did doing done can
+could will would shall should may might must ought in on at by to of for from with without within into onto out off
+over under up down as than about above after before behind below beneath beside between beyond during except inside
+like outside per round since through till toward towards until upon via and or but nor so yet if then else because
+although though while unless whether very too also just only even still again ever now s t d m re ve ll
+"""
+FUNCTION_WORDS = frozenset(_FUNCTION.split())
+"""Words that hold a sentence together; WordNet knows many of them only as nouns ("in": indium, "he": helium)."""
+
+
+class Sense(NamedTuple):
+    """One meaning of a word. Antonyms of several parts are left out."""
+
+    spelling: str
+    """The word as it is spelled in this meaning: "China", "china"."""
+    synonyms: tuple[str, ...]
+    """Those of several parts have underscores: ice_cream."""
+    direct: tuple[str, ...]
+    """Antonyms of the word itself."""
+    indirect: tuple[str, ...]
+    """Antonyms of the adjective that it is similar to: quick, similar to fast, whose antonym is slow."""
+
+
+class _Lines:
+    """A file of sorted lines, mapped into memory."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            with path.open("rb") as file:
+                self.bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:  # ValueError: an empty file cannot be mapped
+            raise DataError(f"WordNet's file {path} cannot be read ({error}): {INSTALL}") from error
+        self.path = path
+
+    def find(self, key: bytes) -> int:
+        """Where the first line begins that is not less than `key`, by its first bytes."""
+        data, low, high = self.bytes, 0, len(self.bytes)
+        while low < high:
+            middle = (low + high) // 2
+            start = max(low, data.rfind(b"\n", low, middle) + 1)
+            if data[start : start + len(key)] < key:
+                low = data.find(b"\n", middle) + 1 or high
+            else:
+                high = start
+        return low
+
+    def line(self, start: int) -> bytes:
+        end = self.bytes.find(b"\n", start)
+        return self.bytes[start : end if end >= 0 else len(self.bytes)]
+
+    def starting_with(self, key: bytes) -> Iterable[bytes]:
+        """The lines that begin with `key`."""
+        start = self.find(key)
+        while self.bytes[start : start + len(key)] == key:
+            line = self.line(start)
+            yield line
+            start += len(line) + 1
+
+
+class WordNetFiles:
+    """WordNet's files, searched in place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._index = {pos: _Lines(folder / f"index.{name}") for pos, name in _FILES.items()}
+        self._data = {pos: _Lines(folder / f"data.{name}") for pos, name in _FILES.items()}
+        counts = (folder / name for name in ("cntlist.rev", "index.sense"))  # either may be absent
+        self._counts = next((_Lines(path) for path in counts if path.is_file()), None)
+        self.exceptions = {pos: _exceptions(folder / f"{name}.exc") for pos, name in _FILES.items()}
+
+    def has(self, word: str, pos: Pos) -> bool:
+        return self._entry(word, pos) is not None
+
+    def _entry(self, word: str, pos: Pos) -> bytes | None:
+        if not word or " " in word:  # the licence's lines begin with spaces
+            return None
+        return next(iter(self._index[pos].starting_with(word.encode("utf-8", "replace") + b" ")), None)
+
+    def uses(self, word: str) -> Mapping[str, int]:
+        """Part of speech -> how often the word has been found as such in the texts that WordNet's authors tagged."""
+        found: dict[str, int] = {}
+        key = word.encode("utf-8", "replace") + b"%"
+        for line in self._counts.starting_with(key) if self._counts else ():
+            pos = _SYNSET_TYPES[line[len(key) : len(key) + 1]]
+            found[pos] = found.get(pos, 0) + int(line.rsplit(None, 1)[1])
+        return found
+
+    def senses(self, word: str, pos: Pos) -> tuple[Sense, ...]:
+        if (entry := self._entry(word, pos)) is None:
+            return ()
+        fields = entry.split()
+        return tuple(self._sense(word, pos, int(offset)) for offset in fields[len(fields) - int(fields[2]) :])
+
+    def _sense(self, word: str, pos: Pos, offset: int) -> Sense:
+        synset = self._synset(pos, offset)
+        number = next((place for place, other in enumerate(synset.words, 1) if other.lower() == word), None)
+        if number is None:
+            raise DataError(f"WordNet's files {self._index[pos].path} and {self._data[pos].path} do not belong together")
+        indirect: list[str] = []
+        if synset.satellite:
+            for _, head, _, _ in synset.pointers("&"):
+                indirect += self._targets(self._synset("a", head), None)
+        return Sense(
+            synset.words[number - 1],
+            tuple(other for other in synset.words if other.lower() != word),
+            tuple(other for other in self._targets(synset, number) if "_" not in other),
+            tuple(other for other in indirect if "_" not in other),
+        )
+
+    def _targets(self, synset: _Synset, number: int | None) -> list[str]:
+        """Antonyms of a synset's word (from 1; None: of any); pointers from or to 0 hold for whole synsets."""
+        found: list[str] = []
+        for pos, offset, source, target in synset.pointers("!"):
+            if number is None or source in (0, number):
+                words = self._synset(pos, offset).words
+                found += [words[target - 1]] if target else words
+        return found
+
+    def _synset(self, pos: Pos, offset: int) -> _Synset:
+        line = self._data[pos].line(offset)
+        if line[:8] != b"%08d" % offset:
+            raise DataError(
+                f"WordNet's file {self._data[pos].path} has no synset at byte {offset}, which an index names: files of two "
+                f"versions, or with changed line ends; {INSTALL}"
+            )
+        return _Synset(line.split(b" | ", 1)[0].decode("utf-8", "replace").split())
+
+
+class _Synset:
+    """A line of a data file, in fields."""
+
+    def __init__(self, fields: list[str]) -> None:
+        words = int(fields[3], 16)
+        self.satellite = fields[2] == "s"
+        self.words = [re.sub(r"\((a|p|ip)\)$", "", word) for word in fields[4 : 4 + 2 * words : 2]]
+        first = 4 + 2 * words
+        self._pointers = fields[first + 1 : first + 1 + 4 * int(fields[first])]
+
+    def pointers(self, symbol: str) -> list[tuple[Pos, int, int, int]]:
+        """Pointers of a kind: part of speech and offset of the target, number of the source's and target's word."""
+        return [
+            (part_of_speech(pos), int(offset), int(words[:2], 16), int(words[2:], 16))
+            for kind, offset, pos, words in zip(*(iter(self._pointers),) * 4, strict=True)
+            if kind == symbol
+        ]
+
+
+class SmallTable:
+    """Rows of part of speech, words and opposite words; see `SMALL`."""
+
+    exceptions: Mapping[Pos, Mapping[str, tuple[str, ...]]] = {}
+
+    def __init__(self, text: str) -> None:
+        self._senses: dict[tuple[str, str], list[Sense]] = {}
+        for row in text.strip().splitlines():
+            pos, *sides = (field.strip() for field in row.split("|"))
+            left, right = (side.split() for side in sides)
+            for words, others in ((left, right), (right, left)):
+                for word in words:
+                    synonyms = tuple(other for other in words if other != word)
+                    self._senses.setdefault((word, pos), []).append(Sense(word, synonyms, tuple(others), ()))
+
+    def has(self, word: str, pos: Pos) -> bool:
+        return (word, pos) in self._senses
+
+    def senses(self, word: str, pos: Pos) -> tuple[Sense, ...]:
+        return tuple(self._senses.get((word, pos), ()))
+
+    def uses(self, word: str) -> Mapping[str, int]:
+        return {}
+
+
+def _exceptions(path: Path) -> dict[str, tuple[str, ...]]:
+    """Irregular form, of one part -> its words ("comics": comic_strip, comic). Some distributions lack the file."""
+    if not path.is_file():
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for form, *words in map(str.split, filter(str.strip, path.read_text(encoding="utf-8").splitlines())):
+        if "_" not in form:
+            found[form] = tuple(dict.fromkeys([*found.get(form, ()), *words]))
+    return found
+
+
+def part_of_speech(pos: str) -> Pos:
+    """n, v, a or r; s, WordNet's mark of a similar adjective, is a."""
+    for part in POS:
+        if pos == part or (pos == "s" and part == "a"):
+            return part
+    raise ValueError(f"pos={pos!r}; allowed are {', '.join(POS)} (noun, verb, adjective, adverb), or None for all")
+
+
+class Lexicon:
+    """Synonyms of words in any form, and synonyms and antonyms of words in their base form; from `open_lexicon`.
+
+    Parts of speech are n, v, a (also written s) and r; None stands for all of them, commonest first, as far as the source
+    counts uses.
+    """
+
+    def __init__(self, source: WordNetFiles | SmallTable, path: str) -> None:
+        self.path = path
+        self._source = source
+        self._replacements = lru_cache(maxsize=16384)(self._find_replacements)
+
+    def synonyms(self, word: str, pos: str | None = None, *, phrases: bool = False) -> list[str]:
+        """Other words of the meanings of the word's lemmas, as lemmas, in sense order; `phrases`: also those of several
+        parts, as "ice_cream"."""
+        lemmas = self._readings(word.lower(), pos)
+        senses = (sense for reading in lemmas for sense in self._source.senses(*reading))
+        found = (other for sense in senses for other in sense.synonyms if phrases or "_" not in other)
+        return _without(found, [word, *(lemma for lemma, _ in lemmas)])
+
+    def replacements(self, word: str, pos: str | None) -> tuple[list[str], list[str]]:
+        """Return synonyms and antonyms of a word in its base form, with its capitals, ready to stand in its place.
+
+        Both lists are empty for other forms ("walked"), for function words ("in"), and for words whose capitals follow no
+        rule ("iPhone"). Rare readings are left out (`RARE`), as are meanings of a name where the word is written small
+        ("china"), and antonyms that are synonyms in another meaning.
+        """
+        if match_case("x", word) is None:
+            return [], []
+        synonyms, antonyms = self._replacements(word.lower(), pos, word.islower())
+        return _cased(synonyms, word), _cased(antonyms, word)
+
+    def _find_replacements(self, word: str, pos: str | None, small: bool) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        readings = self._readings(word, pos, common=True) if word not in FUNCTION_WORDS else []
+        synonyms: dict[str, None] = {}
+        direct: dict[str, None] = {}
+        indirect: dict[str, None] = {}
+        for lemma, part in readings:
+            for sense in self._source.senses(lemma, part) if lemma == word else ():
+                if small and sense.spelling != sense.spelling.lower():
+                    continue
+                for found, words in ((synonyms, sense.synonyms), (direct, sense.direct), (indirect, sense.indirect)):
+                    found.update(dict.fromkeys(other for other in words if "_" not in other))
+        return tuple(_without(synonyms, [word])), tuple(_without({**direct, **indirect}, [word, *synonyms]))
+
+    def _lemmas(self, word: str, pos: Pos) -> list[str]:
+        """Return the words that a form may come from: itself, then by exceptions, else by `RULES`."""
+        found, exceptions = [word], self._source.exceptions.get(pos, {})
+        if word in exceptions:
+            bases = exceptions[word]
+            found += bases[:1] if bases[0] == word else bases  # as `wn` does: "feed" is listed as feed and as a form of fee
+        elif len(word) > 2 and not (pos == "n" and word.endswith("ss")):  # "be" is not a form of "b", "boss" none of "bos"
+            detached = (word.removesuffix(end) + new for end, new in RULES[pos] if word.endswith(end))
+            found += [base for base in detached if len(base) > 1]
+        return [base for base in dict.fromkeys(found) if self._source.has(base, pos)]
+
+    def _readings(self, word: str, pos: str | None, common: bool = False) -> list[tuple[str, Pos]]:
+        """Lemmas of a lower-case word and their parts of speech, commonest first; `common`: without the rare ones."""
+        parts = POS if pos is None else (part_of_speech(pos),)
+        readings: list[tuple[str, Pos]] = [(lemma, part) for part in parts for lemma in self._lemmas(word, part)]
+        if len(readings) < 2:
+            return readings
+        uses = {(lemma, part): self._source.uses(lemma).get(part, 0) for lemma, part in readings}
+        readings.sort(key=lambda reading: -uses[reading])  # stable: else in the order n v a r, the word itself first
+        least = RARE * uses[readings[0]] if common else 0
+        return [reading for reading in readings if uses[reading] >= least]
+
+
+def match_case(word: str, like: str) -> str | None:
+    """`word` with the capitals of `like`: none, the first letter or all; None where `like` has others.
+
+    A word that has capitals of its own keeps them.
+    """
+    if like.islower():
+        return word
+    if len(like) > 1 and like.isupper():
+        return word.upper()
+    titled = like[:1].isupper() and (len(like) == 1 or like[1:].islower())
+    return word[:1].upper() + word[1:] if titled else None
+
+
+def open_lexicon(path: str | None = None) -> Lexicon:
+    """The lexicon of a folder of WordNet's database files; opened once in a process.
+
+    Args:
+        path: the folder, or the one above its ``dict``; "small": a table of some 200 words of our own; None: the folder
+            that the environment variable WNSEARCHDIR names, else where packages put it (`FOLDERS`).
+
+    Raises:
+        DataError: no WordNet there, or files of another format; the text says how to install it.
+    """
+    return _opened(SMALL if path == SMALL else str(_folder(path).resolve()))
+
+
+@lru_cache(maxsize=4)
+def _opened(path: str) -> Lexicon:
+    return Lexicon(SmallTable(TABLE.read_text(encoding="utf-8")) if path == SMALL else WordNetFiles(Path(path)), path)
+
+
+def _folder(path: str | None) -> Path:
+    """The folder of the database files."""
+    if path is not None:
+        where, folders = f"the path {path}", [Path(path), Path(path) / "dict"]
+    elif folder := os.environ.get("WNSEARCHDIR"):
+        where, folders = f"WNSEARCHDIR={folder}", [Path(folder)]
+    else:
+        where, folders = "the usual folders", [Path(folder) for folder in FOLDERS]
+    for candidate in folders:
+        if (candidate.expanduser() / "index.noun").is_file():
+            return candidate.expanduser()
+    raise DataError(f"no WordNet in {where} (no file index.noun): {INSTALL}; or use the small table: {SMALL!r}")
+
+
+def _without(words: Iterable[str], own: Iterable[str]) -> list[str]:
+    """The words once each, whatever their capitals, without those of `own`."""
+    seen, found = {word.lower() for word in own}, []
+    for word in words:
+        if word.lower() not in seen:
+            seen.add(word.lower())
+            found.append(word)
+    return found
+
+
+def _cased(words: Iterable[str], like: str) -> list[str]:
+    cased = (match_case(word, like) for word in words)
+    return [word for word in cased if word is not None]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,35 @@ import torch
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
+
+
+SCALE = "logit_scale.safetensors"
+"""File of a Router's folder with the logarithm of the learned scale, which sentence-transformers does not read."""
+
+
+def route_of(folder: Path, modality: str) -> list[tuple[str, Path]]:
+    """Type and folder of each module on the route of a modality, of a folder that is a Router of sentence-transformers.
+
+    An empty list stands for every other folder, and for a modality that has no route.
+    """
+    file = folder / "router_config.json"
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"structure": {}}
+    return [(saved["types"][name], folder / name) for name in saved["structure"].get(modality, ())]
+
+
+def projection_layers(route: list[tuple[str, Path]]) -> list[Path]:
+    """Folders of the last Dense layers of a route, which lead into the common space: one without bias (CLIP's), or two."""
+    dense = [place for kind, place in route if kind.endswith(".Dense")]
+    if not dense:
+        return []
+    linear = not json.loads((dense[-1] / "config.json").read_text(encoding="utf-8"))["bias"]
+    return dense[-1:] if linear else dense[-2:]
+
+
+def half(folder: Path, modality: str) -> Path:
+    """The folder of the transformer of a modality: in a Router the first of its route, else `folder` itself."""
+    route = route_of(folder, modality)
+    return route[0][1] if route else folder
 
 
 @dataclass(frozen=True)

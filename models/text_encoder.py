@@ -28,7 +28,6 @@ from multicse.models.text_folders import (
     read_modules,
     set_dropouts,
     text_config,
-    text_half,
     write_for_older,
 )
 
@@ -126,7 +125,8 @@ class TextEncoder(SentenceEncoder):
         from transformers import AutoTokenizer  # here: a third of a second, which --help need not wait for
 
         try:
-            saved = read_modules(text_half(ENCODER.folder(path, weights=not scratch)))
+            folder = ENCODER.folder(path, weights=not scratch)
+            saved = read_modules(folder)
             if not scratch:
                 ENCODER.refuse_pickles(path, saved.folder)
             config = text_config(str(saved.folder))
@@ -149,7 +149,7 @@ class TextEncoder(SentenceEncoder):
         encoder = cls(model, tokenizer, pooling, head, saved.normalise, saved.limit)
         encoder.origin = path
         if not scratch:
-            encoder.path, encoder.projected = str(saved.folder), saved.projected
+            encoder.path, encoder.projected = str(folder), saved.projected
             encoder.head_is_pooler = saved.head is None
         return encoder
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.hub_folders import ENCODER
+from multicse.models.hub_folders import ENCODER, half, projection_layers, route_of
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 
 if TYPE_CHECKING:
@@ -30,16 +30,11 @@ ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 # ---- configuration ---------------------------------------------------------------------------------------------------
 
 
-def text_half(folder: Path) -> Path:
-    """The sentence-transformers folder inside an export of a `DualEncoder` that brings its code; else `folder` itself."""
-    return folder / "text" if (folder / "dual_config.json").is_file() else folder
-
-
 def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
     from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
 
-    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
+    config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path)
     return config.text_config if config.model_type in TEXT_HALVES else config
 
 
@@ -181,7 +176,12 @@ def read_modules(folder: Path) -> Saved:
     if not (folder / "modules.json").is_file():
         return saved
     averaged: Pooling | None = None
-    for entry in json.loads((folder / "modules.json").read_text()):
+    entries = json.loads((folder / "modules.json").read_text())
+    if route := route_of(folder, "text"):
+        projection = projection_layers(route)
+        entries = [{"type": kind, "path": place.name, "name": ""} for kind, place in route if place not in projection]
+        saved = saved._replace(projected=bool(projection))
+    for entry in entries:
         kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
         if kind == "Transformer":
             written: list[dict[str, Any]] = [json.loads(file.read_text()) for file in place.glob("sentence_*_config.json")]
@@ -194,8 +194,6 @@ def read_modules(folder: Path) -> Saved:
             if not isinstance(mode, str):  # written by an older version
                 mode = _modules().Pooling.load(str(place)).pooling_mode
             saved = saved._replace(pooling=averaged or _pooling(mode, folder))
-        elif kind == "Dense" and entry["name"].startswith(PROJECTION):
-            saved = saved._replace(projected=True)
         elif kind == "Dense" and entry["name"] == WHITENING:
             continue  # what is behind it is for whoever uses the vectors, not for a further training
         elif kind == "Dense" and saved.head is None:
@@ -273,8 +271,8 @@ def append_modules(folder: Path, modules: Mapping[str, Any]) -> None:
     write_for_older(folder)
 
 
-WHITENING, PROJECTION = "whitening", "projection"
-"""What the layer of `add_whitening`, and those that lead into the space of another modality, are called in modules.json."""
+WHITENING = "whitening"
+"""What the layer of `add_whitening` is called in modules.json."""
 
 OLDER = {
     "cls": "pooling_mode_cls_token",

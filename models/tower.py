@@ -6,6 +6,7 @@ The transformers among them are Hugging Face's, from a configuration or from a f
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -14,7 +15,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from multicse.models.hub_folders import TOWER
+from multicse.models.hub_folders import TOWER, half
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -83,14 +84,13 @@ class TowerConfig(BaseModel):
 
         Raises ValueError when the folder cannot be used or lacks weights.
         """
-        from multicse.models.dual_module import MODELS
-
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
-        kind, options = MODELS[config.model_type]
+        kind, options = model_class(config)
         parts = {r"^(vision_model|audio_model)\.": ""}  # a whole CLIP or CLAP, or a half with its projection
-        model, _ = TOWER.load(kind, path, TOWER.folder(path), config, key_mapping=parts, **options)
+        folder = half(TOWER.folder(path), self.modality)
+        model, _ = TOWER.load(kind, path, folder, config, key_mapping=parts, **options)
         return self.wrap(model)
 
     def config(self) -> Any:
@@ -99,9 +99,7 @@ class TowerConfig(BaseModel):
 
     def new(self, config: Any, embed_dim: int) -> Any:
         """A model of the configuration, as transformers draws its weights."""
-        from multicse.models.dual_module import MODELS
-
-        kind, options = MODELS[config.model_type]
+        kind, options = model_class(config)
         return kind(config, **options)
 
     def initialised(self, model: Any) -> Any:
@@ -113,14 +111,22 @@ class TowerConfig(BaseModel):
         raise NotImplementedError  # the interface: every kind defines it
 
 
-def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
+def model_class(config: PretrainedConfig) -> tuple[Any, dict[str, Any]]:
+    """The class of a tower with this configuration, and how to build it without what is unused."""
+    from transformers import MODEL_MAPPING, ClapAudioModel
+
+    kind = MODEL_MAPPING.get(type(config), ClapAudioModel)  # the one that AutoModel does not know
+    return kind, {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
+
+
+def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> PretrainedConfig:
     """The configuration in a folder, of a whole CLIP or CLAP that of its half.
 
     Raises ValueError where there is none, of another kind of model, or with no weights but pickled ones.
     """
     from transformers import AutoConfig
 
-    folder = TOWER.folder(path, weights=False)
+    folder = half(TOWER.folder(path, weights=False), modality)
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
@@ -136,12 +142,12 @@ def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
     return getattr(config, halves[config.model_type]) if config.model_type in halves else config
 
 
-def check_preprocessor(path: str, ours: dict[str, tuple[str, Any]]) -> None:
+def check_preprocessor(path: str, modality: Modality, ours: dict[str, tuple[str, Any]]) -> None:
     """Raise ValueError when a folder says that its inputs are made in another way than the settings do.
 
     ours: setting below ``method.tower`` -> what the folder's preprocessor calls it, and its value here.
     """
-    folder = TOWER.folder(path, weights=False)
+    folder = half(TOWER.folder(path, weights=False), modality)
     theirs: dict[str, Any] = {}
     for file in (folder / "preprocessor_config.json", folder / "processor_config.json"):
         found = json.loads(file.read_text()) if file.is_file() else {}

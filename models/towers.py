@@ -64,9 +64,9 @@ class ViTTower(TowerConfig):
                 hidden_act="quick_gelu",
             )
         kinds = ("clip", "clip_vision_model", "vit", "deit", "dinov2", "dinov2_with_registers")
-        config: Any = saved_config(self.path, kinds)
+        config: Any = saved_config(self.path, kinds, self.modality)
         ours = {"input.mean": ("image_mean", list(self.input.mean)), "input.std": ("image_std", list(self.input.std))}
-        check_preprocessor(self.path, ours)
+        check_preprocessor(self.path, self.modality, ours)
         if config.model_type == "clip_vision_model":
             config.attention_dropout = self.dropout
         else:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from multicse.models.carried_code import CARRIED, WORDS, save_with_code
 from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
 from multicse.models.word_module import WordModel, WordModule, importance, split, word_hash
 
@@ -42,18 +42,18 @@ class WordEncoder(WordModel, SentenceEncoder):
         """Write a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads, with its vectors and code."""
         copied = WordModel(self.words, self.table.cpu(), **self.settings)
         copied.cnn.load_state_dict(self.cnn.state_dict())
-        save_with_code(WordModule(copied), Path(folder), WORDS)
+        model = SentenceTransformer(modules=[WordModule(copied)], device="cpu", similarity_fn_name="cosine")
+        model.save(folder, create_model_card=False)
 
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
         vectors = f"the word vectors `{Path(self.source).name}`" if self.source else "word vectors of its training sentences"
-        code = next(iter(CARRIED[WORDS].files))
         return CardText(
             what=SENTENCES,
             initialised_from=f"On {vectors}, which stay as they are, filters were trained from random weights",
             usage=usage(", trust_remote_code=True"),
             notes="The folder brings its vectors and its Python: `trust_remote_code=True` runs "
-            f"`{code}`, so read it first if the folder has come from somewhere else.",
+            "`multicse_words.py`, so read it first if the folder has come from somewhere else.",
         )
 
 

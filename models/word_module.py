@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import shutil
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -260,6 +261,7 @@ class WordModel(nn.Module):
 class WordModule(InputModule):
     """`WordModel` as the module of a sentence-transformers model."""
 
+    __module__ = "multicse_words"  # the file in a saved folder, which sentence-transformers names the class by
     config_file_name = CONFIG
 
     def __init__(self, model: WordModel) -> None:
@@ -291,12 +293,13 @@ class WordModule(InputModule):
         return {**features, "sentence_embedding": self.model(features)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write words, vectors, filters and settings; safetensors whatever `safe_serialization` says."""
+        """Write words, vectors, filters, settings and this file; safetensors whatever `safe_serialization` says."""
         folder, model = Path(output_path), self.model
         save_file({"vectors": model.table.detach().cpu().contiguous()}, folder / VECTORS)
         save_file({name: t.detach().cpu().contiguous() for name, t in model.cnn.state_dict().items()}, folder / FILTERS)
         (folder / WORDS).write_bytes("".join(f"{word}\n" for word in model.words).encode())
         (folder / CONFIG).write_text(json.dumps(model.settings, indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(__file__, folder / "multicse_words.py")
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", *args: Any, **kwargs: Any) -> WordModule:

@@ -288,21 +288,6 @@ def test_inputs_are_made_as_the_folders_preprocessor_says(tmp_path: Path) -> Non
 # ---- sounds ----------------------------------------------------------------------------------------------------------
 
 
-def test_clap_weights_take_claps_spectrograms(tmp_path: Path) -> None:
-    """Kaldi's only where an export of this project says that its tower was trained on them."""
-    path = tmp_path / "export" / "tower"
-    clap().audio_model.save_pretrained(path)
-    kaldi = AudioInput(features="kaldi", rate=8000, seconds=1.0, bins=16)
-    decibels, logarithms = (HTSATTower(input=input, path=str(path), **MASKS) for input in (SOUND, kaldi))
-    decibels.check()
-    with pytest.raises(ValueError, match=r"method\.tower\.input\.features"):
-        logarithms.check()
-    (tmp_path / "export" / "dual_config.json").write_text(json.dumps({"input": kaldi.model_dump()}))
-    logarithms.check()
-    with pytest.raises(ValueError, match=r"method\.tower\.input\.features"):
-        decibels.check()
-
-
 def test_drop_path_leaves_out_both_branches(tmp_path: Path) -> None:
     """Some samples pass a block untouched, which happens only where attention and perceptron are both left out."""
     torch.manual_seed(10)

@@ -237,7 +237,7 @@ class HTSAT(Tower):
             return normed
         return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks, stripes=2).transpose(1, 2)[..., None]
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.model(input_features=x[:, None]).pooler_output
 
 
@@ -249,7 +249,7 @@ class AST(Tower):
         self.frames, self.masks = model.config.max_length, (config.mask_frames, config.mask_bins)
         self.mean, self.std = config.statistics
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = F.pad(x, (0, 0, 0, self.frames - x.shape[1]))
         x = (x - self.mean) / (2 * self.std)
         if self.training:

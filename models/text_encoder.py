@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -83,8 +83,6 @@ class TextEncoder(SentenceEncoder):
         limit: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in get_args(Pooling):
-            raise ValueError(f"encoder.pooling: {pooling!r} is not known; allowed: {', '.join(get_args(Pooling))}")
         self.model: Any = model
         enable_packing(model)
         self.tokenizer, self.normalise = tokenizer, normalise
@@ -257,14 +255,12 @@ class TextEncoder(SentenceEncoder):
         input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
         stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
         attention_mask (B, L) goes with the first two. `layers` asks for the states of all layers, `padding` for those of
-        padding too, which otherwise mean nothing and cost nothing (`token_states`).
-
-        Raises ValueError for patches when the model's type is not in `STACKS`.
+        padding too, which otherwise mean nothing and cost nothing (`token_states`). Only models in `STACKS` take patches.
         """
         layers = layers or self.pooling in AVERAGED
         if patches is not None:
             states = [patches]
-            for layer in self._layers():
+            for layer in getattr(self.model, STACKS[self.config.model_type]).layer:
                 states.append(layer(states[-1], None))
             tokens, hidden = states[-1], tuple(states)
             mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)
@@ -278,14 +274,6 @@ class TextEncoder(SentenceEncoder):
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers)
         return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else ())
-
-    def _layers(self) -> nn.ModuleList:
-        kind = self.config.model_type
-        if kind not in STACKS:
-            raise ValueError(
-                f"encoder.path: a {kind!r} model cannot take image or audio patches; supported: {', '.join(STACKS)}"
-            )
-        return getattr(self.model, STACKS[kind]).layer
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.

@@ -41,16 +41,7 @@ class Tower(nn.Module):
         """Of one item: (3, size, size) or (frames, bins)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises ValueError for items of another shape."""
-        if x.shape[1:] != self.shape:
-            raise ValueError(
-                f"method.tower.input: the tower takes items of shape {self.shape}, and was given "
-                f"{tuple(x.shape[1:])}. Give the stream and the tower the same input."
-            )
-        return self.vectors(x)
-
-    def vectors(self, x: Tensor) -> Tensor:
-        """The same of items whose shape is right."""
+        """Return the vectors of items of this shape."""
         raise NotImplementedError  # the interface: every tower defines it
 
 

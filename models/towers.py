@@ -109,7 +109,7 @@ class ResNetTower(TowerConfig):
 class CLIPVision(Tower):
     """CLIP's vision transformer: the CLS token of the last layer, normalised."""
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         states = self.model.pre_layrnorm(self.model.embeddings(x))
         *layers, last = self.model.encoder.layers
         for layer in layers:
@@ -127,7 +127,7 @@ class CLSVision(Tower):
             if name.endswith("mask_token"):  # for pretraining by masks; an optimizer must not wait for its gradient
                 parameter.requires_grad_(False)
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.model(pixel_values=x).last_hidden_state[:, 0]
 
 
@@ -136,7 +136,7 @@ class ResNet(Tower):
 
     projects = True
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
 
 

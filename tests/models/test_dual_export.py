@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from transformers import CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
+from transformers import AutoModel, AutoProcessor, CLIPTextConfig, Dinov2Config, Dinov2Model, RobertaConfig
 
 from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.evaluation.encoders.multimodal import load_whole
@@ -183,40 +183,22 @@ def test_our_own_loader(made: Made, name: str) -> None:
         encoder.encode([], "audio" if modality == "image" else "image")
 
 
-def test_transformers_loads_clip(made: Made) -> None:
-    from transformers import AutoProcessor, CLIPModel
-
-    dual, folder = made["clip"]
-    model: Any = CLIPModel.from_pretrained(folder).eval()
-    processor = AutoProcessor.from_pretrained(folder)
-    items = pictures(16)
-    inputs = processor(text=TEXTS, images=[Image.fromarray(item) for item in items], return_tensors="pt", padding=True,
-                       truncation=True)  # fmt: skip
-    with torch.no_grad():
-        out = model(**inputs)
-        torch.testing.assert_close(out.text_embeds, dual(dual.tokenize(TEXTS)), atol=1e-5, rtol=0)
-        torch.testing.assert_close(out.image_embeds, dual.encode_items(items), atol=1e-5, rtol=0)
-        logits = dual.scale * dual.encode_items(items) @ dual(dual.tokenize(TEXTS)).T
-        torch.testing.assert_close(out.logits_per_image, logits, atol=1e-4, rtol=0)
-
-
-def test_transformers_loads_clap(made: Made) -> None:
+@pytest.mark.parametrize("name", ["clip", "clap"])
+def test_transformers_loads_its_own_architectures(made: Made, name: str) -> None:
     """RoBERTa's weights, and its pooler, are those of CLAP's text half."""
-    from transformers import AutoProcessor, ClapModel
-
-    dual, folder = made["clap"]
-    model: Any = ClapModel.from_pretrained(folder).eval()
+    dual, folder = made[name]
+    model: Any = AutoModel.from_pretrained(folder).eval()
     processor = AutoProcessor.from_pretrained(folder)
-    clips = sounds(8000)
-    audio = processor(audio=[clip.samples for clip in clips], sampling_rate=8000, return_tensors="pt")
+    items, modality = items_of(dual), dual.modalities[1]
+    given: dict[str, Any] = {"images": [Image.fromarray(item) for item in items]} if name == "clip" else {}
+    given = given or {"audio": [clip.samples for clip in items], "sampling_rate": 8000}
     texts = processor(text=TEXTS, return_tensors="pt", padding=True, truncation=True)
     with torch.no_grad():
-        torch.testing.assert_close(audio["input_features"][:, 0].float(), dual.prepare(clips), atol=1e-2, rtol=0)
-        out = model(**texts, **audio)
-        torch.testing.assert_close(out.text_embeds, dual(dual.tokenize(TEXTS)), atol=1e-5, rtol=0)
-        torch.testing.assert_close(out.audio_embeds, dual.encode_items(clips), atol=1e-4, rtol=0)
-        cosines = dual.encode_items(clips) @ dual(dual.tokenize(TEXTS)).T
-        torch.testing.assert_close(out.logits_per_audio, dual.scale * cosines, atol=1e-3, rtol=0)
+        out = model(**texts, **processor(**given, return_tensors="pt"))
+        want, vectors = dual(dual.tokenize(TEXTS)), dual.encode_items(items)
+    torch.testing.assert_close(out.text_embeds, want, atol=1e-5, rtol=0)
+    torch.testing.assert_close(out[f"{modality}_embeds"], vectors, atol=1e-4, rtol=0)
+    torch.testing.assert_close(out[f"logits_per_{modality}"], dual.scale.detach() * vectors @ want.T, atol=1e-3, rtol=0)
 
 
 AST = ASTTower(input=KALDI_INPUT, patch_size=8, stride=6, mask_frames=4)
@@ -244,6 +226,9 @@ def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: P
     masks = {"mask_frames": 4, "mean": -5.0, "std": 3.0} if kind is ASTTower else {}
     config = kind(input=dual.input, path=str(folder), **masks)
     config.check()
+    other = {"mean": (0.1, 0.2, 0.3)} if dual.modalities[1] == "image" else {"seconds": 9.0}
+    with pytest.raises(ValueError, match=r"^method\.tower"):  # made in another way than the folder says
+        config.model_copy(update={"input": dual.input.model_copy(update=other)}).check()
     for modality in dual.modalities:
         check_projection("encoder.path", str(folder), modality, dual.projection, 6)
         with pytest.raises(ValueError, match=rf"method\.projection={dual.projection!r}, method\.embed_dim=7"):

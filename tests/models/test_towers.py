@@ -232,17 +232,6 @@ def test_other_vision_folders(kind: str, tmp_path: Path) -> None:
     assert [name for name, p in tower.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
-def test_vit_dropout(tmp_path: Path) -> None:
-    """Attention dropout is drawn in training, in the last layer too; without it training is evaluation."""
-    clip().save_pretrained(tmp_path / "clip")
-    ViTModel(ViTConfig(**PICTURES)).save_pretrained(tmp_path / "vit")
-    for path in (None, str(tmp_path / "clip"), str(tmp_path / "vit")):
-        for dropout in (0.0, 0.5):
-            tower = VIT.model_copy(update={"path": path, "dropout": dropout, "layers": 1}).build(8).train()
-            x = items(tower)
-            assert torch.equal(tower(x), tower(x)) == (dropout == 0)
-
-
 def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     """The error names the setting."""
     clip().save_pretrained(tmp_path / "clip")
@@ -266,21 +255,6 @@ def test_folders_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "clip" / "config.json").write_text(json.dumps(settings))
     with pytest.raises(ValueError, match=r"method\.tower\.path"):
         ViTTower(input=IMAGE, path=str(tmp_path / "clip")).build(12)
-
-
-def test_inputs_are_made_as_the_folders_preprocessor_says(tmp_path: Path) -> None:
-    clip().save_pretrained(tmp_path / "clip")
-    clap().save_pretrained(tmp_path / "clap")
-    path, halves = str(tmp_path / "clip"), (0.5, 0.5, 0.5)
-    settings: dict[str, Any] = {"image_mean": halves, "image_std": halves}
-    (tmp_path / "clip" / "preprocessor_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"method\.tower\.input\.mean"):
-        ViTTower(input=IMAGE, path=path).check()
-    ViTTower(input=ImageInput(size=16, mean=halves, std=halves), path=path).check()
-    settings = {"sampling_rate": 48000, "hop_length": 80, "fft_window_size": 256}
-    (tmp_path / "clap" / "preprocessor_config.json").write_text(json.dumps(settings))
-    with pytest.raises(ValueError, match=r"method\.tower\.input\.rate"):
-        HTSATTower(input=SOUND, path=str(tmp_path / "clap"), **MASKS).check()
 
 
 # ---- sounds ----------------------------------------------------------------------------------------------------------

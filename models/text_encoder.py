@@ -45,12 +45,10 @@ DEFAULT_POOLING: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_mode
 
 
 class EncoderOutput(NamedTuple):
-    """pooled (B, d) before any head; tokens (B, L, d) of the last layer; layers: embeddings and every layer's tokens,
-    empty unless asked for."""
+    """pooled (B, d) before any head; tokens (B, L, d) of the last layer."""
 
     pooled: Tensor
     tokens: Tensor
-    layers: tuple[Tensor, ...]
 
 
 class TextEncoder(SentenceEncoder):
@@ -247,17 +245,16 @@ class TextEncoder(SentenceEncoder):
         *,
         inputs_embeds: Tensor | None = None,
         patches: Tensor | None = None,
-        layers: bool = False,
         padding: bool = False,
     ) -> EncoderOutput:
         """Everything the transformer says about one of three inputs.
 
         input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
         stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
-        attention_mask (B, L) goes with the first two. `layers` asks for the states of all layers, `padding` for those of
-        padding too, which otherwise mean nothing and cost nothing (`token_states`). Only models in `STACKS` take patches.
+        attention_mask (B, L) goes with the first two. `padding` asks for the states of padding too, which otherwise mean
+        nothing and cost nothing (`token_states`). Only models in `STACKS` take patches.
         """
-        layers = layers or self.pooling in AVERAGED
+        layers = self.pooling in AVERAGED
         if patches is not None:
             states = [patches]
             for layer in getattr(self.model, STACKS[self.config.model_type]).layer:
@@ -273,7 +270,7 @@ class TextEncoder(SentenceEncoder):
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers)
-        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else ())
+        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens)
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
-from multicse.models.word_module import WordModel, WordModule, importance, split, word_hash
+from multicse.models.word_module import WordModel, WordModule, word_hash
 
 
 class WordEncoder(WordModel, SentenceEncoder):
@@ -29,14 +28,6 @@ class WordEncoder(WordModel, SentenceEncoder):
         known = "\n".join([str(len(words)), *words[:1000], *words[-1000:], *(f"{value:.9e}" for value in some.tolist())])
         self.register_buffer("vectors_hash", torch.tensor(word_hash(known)))
         self.register_load_state_dict_pre_hook(_same_vectors)
-
-    def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
-        """GCLSR's attention, whether the encoder uses it or not: how much each word agrees with all others."""
-        words = split(text, self.letters)[: self.max_words]
-        if not words:
-            return None
-        tokens = self.tokenize([text])
-        return words, importance(self.look_up(tokens["input_ids"]), tokens["attention_mask"], self.max_words)[0].numpy()
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads, with its vectors and code."""

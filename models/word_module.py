@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 import shutil
 import unicodedata
 from collections.abc import Sequence
@@ -47,16 +48,7 @@ class _Letters(dict[int, str]):
         return self[code]
 
 
-class _Latin(_Letters):
-    """Of letters only a to z."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        self[code] = "" if char in "'’" else char if "a" <= char <= "z" else " "
-        return self[code]
-
-
-_TABLES = {"a-z": _Latin(), "any": _Letters()}
+_ANY = _Letters()
 
 
 def split(text: str, letters: str = "a-z") -> list[str]:
@@ -64,7 +56,9 @@ def split(text: str, letters: str = "a-z") -> list[str]:
 
     letters: ``a-z``, as the paper; ``any``: those of every script, with their marks.
     """
-    return text.lower().translate(_TABLES[letters]).split()
+    if letters == "any":
+        return text.lower().translate(_ANY).split()
+    return re.findall("[a-z]+", text.lower().replace("'", "").replace("’", ""))
 
 
 def word_hash(word: str) -> int:

@@ -82,9 +82,7 @@ def test_patches_pass_through_the_layers_alone(kind: str) -> None:
     """No positions, token types, LayerNorm or dropout of the text embeddings; no mask."""
     encoder = tiny_encoder.encoder(config=CONFIGS[kind]).eval()
     patches = torch.randn(2, 7, 16)
-    out = encoder.outputs(patches=patches, layers=True)
-    assert torch.equal(out.layers[0], patches)
-    assert len(out.layers) == 3
+    out = encoder.outputs(patches=patches)
     # the whole model says the same once its embedding module hands the patches on untouched
     model = copy.deepcopy(encoder.model)
     model.embeddings.forward = lambda *args, **kwargs: patches

@@ -192,11 +192,3 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
         place = [sys.executable, "-c", script, str(tmp_path / "export"), str(tmp_path / "vectors.npy"), *SENTENCES]
         subprocess.run(place, check=True, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"})
         assert np.allclose(np.load(tmp_path / "vectors.npy"), want, atol=1e-6)
-
-
-def test_attention_weighs_words_by_what_they_say_together(tmp_path: Path) -> None:
-    made = encoder(tmp_path)
-    words, weights = made.word_weights("A dog runs.") or ([], np.zeros(0))
-    vectors = made.table[:3].numpy()
-    assert words == ["a", "dog", "runs"] and made.word_weights("?!") is None
-    np.testing.assert_allclose(weights, (vectors @ vectors.T).sum(1) / math.sqrt(6), rtol=1e-4)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig
 
 from multicse.data.streams.inputs import AudioInput, ImageInput
-from multicse.models.carried_code import carried_files
 from multicse.models.dual_export import form_of, save_dual
-from multicse.models.hub_folders import ENCODER, half, languages_of, projection_layers, route_of
+from multicse.models.hub_folders import ENCODER, carried_files, half, languages_of, projection_layers, route_of
 from multicse.models.sentence_encoder import CardText, SentenceEncoder, shown
 from multicse.models.text_encoder import TOKENIZING, TextEncoder
 from multicse.models.tower import Projection

@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.hub_folders import ENCODER, languages_of
+from multicse.models.hub_folders import ENCODER, has_pooler, languages_of
 from multicse.models.packing import Packing, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
 from multicse.models.text_folders import (
-    has_pooler,
     load_model,
     make_modules,
     new_model,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,14 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.hub_folders import ENCODER, half, projection_layers, route_of
+from multicse.models.hub_folders import ENCODER, HALVES, half, has_pooler, model_class, projection_layers, route_of
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-# Models of texts and something else, of which a text encoder is one half: what transformers calls that.
-TEXT_HALVES = {"clip": "CLIPTextModel", "clap": "ClapTextModel"}
 
 # What the same dropout is called in different configurations.
 HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
@@ -35,7 +31,7 @@ def text_config(path: str) -> PretrainedConfig:
     from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
 
     config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path)
-    return config.text_config if config.model_type in TEXT_HALVES else config
+    return config.text_config if config.model_type in ("clip", "clap") else config
 
 
 def positions(config: PretrainedConfig) -> int:
@@ -43,7 +39,7 @@ def positions(config: PretrainedConfig) -> int:
 
     RoBERTa and its kin count positions from behind the padding index, so they have 512 of their 514.
     """
-    kind = _model_class(config)
+    kind = model_class(config)
     if kind is None:
         return getattr(config, "max_position_embeddings", None) or 10**9
     with torch.device("meta"):  # nothing but shapes
@@ -56,12 +52,6 @@ def positions_of(model: Any) -> int:
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return most if padding is None else most - padding - 1
-
-
-def has_pooler(config: PretrainedConfig) -> bool:
-    """Whether the model type comes with an optional pooler, as BERT does and DistilBERT does not."""
-    kind = _model_class(config)
-    return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
 
 
 def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:
@@ -89,20 +79,6 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
     return not first == rate(attention, ATTENTION_DROPOUTS) == 0
 
 
-def _half(config: PretrainedConfig) -> Any:
-    import transformers
-
-    name = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
-    return name and getattr(transformers, name)
-
-
-def _model_class(config: PretrainedConfig) -> Any:
-    """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
-    from transformers import MODEL_MAPPING
-
-    return _half(config) or MODEL_MAPPING.get(type(config), None)
-
-
 # ---- the transformer -------------------------------------------------------------------------------------------------
 
 
@@ -111,8 +87,10 @@ def new_model(config: PretrainedConfig) -> Any:
     from transformers import AutoModel
 
     options = {"add_pooling_layer": False} if has_pooler(config) else {}
-    half = _half(config)
-    model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
+    if config.model_type in HALVES:
+        model = model_class(config)(config, **options)
+    else:
+        model = AutoModel.from_config(config, dtype=torch.float32, **options)
     if config.model_type == "clip_text_model":
         init_clip_text(model)
     return model
@@ -128,9 +106,9 @@ def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) 
 
     pooler = pooler and has_pooler(config)
     options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
-    half = _half(config)
-    mapping = {r"^text_model\.": ""} if half else None
-    model, absent = ENCODER.load(half or AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options)
+    mapping = {r"^text_model\.": ""} if config.model_type in HALVES else None
+    kind = model_class(config) if mapping else AutoModel
+    model, absent = ENCODER.load(kind, path, folder, config, "pooler.", key_mapping=mapping, **options)
     head = None
     if pooler:
         if not absent and model.pooler.dense.weight.any():
@@ -145,7 +123,7 @@ def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
 
     Without them in the file it draws a pooler at random, and says so at every loading.
     """
-    kind = _model_class(config)
+    kind = model_class(config)
     if kind is None:
         return {}
     with torch.device("meta"):  # nothing but shapes

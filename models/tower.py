@@ -6,7 +6,6 @@ The transformers among them are Hugging Face's, from a configuration or from a f
 
 from __future__ import annotations
 
-import inspect
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -15,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from multicse.models.hub_folders import TOWER, half
+from multicse.models.hub_folders import TOWER, half, has_pooler, model_class
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -78,10 +77,9 @@ class TowerConfig(BaseModel):
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
-        kind, options = model_class(config)
         parts = {r"^(vision_model|audio_model)\.": ""}  # a whole CLIP or CLAP, or a half with its projection
         folder = half(TOWER.folder(path), self.modality)
-        model, _ = TOWER.load(kind, path, folder, config, key_mapping=parts, **options)
+        model, _ = TOWER.load(model_class(config), path, folder, config, key_mapping=parts, **_unpooled(config))
         return self.wrap(model)
 
     def config(self) -> Any:
@@ -90,8 +88,7 @@ class TowerConfig(BaseModel):
 
     def new(self, config: Any, embed_dim: int) -> Any:
         """A model of the configuration, as transformers draws its weights."""
-        kind, options = model_class(config)
-        return kind(config, **options)
+        return model_class(config)(config, **_unpooled(config))
 
     def initialised(self, model: Any) -> Any:
         """A new model, its weights drawn again where the papers' differ from those of transformers."""
@@ -102,12 +99,9 @@ class TowerConfig(BaseModel):
         raise NotImplementedError  # the interface: every kind defines it
 
 
-def model_class(config: PretrainedConfig) -> tuple[Any, dict[str, Any]]:
-    """The class of a tower with this configuration, and how to build it without what is unused."""
-    from transformers import MODEL_MAPPING, ClapAudioModel
-
-    kind = MODEL_MAPPING.get(type(config), ClapAudioModel)  # the one that AutoModel does not know
-    return kind, {"add_pooling_layer": False} if "add_pooling_layer" in inspect.signature(kind).parameters else {}
+def _unpooled(config: PretrainedConfig) -> dict[str, Any]:
+    """How to build a model without the pooler that it may have."""
+    return {"add_pooling_layer": False} if has_pooler(config) else {}
 
 
 def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> PretrainedConfig:

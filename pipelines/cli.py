@@ -230,7 +230,7 @@ def _told(*kinds: type[Exception]) -> Iterator[None]:
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
     from multicse.evaluation.tables import averages, before_after, layout
-    from multicse.models.carried_code import carried_files
+    from multicse.models.hub_folders import carried_files
 
     trust = ", trust_remote_code=True" if carried_files(Path(summary["export"])) else ""
     columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]

@@ -122,7 +122,7 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from multicse.models.carried_code import carried_files
+    from multicse.models.hub_folders import carried_files
     from multicse.trainers.engine.cluster import quiet
 
     quiet()

@@ -17,8 +17,7 @@ from torch import Tensor
 from multicse.evaluation.encoders.encoder import Features, FolderEncoder, on_device, usable_device
 from multicse.evaluation.encoders.folders import OWN, own_module, refuse_random
 from multicse.evaluation.task import EvaluationError, Sound
-from multicse.models.carried_code import CARRIED, load_saved
-from multicse.models.hub_folders import SCALE
+from multicse.models.hub_folders import CARRIED, SCALE, load_saved
 
 
 class MultimodalEncoder(FolderEncoder):

@@ -22,9 +22,9 @@ from multicse.data.streams.inputs import AudioInput, ImageInput
 from multicse.evaluation.encoders.multimodal import load_whole
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError, Sound
-from multicse.models.carried_code import carried_files, load_saved
 from multicse.models.dual_encoder import DualEncoder, check_projection
 from multicse.models.dual_export import form_of, save_dual
+from multicse.models.hub_folders import carried_files, load_saved
 from multicse.models.pooling import Pooling
 from multicse.models.sentence_encoder import hub_names
 from multicse.models.text_encoder import TextEncoder

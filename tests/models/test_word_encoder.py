@@ -15,8 +15,8 @@ from torch import Tensor
 
 from multicse.data.word_vectors import write_vectors
 from multicse.evaluation.load import load_model
-from multicse.models.carried_code import carried_files
 from multicse.models.config import WordEncoderConfig
+from multicse.models.hub_folders import carried_files
 from multicse.models.word_encoder import WordEncoder
 from multicse.models.word_module import TextCNN, WordModel, hashed_vectors, split, word_hash
 from multicse.trainers.engine.export import verify

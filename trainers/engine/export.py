@@ -20,8 +20,8 @@ from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.encoders.quantized import RANGES, ranges_of
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
-from multicse.models.carried_code import ExportError as ExportError
-from multicse.models.carried_code import load_saved
+from multicse.models.hub_folders import ExportError as ExportError
+from multicse.models.hub_folders import load_saved
 from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.text_folders import add_whitening

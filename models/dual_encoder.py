@@ -35,7 +35,7 @@ ITEMS = {
     "audio": (
         "import soundfile",
         'samples, rate = soundfile.read("dog.wav")  # mono: samples (T,)',
-        '{"array": samples, "sampling_rate": rate}',
+        '{"audio": {"array": samples, "sampling_rate": rate}}',
     ),
 }
 """How a program gets an item and what it hands over: an import, a line, an expression."""
@@ -163,7 +163,7 @@ class DualEncoder(SentenceEncoder):
         rate, samples = self.input.rate, self.input.samples
         waves = [(rng.integers(-9000, 9000, n) / 32768).astype(np.float32) for n in (samples, max(1, samples // 3))]
         ours = [SimpleNamespace(samples=wave, rate=rate) for wave in waves]
-        return ours, [{"array": wave, "sampling_rate": rate} for wave in waves]
+        return ours, [{"audio": {"array": wave, "sampling_rate": rate}} for wave in waves]
 
     def save(self, folder: str) -> None:
         """Write a folder that SentenceTransformer loads, for texts and for the other modality."""

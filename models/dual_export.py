@@ -244,17 +244,19 @@ def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
         nothing = dict.fromkeys(ONE, 1) | {"pad_token_id": 0, "max_position_embeddings": dual.text.limit}
         clap = ClapModel(ClapConfig(text_config=nothing, audio_config=model.config.to_dict(), projection_dim=1))
         clap.audio_model.load_state_dict(model.state_dict())
-        states = _transformer(clap, _clap_features(made), place, "audio", "get_audio_features", "last_hidden_state")
+        # Without a tokenizer in the folder, transformers would make one up that has no words and no limit.
+        sounds = ClapProcessor(_clap_features(made), _unused(dual.text.tokenizer))
+        states = _transformer(clap, sounds, place, "audio", "get_audio_features", "last_hidden_state")
         return [states, Pooling(tower.width, "mean")]
     if isinstance(tower, AST):
-        sounds = ASTFeatureExtractor(
+        extractor = ASTFeatureExtractor(
             sampling_rate=made.rate,
             num_mel_bins=made.bins,
             max_length=tower.frames,
             mean=tower.mean,
             std=tower.std,
         )
-        return [_transformer(model, sounds, place, "audio", "forward", "pooler_output")]
+        return [_transformer(model, extractor, place, "audio", "forward", "pooler_output")]
     pictures = _image_processor(made)
     if isinstance(tower, CLIPVision):
         return [_transformer(model, pictures, place, "image", "forward", "pooler_output")]

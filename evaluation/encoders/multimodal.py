@@ -83,7 +83,7 @@ class MultimodalEncoder(FolderEncoder):
         if sound.rate != rate:
             wave = soxr.resample(wave, sound.rate, rate)
         with _drawn_from(self.seed):
-            features = dict(self.model.preprocess([{"array": wave, "sampling_rate": rate}]))
+            features = dict(self.model.preprocess([{"audio": {"array": wave, "sampling_rate": rate}}]))
         mel = features.get("input_features")
         if "is_longer" in features and isinstance(mel, Tensor) and mel.shape[1] == 4:
             # CLAP's fusion flags one sound of every batch as long when none is, so vectors would depend on the batch; a

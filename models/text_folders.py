@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -234,13 +233,7 @@ def add_whitening(folder: Path, mean: np.ndarray, matrix: np.ndarray) -> None:
     made: dict[str, Any] = {WHITENING: st.Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), weight, bias)}
     if entries[-1]["type"].endswith(".Normalize"):
         made["length"] = st.Normalize()
-    append_modules(folder, made)
-
-
-def append_modules(folder: Path, modules: Mapping[str, Any]) -> None:
-    """Put further modules, by the names they get in modules.json, behind those of a saved text model."""
-    entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    for number, (name, module) in enumerate(modules.items(), len(entries)):
+    for number, (name, module) in enumerate(made.items(), len(entries)):
         kind = type(module).__name__
         (folder / f"{number}_{kind}").mkdir()
         module.save(str(folder / f"{number}_{kind}"))

@@ -192,7 +192,7 @@ class AudioTextStream(CaptionedStream):
         import torch
 
         try:
-            self._features(torch.zeros(1, 1, self.input.samples), torch.tensor([self.input.samples]))
+            self._features(torch.zeros(1, 1, self.input.samples))
         except ValueError as error:
             raise ValueError(f"input: {error}") from None
 
@@ -213,5 +213,6 @@ class AudioTextStream(CaptionedStream):
         tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in ("waveform", "length")}
         return Batch({"spectrogram": self._features(batch["waveform"], batch["length"]), **tensors}, batch.keys)
 
-    def _features(self, waveform: Tensor, lengths: Tensor) -> Tensor:
-        return preprocess.audio_features(waveform, lengths, **self.input.model_dump(exclude={"seconds"}))
+    def _features(self, waveform: Tensor, lengths: Tensor | None = None) -> Tensor:
+        lengths = lengths if self.input.features == "kaldi" else None
+        return preprocess.audio_features(waveform, lengths=lengths, **self.input.model_dump(exclude={"seconds"}))

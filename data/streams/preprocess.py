@@ -104,7 +104,7 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, second
                 raise ValueError(f"sound {number} is empty at rate {rate}")
         lengths[number] = min(len(samples), length)
         waves[number] = crop_or_pad(samples, length, "start" if kaldi else "center", "silence" if kaldi else "repeat")
-    return audio_features(torch.from_numpy(waves), lengths, rate=rate, **settings)[:, 0]
+    return audio_features(torch.from_numpy(waves), rate=rate, lengths=lengths if kaldi else None, **settings)[:, 0]
 
 
 def crop_or_pad(
@@ -141,7 +141,6 @@ def crop_or_pad(
 
 def audio_features(
     waveform: Tensor,
-    lengths: Tensor,
     *,
     features: str,
     rate: int,
@@ -150,10 +149,11 @@ def audio_features(
     hop: int,
     low_hz: float,
     high_hz: float,
+    lengths: Tensor | None = None,
 ) -> Tensor:
     """What a sound tower takes: (B, V, samples) int16 or float -> float32 (B, V, frames, bins), by `features`.
 
-    lengths: (B,) how many samples of each waveform are sound; Kaldi's frames behind them are zeros.
+    lengths: (B,) how many samples of each waveform are sound, for Kaldi: its frames behind them are zeros.
     """
     if features == "kaldi":
         return log_mel(waveform, rate=rate, bins=bins, lengths=lengths)

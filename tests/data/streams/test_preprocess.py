@@ -225,7 +225,5 @@ def test_clips_too_short_for_a_frame(settings: dict[str, Any], named: str) -> No
 def test_an_input_knows_its_frames(settings: dict[str, Any]) -> None:
     """Down to the shortest clip that has any."""
     input = AudioInput(**settings)
-    found = audio_features(
-        waves(1, input.samples, 8000)[:, None], torch.tensor([input.samples]), **input.model_dump(exclude={"seconds"})
-    )
+    found = audio_features(waves(1, input.samples, 8000)[:, None], **input.model_dump(exclude={"seconds"}))
     assert found.shape == (1, 1, input.frames, input.bins) and input.frames > 0 and bool(found.isfinite().all())

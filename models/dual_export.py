@@ -244,6 +244,7 @@ def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
         nothing = dict.fromkeys(ONE, 1) | {"pad_token_id": 0, "max_position_embeddings": dual.text.limit}
         clap = ClapModel(ClapConfig(text_config=nothing, audio_config=model.config.to_dict(), projection_dim=1))
         clap.audio_model.load_state_dict(model.state_dict())
+        _clear_name_or_path(clap.config)
         # Without a tokenizer in the folder, transformers would make one up that has no words and no limit.
         sounds = ClapProcessor(_clap_features(made), _unused(dual.text.tokenizer))
         states = _transformer(clap, sounds, place, "audio", "get_audio_features", "last_hidden_state")

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
@@ -236,7 +236,7 @@ def _save_router(dual: DualParts, folder: Path) -> None:
 
 def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
     """Modules from images or audio to the vectors that are projected. `place` is a folder for their files."""
-    tower, made = dual.tower, dual.input
+    tower, made = dual.tower, cast(Any, dual.input)  # the tower's kind says which
     model: Any = tower.model
     if isinstance(tower, ResNet):
         return [ResNetModule(copy.deepcopy(model).cpu(), _image_processor(made))]

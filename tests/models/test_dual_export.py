@@ -223,7 +223,8 @@ def test_inputs_that_no_feature_extractor_makes_are_refused(tower: Any, change: 
 def test_both_halves_begin_a_further_training(made: Made, name: str, tmp_path: Path) -> None:
     """And its export says nothing of this machine."""
     dual, folder = made[name]
-    kind: Any = {"AST": ASTTower, "HTSAT": HTSATTower}.get(type(dual.tower).__name__, ViTTower)
+    kinds: dict[str, Any] = {"AST": ASTTower, "HTSAT": HTSATTower}
+    kind = kinds.get(type(dual.tower).__name__, ViTTower)
     masks = {"mask_frames": 4, "mean": -5.0, "std": 3.0} if kind is ASTTower else {}
     config = kind(input=dual.input, path=str(folder), **masks)
     config.check()

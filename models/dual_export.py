@@ -215,8 +215,16 @@ def _clap_features(made: Any) -> ClapFeatureExtractor:
 
 # ---- everything else -------------------------------------------------------------------------------------------------
 
-ONE = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size")
-"""Sizes of the text half of a CLAP of which the audio half alone is used."""
+NO_TEXT = {
+    "vocab_size": 1,
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 1,
+    "max_position_embeddings": 1,
+    "pad_token_id": 0,
+}
+"""The text half of a CLAP of which the audio half alone is used."""
 
 
 def _save_router(dual: DualParts, folder: Path) -> None:
@@ -241,8 +249,7 @@ def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
     if isinstance(tower, ResNet):
         return [ResNetModule(copy.deepcopy(model).cpu(), _image_processor(made))]
     if isinstance(tower, HTSAT):  # AutoModel knows whole CLAPs only
-        nothing = dict.fromkeys(ONE, 1) | {"pad_token_id": 0, "max_position_embeddings": dual.text.limit}
-        clap = ClapModel(ClapConfig(text_config=nothing, audio_config=model.config.to_dict(), projection_dim=1))
+        clap = ClapModel(ClapConfig(text_config=NO_TEXT, audio_config=model.config.to_dict(), projection_dim=1))
         clap.audio_model.load_state_dict(model.state_dict())
         _clear_name_or_path(clap.config)
         # Without a tokenizer in the folder, transformers would make one up that has no words and no limit.

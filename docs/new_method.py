@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from multicse.data.streams.base import Batch
-from multicse.models.frozen import frozen
+from multicse.models.adapters import frozen
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import parts
 from multicse.trainers import losses

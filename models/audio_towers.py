@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch.nn.functional as F
@@ -17,9 +15,10 @@ from multicse.models.tower import Modality, Tower, TowerConfig, check_preprocess
 if TYPE_CHECKING:
     from transformers import ClapAudioConfig
 
-# Mean and standard deviation of spectrograms, for AST: its own of AudioSet (natural log); of decibels, those of
-# environmental sounds (ESC-50's and Clotho's clips have means of -40 and -42 and deviations of 34 and 26).
-STATISTICS = {"kaldi": (-4.2677393, 4.5689974), "clap": (-40.0, 30.0)}
+STATISTICS = (-4.2677393, 4.5689974)
+"""Mean and standard deviation of AST's spectrograms of AudioSet."""
+AST_RATE = 16_000
+"""Samples per second at which AST's feature extractor of transformers has windows of 25 ms."""
 
 
 class AudioTower(TowerConfig):
@@ -74,6 +73,15 @@ class HTSATTower(AudioTower):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout of the perceptrons in training; LAION's CLAP has none."""
 
+    def check(self) -> None:
+        made = self.input
+        if made.features != "clap" or made.seconds % 1 or made.rate % 2 or made.n_fft % 2:
+            raise ValueError(
+                "method.tower.input: an export makes HTSAT's spectrograms by the feature extractor of transformers' CLAP, "
+                "which needs features 'clap', whole seconds, and even rate and n_fft; change streams.pairs.input likewise"
+            )
+        super().check()
+
     def config(self) -> Any:
         config: Any = self._new_config() if self.path is None else self._saved_config(self.path)
         if config.spec_size % self.input.bins:
@@ -112,21 +120,17 @@ class HTSATTower(AudioTower):
         )
 
     def _saved_config(self, path: str) -> Any:
-        config: Any = saved_config(path, ("clap", "clap_audio_model"))
+        config: Any = saved_config(path, ("clap", "clap_audio_model"), self.modality)
         if config.enable_fusion:
             raise ValueError(
                 f"method.tower.path: {path!r} is a CLAP with fusion, which takes four spectrograms of a sound; this tower "
                 "takes one. Choose a CLAP without fusion (`enable_fusion` false), such as laion/clap-htsat-unfused "
                 "(converted: docs/papers/clip.md)."
             )
-        if (features := _features_of(path)) != self.input.features:
-            raise ValueError(
-                f"method.tower.input.features: {self.input.features!r}, and the weights of {path!r} were trained on "
-                f"{features!r}; give {features!r} here and in the stream's input, or leave method.tower.path out"
-            )
         names = {"rate": "sampling_rate", "hop": "hop_length", "n_fft": "fft_window_size"}
         names |= {"low_hz": "frequency_min", "high_hz": "frequency_max"}
-        check_preprocessor(path, {f"input.{ours}": (theirs, getattr(self.input, ours)) for ours, theirs in names.items()})
+        ours = {f"input.{name}": (theirs, getattr(self.input, name)) for name, theirs in names.items()}
+        check_preprocessor(path, self.modality, ours)
         return config
 
     def wrap(self, model: Any) -> Tower:
@@ -155,14 +159,22 @@ class ASTTower(AudioTower):
     dropout: float = Field(0.0, ge=0, lt=1)
     """Dropout of attention and hidden states in training; AST has none."""
     mean: float | None = None
-    """Mean of the spectrograms' values: the model gets (x - mean) / (2 std). None: see `STATISTICS`."""
+    """Mean of the spectrograms' values: the model gets (x - mean) / (2 std). None: AST's of AudioSet."""
     std: float | None = Field(None, gt=0)
-    """Standard deviation of the spectrograms' values; none: see `STATISTICS`."""
+    """Standard deviation of the spectrograms' values; none: AST's of AudioSet."""
+
+    def check(self) -> None:
+        if (self.input.features, self.input.rate) != ("kaldi", AST_RATE):
+            raise ValueError(
+                "method.tower.input: an export makes AST's spectrograms by the feature extractor of transformers, which has "
+                f"features 'kaldi' at rate {AST_RATE} only; give both, in streams.pairs.input too, or take the tower 'htsat'"
+            )
+        super().check()
 
     @property
     def statistics(self) -> tuple[float, float]:
         """Mean and standard deviation."""
-        mean, std = STATISTICS[self.input.features]
+        mean, std = STATISTICS
         return mean if self.mean is None else self.mean, std if self.std is None else self.std
 
     def config(self) -> Any:
@@ -183,7 +195,7 @@ class ASTTower(AudioTower):
                 num_attention_heads=self.heads,
             )
         else:
-            config = saved_config(self.path, ("audio-spectrogram-transformer",))
+            config = saved_config(self.path, ("audio-spectrogram-transformer",), self.modality)
             if config.num_mel_bins != self.input.bins or config.max_length < self.input.frames:
                 raise ValueError(
                     f"method.tower.input: {self.input.frames} frames x {self.input.bins} bins, and {self.path!r} takes up "
@@ -191,7 +203,7 @@ class ASTTower(AudioTower):
                 )
             mean, std = self.statistics
             ours = {"mean": ("mean", mean), "std": ("std", std), "input.rate": ("sampling_rate", self.input.rate)}
-            check_preprocessor(self.path, ours)
+            check_preprocessor(self.path, self.modality, ours)
         config.hidden_dropout_prob = config.attention_probs_dropout_prob = self.dropout
         return config
 
@@ -225,7 +237,7 @@ class HTSAT(Tower):
             return normed
         return spec_augment(normed.squeeze(-1).transpose(1, 2), *self.masks, stripes=2).transpose(1, 2)[..., None]
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.model(input_features=x[:, None]).pooler_output
 
 
@@ -237,15 +249,9 @@ class AST(Tower):
         self.frames, self.masks = model.config.max_length, (config.mask_frames, config.mask_bins)
         self.mean, self.std = config.statistics
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         x = F.pad(x, (0, 0, 0, self.frames - x.shape[1]))
         x = (x - self.mean) / (2 * self.std)
         if self.training:
             x = spec_augment(x, *self.masks, stripes=2)
         return self.model(input_values=x).pooler_output
-
-
-def _features_of(path: str) -> str:
-    """Spectrograms that an HTSAT was trained on: CLAP's, but for a tower of this project's exports, which say it."""
-    said = Path(path).resolve().parent / "dual_config.json"
-    return str(json.loads(said.read_text())["input"].get("features", "clap")) if said.is_file() else "clap"

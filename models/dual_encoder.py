@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,28 +14,28 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import AutoConfig
 
 from multicse.data.streams.inputs import AudioInput, ImageInput
-from multicse.models.carried_code import CARRIED, DUAL, carries_code
-from multicse.models.dual_export import save_dual
-from multicse.models.dual_module import PROJECTIONS
-from multicse.models.hub_folders import ENCODER, languages_of
+from multicse.models.dual_export import form_of, save_dual
+from multicse.models.hub_folders import ENCODER, carried_files, half, languages_of, projection_layers, route_of
 from multicse.models.sentence_encoder import CardText, SentenceEncoder, shown
 from multicse.models.text_encoder import TOKENIZING, TextEncoder
-from multicse.models.text_folders import text_half
 from multicse.models.tower import Projection
 from multicse.models.towers import AnyTower
 
 LOWEST_TEMPERATURE, FIRST_TEMPERATURE = 0.01, 0.07
+PROJECTIONS = {"text": "text_projection", "image": "visual_projection", "audio": "audio_projection"}
+"""What transformers' CLIP and CLAP call them."""
 THINGS = {"image": "pictures", "audio": "sounds"}
 ITEMS = {
     "image": ("from PIL import Image", 'item = Image.open("dog.jpg")', "item"),
     "audio": (
         "import soundfile",
         'samples, rate = soundfile.read("dog.wav")  # mono: samples (T,)',
-        '{"array": samples, "sampling_rate": rate}',
+        '{"audio": {"array": samples, "sampling_rate": rate}}',
     ),
 }
 """How a program gets an item and what it hands over: an import, a line, an expression."""
@@ -47,8 +48,8 @@ class DualEncoder(SentenceEncoder):
     each projected to (B, embed_dim) and brought to unit length. `projection` is CLIP's (``linear``, no bias) or CLAP's
     (``mlp``: Linear, ReLU, Linear). `logit_scale` is the logarithm of the factor on cosines, at first 1/.07.
 
-    A text encoder or tower that comes from a CLIP or CLAP folder brings its projection along, and the text encoder the
-    scale. Raises ValueError where that projection has another shape.
+    A text encoder or tower that comes from a folder of CLIP, of CLAP or of this project's exports brings its projection
+    along, and the text encoder the scale. `check_projection` says whether it fits.
     """
 
     def __init__(
@@ -73,8 +74,8 @@ class DualEncoder(SentenceEncoder):
         self.tower_projection: nn.Module = nn.Identity()
         if not self.tower.projects:
             self.tower_projection = make_projection(projection, self.tower.width, embed_dim)
-            _load_projection(self.tower_projection, self.tower_path, tower.modality, "method.tower.path")
-        _load_projection(self.text_projection, text.path, "text", "encoder.path")
+            _load_projection(self.tower_projection, self.tower_path, tower.modality)
+        _load_projection(self.text_projection, text.path, "text")
         self.logit_scale = nn.Parameter(torch.tensor(_saved_scale(text.path)))
         self.modalities = ("text", tower.modality)
 
@@ -162,7 +163,7 @@ class DualEncoder(SentenceEncoder):
         rate, samples = self.input.rate, self.input.samples
         waves = [(rng.integers(-9000, 9000, n) / 32768).astype(np.float32) for n in (samples, max(1, samples // 3))]
         ours = [SimpleNamespace(samples=wave, rate=rate) for wave in waves]
-        return ours, [{"array": wave, "sampling_rate": rate} for wave in waves]
+        return ours, [{"audio": {"array": wave, "sampling_rate": rate}} for wave in waves]
 
     def save(self, folder: str) -> None:
         """Write a folder that SentenceTransformer loads, for texts and for the other modality."""
@@ -171,7 +172,7 @@ class DualEncoder(SentenceEncoder):
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
         modality = self.modalities[1]
-        code, things = carries_code(folder), THINGS[modality]
+        code, things = carried_files(folder), THINGS[modality]
         imported, opened, item = ITEMS[modality]
         return CardText(
             what=f"An encoder of texts and {things}: vectors of one space, whose cosine says how well a text describes one "
@@ -187,7 +188,7 @@ class DualEncoder(SentenceEncoder):
                 'texts = model.encode(["a dog", "a cat"])',
                 "print(model.similarity(items, texts))",
             ),
-            notes=_with_code() if code else self._native(),
+            notes=self._notes(code),
             pipeline_tag="feature-extraction",
             bases=(self.text.origin if self.text.path else None, self.tower_path),
             languages=languages_of(self.text.path),
@@ -202,23 +203,21 @@ class DualEncoder(SentenceEncoder):
             return f"Trained from `{text}`"
         return f"Trained from `{text}` and, for {things}, " + (f"`{tower}`" if tower else "random weights")
 
-    def _native(self) -> str:
-        model = "ClapModel" if isinstance(self.input, AudioInput) else "CLIPModel"
-        rate = f" Sounds must have {self.input.rate:,} samples per second." if isinstance(self.input, AudioInput) else ""
-        return (
-            f"`{model}.from_pretrained` and `AutoProcessor.from_pretrained` load the same folder.{rate} A further run takes "
-            "its text half with `--encoder.path` and the other one with `--method.tower.path`."
-        )
-
-
-def _with_code() -> str:
-    files = ", ".join(f"`{name}`" for name in CARRIED[DUAL].files)
-    return (
-        f"The folder brings Python of its own ({files}), which `trust_remote_code=True` runs: read it first if the folder "
-        "has come from somewhere else. The text half alone needs none of it: "
-        '`SentenceTransformer("path/to/this/folder/text")` gives the same vectors of texts. A further run takes the halves '
-        "with `--encoder.path .../text` and `--method.tower.path .../tower` (a ResNet begins anew)."
-    )
+    def _notes(self, code: list[str]) -> str:
+        notes = []
+        if code:
+            files = ", ".join(f"`{name}`" for name in code)
+            notes.append(
+                f"The folder brings Python of its own ({files}), which `trust_remote_code=True` runs: read it first if the "
+                "folder has come from somewhere else."
+            )
+        if (form := form_of(self)) != "router":
+            model = {"clip": "CLIPModel", "clap": "ClapModel"}[form]
+            notes.append(f"`{model}.from_pretrained` and `AutoProcessor.from_pretrained` load the same folder.")
+        if isinstance(self.input, AudioInput):
+            notes.append(f"Sounds must have {self.input.rate:,} samples per second.")
+        tower = " (a ResNet begins anew)" if code else ""
+        return " ".join([*notes, f"A further run takes its halves with `--encoder.path` and `--method.tower.path`{tower}."])
 
 
 def _unit(vectors: Tensor) -> Tensor:
@@ -236,18 +235,28 @@ def make_projection(kind: Projection, d_in: int, d_out: int) -> nn.Module:
     return linear
 
 
-def check_projection(setting: str, path: str | None, kind: Projection, dim: int) -> None:
-    """Raise ValueError where `path` is a whole CLIP or CLAP, whose projection is another one than `kind` to `dim`."""
+def check_projection(setting: str, path: str | None, modality: str, kind: Projection, dim: int) -> None:
+    """Raise ValueError where `path` is a CLIP, a CLAP or a Router whose projection is another one than `kind` to `dim`."""
     if path is None:
         return
-    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
-    own = {"clip": "linear", "clap": "mlp"}.get(config.model_type)
-    if own is not None and (own, config.projection_dim) != (kind, dim):
+    folder = Path(path)
+    if layers := projection_layers(route_of(folder, modality)):
+        own: Projection = "linear" if len(layers) == 1 else "mlp"
+        size = json.loads((layers[-1] / "config.json").read_text(encoding="utf-8"))["out_features"]
+    else:
+        config = AutoConfig.from_pretrained(half(folder, modality) if folder.is_dir() else path)
+        if config.model_type not in NATIVE:
+            return
+        own, size = NATIVE[config.model_type], config.projection_dim
+    if (own, size) != (kind, dim):
         raise ValueError(
-            f"{setting}={path!r} has a projection {own!r} to {config.projection_dim} dimensions, and the method has "
+            f"{setting}={path!r} has a projection {own!r} to {size} dimensions, and the method has "
             f"method.projection={kind!r}, method.embed_dim={dim}; set method.projection {own} and method.embed_dim "
-            f"{config.projection_dim}, or take a folder without a projection"
+            f"{size}, or take a folder without a projection"
         )
+
+
+NATIVE: dict[str, Projection] = {"clip": "linear", "clap": "mlp"}
 
 
 def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:
@@ -259,25 +268,21 @@ def _saved(path: str | None, names: tuple[str, ...]) -> dict[str, Tensor]:
     return found
 
 
-def _load_projection(projection: nn.Module, path: str | None, modality: str, setting: str) -> None:
-    """The projection that a CLIP or CLAP folder has for this modality, if it has one."""
-    name = PROJECTIONS[modality]
-    own = {key.removeprefix(f"{name}."): value for key, value in _saved(path, (f"{name}.",)).items()}
-    if not own:
+def _load_projection(projection: nn.Module, path: str | None, modality: str) -> None:
+    """Give a projection the weights that a CLIP, CLAP or Router folder has for this modality, if it has them."""
+    if path is None:
         return
+    name = f"{PROJECTIONS[modality]}."
+    own = {key.removeprefix(name): value for key, value in _saved(path, (name,)).items()}
     own = {key.replace("linear1", "0").replace("linear2", "2"): value for key, value in own.items()}
-    wanted = {key: tuple(value.shape) for key, value in projection.state_dict().items()}
-    if (found := {key: tuple(value.shape) for key, value in own.items()}) != wanted:
-        kind = "mlp" if "0.weight" in found else "linear"
-        dim = next(shape[0] for shape in found.values())
-        raise ValueError(
-            f"{setting}: {path!r} has a projection {kind!r} to {dim} dimensions, and the method another one; set "
-            f"method.projection {kind} and method.embed_dim {dim}, or take the towers from folders without a projection"
-        )
-    projection.load_state_dict(own)
+    layers = projection_layers(route_of(ENCODER.folder(path), modality))
+    for layer, place in zip(layers, ("0.", "2.") if len(layers) > 1 else ("",), strict=False):
+        own |= {key.replace("linear.", place): value for key, value in load_file(layer / "model.safetensors").items()}
+    if own:
+        projection.load_state_dict(own)
 
 
 def _saved_scale(path: str | None) -> float:
-    """The logarithm of the scale that a CLIP or CLAP folder ends with (CLAP: that of its audio), else that of 1/.07."""
+    """The logarithm of the scale that a saved dual encoder ends with (CLAP: that of its audio), else that of 1/.07."""
     found = {key: float(value) for key, value in _saved(path, ("logit_scale",)).items()}
     return found.get("logit_scale", found.get("logit_scale_a", -math.log(FIRST_TEMPERATURE)))

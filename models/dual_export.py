@@ -1,22 +1,24 @@
 """A dual encoder as a folder that other libraries load.
 
 Where transformers has the architecture, CLIP or CLAP, the folder is its own: `CLIPModel` or `ClapModel`, `AutoProcessor` and
-`SentenceTransformer` load it, and no code comes along. Everything else is a sentence-transformers folder with one module
-that brings its Python (`models/dual_module.py`); ``text/`` in it is an ordinary sentence-transformers model.
+`SentenceTransformer` load it. Everything else is a `Router` of sentence-transformers: a route for texts, and one for images
+or audio. No code comes along but for CLIP's modified ResNet, which neither library has (`models/resnet_module.py`).
 """
 
 from __future__ import annotations
 
 import copy
-import shutil
 import tempfile
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
+from safetensors.torch import save_file
 from sentence_transformers import SentenceTransformer
-from sentence_transformers.base.modules import Dense, Normalize
+from sentence_transformers.base.modules import Dense, Normalize, Router
+from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 from torch import nn
 from transformers import (
+    ASTFeatureExtractor,
     ClapConfig,
     ClapFeatureExtractor,
     ClapModel,
@@ -30,12 +32,12 @@ from transformers import (
 from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
 from multicse.data.streams.inputs import AudioInput, ImageInput
-from multicse.models import dual_module as exported
 from multicse.models.adapters import merged
 from multicse.models.audio_towers import AST, HTSAT
-from multicse.models.carried_code import DUAL, save_with_code
+from multicse.models.hub_folders import SCALE
+from multicse.models.resnet_module import ResNetModule
 from multicse.models.text_encoder import TextEncoder, is_bert_pooler
-from multicse.models.text_folders import PROJECTION, append_modules
+from multicse.models.text_folders import no_pooler
 from multicse.models.tower import Projection, Tower
 from multicse.models.towers import CLIPVision, ResNet
 
@@ -54,31 +56,30 @@ class DualParts(Protocol):
     projection: Projection
     embed_dim: int
     input: ImageInput | AudioInput
-    keeps_end: bool
     modalities: tuple[str, ...]
 
 
 def save_dual(dual: DualParts, folder: str) -> None:
-    """Write `dual` to `folder`: as CLIP or CLAP of transformers where it is one, else with its code. Vectors of
-    ``SentenceTransformer(folder).encode`` have unit length in both forms; see `form_of`."""
+    """Write `dual` to `folder`, in the form that `form_of` gives.
+
+    Vectors of ``SentenceTransformer(folder).encode`` have unit length in all forms. A long text keeps its end token, also
+    where training cut it (the variant `released`).
+    """
     place = Path(folder)
     place.mkdir(parents=True, exist_ok=True)
-    {"clip": _save_clip, "clap": _save_clap, "code": _save_code}[form_of(dual)](dual, place)
+    {"clip": _save_clip, "clap": _save_clap, "router": _save_router}[form_of(dual)](dual, place)
 
 
 def form_of(dual: DualParts) -> str:
-    """What a folder of `dual` is: ``clip``, ``clap``, or ``code``, which needs `trust_remote_code`."""
-    return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "code"
+    """Return the form of a folder of `dual`: ``clip``, ``clap``, or ``router``."""
+    return "clip" if _is_clip(dual) else "clap" if _is_clap(dual) else "router"
 
 
 # ---- CLIP ------------------------------------------------------------------------------------------------------------
 
 
 def _is_clip(dual: DualParts) -> bool:
-    """CLIP's text transformer and image transformer, and a matrix behind each.
-
-    A long text keeps its end here, whatever `dual.keeps_end` says: transformers looks for that token.
-    """
+    """CLIP's text transformer and image transformer, and a matrix behind each."""
     text = dual.text
     return (
         isinstance(text.model, CLIPTextModel)
@@ -112,18 +113,21 @@ def _save_clip(dual: DualParts, folder: Path) -> None:
     model.logit_scale.data.copy_(dual.logit_scale.detach())
     _clear_name_or_path(model.config)
     model.save_pretrained(folder)
-    made: Any = dual.input
-    pictures = CLIPImageProcessorPil(
-        size={"shortest_edge": made.size},
-        crop_size={"height": made.size, "width": made.size},
-        image_mean=list(made.mean),
-        image_std=list(made.std),
-    )
+    pictures = _image_processor(dual.input)
     CLIPProcessor(pictures, _unused(dual.text.tokenizer)).save_pretrained(folder)
     saved = SentenceTransformer(str(folder), device="cpu", local_files_only=True)
     saved.append(Normalize())
     saved.save(str(folder), create_model_card=False)
     pictures.save_pretrained(folder)  # what programs of before transformers 5 look for
+
+
+def _image_processor(made: Any) -> CLIPImageProcessorPil:
+    return CLIPImageProcessorPil(
+        size={"shortest_edge": made.size},
+        crop_size={"height": made.size, "width": made.size},
+        image_mean=list(made.mean),
+        image_std=list(made.std),
+    )
 
 
 def _clear_name_or_path(config: Any) -> None:
@@ -152,8 +156,8 @@ def _unused(tokenizer: Any) -> Any:
 
 
 def _is_clap(dual: DualParts) -> bool:
-    """HTSAT and a RoBERTa with a pooler, CLAP's projections, and spectrograms that its feature extractor makes."""
-    text, tower, settings = dual.text, dual.tower, dual.input
+    """HTSAT and a RoBERTa with a pooler, and CLAP's projections."""
+    text, tower = dual.text, dual.tower
     return (
         text.config.model_type in ROBERTAS
         and text.pooling == "cls"
@@ -162,11 +166,6 @@ def _is_clap(dual: DualParts) -> bool:
         and isinstance(tower, HTSAT)
         and tower.model.config.hidden_size == tower.width  # what the projection is built for
         and dual.projection == "mlp"
-        and isinstance(settings, AudioInput)
-        and settings.features == "clap"
-        and float(settings.seconds).is_integer()
-        and settings.n_fft % 2 == 0
-        and settings.rate % 2 == 0
     )
 
 
@@ -194,8 +193,14 @@ def _save_clap(dual: DualParts, folder: Path) -> None:
     model.logit_scale_t.data.copy_(dual.logit_scale.detach())
     _clear_name_or_path(model.config)
     model.save_pretrained(folder)
-    made: Any = dual.input
-    sounds = ClapFeatureExtractor(
+    sounds = _clap_features(dual.input)
+    ClapProcessor(sounds, _unused(dual.text.tokenizer)).save_pretrained(folder)
+    SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
+    sounds.save_pretrained(folder)
+
+
+def _clap_features(made: Any) -> ClapFeatureExtractor:
+    return ClapFeatureExtractor(
         feature_size=made.bins,
         sampling_rate=made.rate,
         hop_length=made.hop,
@@ -206,52 +211,83 @@ def _save_clap(dual: DualParts, folder: Path) -> None:
         truncation="rand_trunc",
         padding="repeatpad",
     )
-    ClapProcessor(sounds, _unused(dual.text.tokenizer)).save_pretrained(folder)
-    SentenceTransformer(str(folder), device="cpu", local_files_only=True).save(str(folder), create_model_card=False)
-    sounds.save_pretrained(folder)
 
 
 # ---- everything else -------------------------------------------------------------------------------------------------
 
+NO_TEXT = {
+    "vocab_size": 1,
+    "hidden_size": 1,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 1,
+    "intermediate_size": 1,
+    "max_position_embeddings": 1,
+    "pad_token_id": 0,
+}
+"""The text half of a CLAP of which the audio half alone is used."""
 
-def _save_code(dual: DualParts, folder: Path) -> None:
+
+def _save_router(dual: DualParts, folder: Path) -> None:
     with tempfile.TemporaryDirectory() as place:
-        text = Path(place) / "text"
-        _save_text(dual, text)
-        tower: Any = dual.tower
-        kind = exported.RESNET if isinstance(tower, ResNet) else tower.model.config.model_type
-        statistics = [tower.mean, tower.std] if isinstance(tower, AST) else None
-        settings = {
-            "modality": dual.modalities[1],
-            "embed_dim": dual.embed_dim,
-            "projection": dual.projection,
-            "keeps_end": dual.keeps_end,
-            "input": dual.input.model_dump(mode="json"),
-            "tower": {"kind": kind, "statistics": statistics},
-        }
-        module = exported.DualEncoder(
-            SentenceTransformer(str(text), device="cpu", local_files_only=True),
-            exported.Tower(
-                copy.deepcopy(tower.model).cpu(), kind, statistics
-            ),  # sentence-transformers moves what it is given
-            copy.deepcopy(dual.tower_projection).cpu(),
-            exported.hf_state_dict(dual.text_projection, "text"),
-            dual.logit_scale.item(),
-            settings,
+        dual.text.save(f"{place}/text")
+        texts = SentenceTransformer(f"{place}/text", device="cpu", local_files_only=True)
+        items = _item_modules(dual, f"{place}/tower")
+        router = Router(
+            {
+                "text": [*texts, *_dense(dual.text_projection)],
+                dual.modalities[1]: [*items, *_dense(dual.tower_projection)],
+            }
         )
-        save_with_code(module, folder, DUAL)
-        # Once more: sentence-transformers has just written it in the form that its older versions do not read.
-        shutil.copytree(text, folder / "text", dirs_exist_ok=True)
+        SentenceTransformer(modules=[router, Normalize()], device="cpu").save(str(folder), create_model_card=False)
+    save_file({"logit_scale": dual.logit_scale.detach().cpu().clone()}, folder / SCALE)
 
 
-def _save_text(dual: DualParts, folder: Path) -> None:
-    """The text half as a sentence-transformers model, its projection included as modules named ``projection...``."""
-    dual.text.save(str(folder))
-    linears = [part for part in dual.text_projection.modules() if isinstance(part, nn.Linear)]
-    more: dict[str, Any] = {}
-    for number, linear in enumerate(linears):
-        activation = nn.Identity() if number == len(linears) - 1 else nn.ReLU()
+def _item_modules(dual: DualParts, place: str) -> list[nn.Module]:
+    """Modules from images or audio to the vectors that are projected. `place` is a folder for their files."""
+    tower, made = dual.tower, cast(Any, dual.input)  # the tower's kind says which
+    model: Any = tower.model
+    if isinstance(tower, ResNet):
+        return [ResNetModule(copy.deepcopy(model).cpu(), _image_processor(made))]
+    if isinstance(tower, HTSAT):  # AutoModel knows whole CLAPs only
+        clap = ClapModel(ClapConfig(text_config=NO_TEXT, audio_config=model.config.to_dict(), projection_dim=1))
+        clap.audio_model.load_state_dict(model.state_dict())
+        _clear_name_or_path(clap.config)
+        # Without a tokenizer in the folder, transformers would make one up that has no words and no limit.
+        sounds = ClapProcessor(_clap_features(made), _unused(dual.text.tokenizer))
+        states = _transformer(clap, sounds, place, "audio", "get_audio_features", "last_hidden_state")
+        return [states, Pooling(tower.width, "mean")]
+    if isinstance(tower, AST):
+        extractor = ASTFeatureExtractor(
+            sampling_rate=made.rate,
+            num_mel_bins=made.bins,
+            max_length=tower.frames,
+            mean=tower.mean,
+            std=tower.std,
+        )
+        return [_transformer(model, extractor, place, "audio", "forward", "pooler_output")]
+    pictures = _image_processor(made)
+    if isinstance(tower, CLIPVision):
+        return [_transformer(model, pictures, place, "image", "forward", "pooler_output")]
+    return [_transformer(model, pictures, place, "image", "forward", "last_hidden_state"), Pooling(tower.width, "cls")]
+
+
+def _transformer(model: Any, processor: Any, place: str, modality: Any, method: str, output: str) -> Transformer:
+    """The module that calls `method` of a transformers model and keeps its `output`: states, or one vector an item."""
+    pooler = no_pooler(model.config) if modality == "image" else {}
+    model.save_pretrained(place, state_dict={**model.state_dict(), **pooler})
+    processor.save_pretrained(place)
+    name = "sentence_embedding" if output == "pooler_output" else "token_embeddings"
+    config: Any = {modality: {"method": method, "method_output_name": output}}
+    return Transformer(place, modality_config=config, module_output_name=name)
+
+
+def _dense(projection: nn.Module) -> list[Dense]:
+    """A projection as modules of sentence-transformers; none for none."""
+    linears = [part for part in projection.modules() if isinstance(part, nn.Linear)]
+    made = []
+    for number, linear in enumerate(linears, 1):
+        activation = nn.Identity() if number == len(linears) else nn.ReLU()
         dense = Dense(linear.in_features, linear.out_features, linear.bias is not None, activation)
         dense.linear.load_state_dict({name: value.detach().cpu() for name, value in linear.state_dict().items()})
-        more[f"{PROJECTION}{number}"] = dense
-    append_modules(folder, {**more, "length": Normalize()})
+        made.append(dense)
+    return made

@@ -1,24 +1,14 @@
-"""A new small BERT and its tokenizer, made from nothing but text, or from word vectors as well."""
+"""A new small BERT and its tokenizer, made from nothing but text."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from multicse.data.errors import DataError
-from multicse.data.word_vectors import open_vectors
-
-WORDS = 100_000
-"""Of a file of word vectors, the first, are read."""
-CODES = 0.7
-"""Deviation of the random codes in the dimensions that word vectors leave free, relative to the vectors'."""
-EMBEDDING_STD = 0.05
-"""Deviation of the word-piece table when it starts from vectors."""
 BRANCH_SCALE = 0.1
 """Factor on the initial output weights of feed-forward and on positions: near 0 they begin as the identity."""
 
@@ -44,16 +34,13 @@ class FreshEncoder(BaseModel):
     """Share of values that are zeroed in training."""
     lowercase: bool = False
     """Whether capitals count as small letters. Accents and umlauts are kept in any case."""
-    vectors: str | None = None
-    """A word2vec or GloVe file (.txt, .vec, .bin, each also with .gz): word pieces start from its first 100,000 words, the
-    frequent ones; none: from noise."""
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:
     """Train the tokenizer on `sentences`, initialise the transformer, write a Hugging Face folder.
 
     The stack begins near the identity and attention as an even mean, so that the mean of the last layer's tokens begins as
-    the mean of the word vectors, and pretraining starts from what the vectors know instead of from noise.
+    the mean of the word embeddings.
     """
     from transformers import BertConfig, BertModel
 
@@ -79,16 +66,6 @@ def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, s
             average_tokens(layer.attention)
         model.embeddings.position_embeddings.weight *= BRANCH_SCALE
         model.embeddings.token_type_embeddings.weight.zero_()
-        if config.vectors:
-            try:
-                found = open_vectors(config.vectors)
-            except DataError as error:
-                raise ValueError(f"method.fresh.vectors: {error}") from error
-            words, vectors = list(found.words[:WORDS]), np.array(found.vectors[:WORDS])
-            table = with_codes(piece_vectors(tokenizer, words, vectors), config.width, seed)
-            scale = EMBEDDING_STD / table.std()
-            model.embeddings.word_embeddings.weight.copy_(torch.from_numpy(table * scale))
-            model.embeddings.word_embeddings.weight[tokenizer.pad_token_id].zero_()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
@@ -97,7 +74,7 @@ def average_tokens(attention: Any) -> None:
     """Start a BERT attention as an average: value then output is the identity, keys are near zero, so scores are even.
 
     The query's bias is random: one gradient step on the keys makes all tokens look at the same, so that a contrastive
-    loss learns which words count before it learns anything that destroys what the vectors know.
+    loss learns which words count first.
     """
     width = attention.self.value.weight.shape[0]
     rotation = torch.linalg.qr(torch.randn(width, width)).Q
@@ -105,54 +82,6 @@ def average_tokens(attention: Any) -> None:
     attention.output.dense.weight.copy_(rotation.T)
     attention.self.key.weight.normal_(0, 0.002)
     attention.self.query.bias.normal_(0, 0.3)
-
-
-def piece_vectors(tokenizer: Any, words: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-    """Vectors (V, d) of word pieces from vectors (N, d) of words.
-
-    A piece that is a word has the word's vector. The others are fitted so that the mean of a word's pieces is near the
-    word's vector (ridge regression, frequent words weigh more); pieces of no word get the mean of all.
-    """
-    from scipy.sparse import csr_matrix, identity
-    from scipy.sparse.linalg import splu
-
-    mean = vectors.mean(0)
-    rows: list[int] = []
-    columns: list[int] = []
-    values: list[float] = []
-    targets: list[np.ndarray] = []
-    exact: dict[int, int] = {}
-    encoded = tokenizer.backend_tokenizer.encode_batch(list(words), add_special_tokens=False)
-    for rank, encoding in enumerate(encoded):
-        ids = encoding.ids
-        if not ids or tokenizer.unk_token_id in ids:
-            continue
-        if len(ids) == 1:
-            exact.setdefault(ids[0], rank)
-        weight = (rank + 10) ** -0.25
-        rows += [len(targets)] * len(ids)
-        columns += ids
-        values += [weight / len(ids)] * len(ids)
-        targets.append((vectors[rank] - mean) * weight)
-    design = csr_matrix((values, (rows, columns)), shape=(len(targets), len(tokenizer)))
-    normal = (design.T @ design + 1e-3 * identity(len(tokenizer))).tocsc()
-    fitted = splu(normal).solve(np.asarray(design.T @ np.stack(targets), dtype=np.float64)) + mean
-    fitted[list(exact)] = vectors[list(exact.values())]
-    unseen = np.setdiff1d(np.arange(len(tokenizer)), columns)
-    fitted[unseen] = np.delete(fitted, unseen, axis=0).mean(0)
-    return fitted.astype(np.float32)
-
-
-def with_codes(vectors: np.ndarray, width: int, seed: int) -> np.ndarray:
-    """Vectors (V, width): those given, and random codes in the dimensions that are left.
-
-    The codes tell a piece from all others: the vectors say what is alike, the codes what is the same.
-    """
-    left = width - vectors.shape[1]
-    if left < 0:
-        raise ValueError(f"method.fresh.width={width} is less than the {vectors.shape[1]} dimensions of the word vectors")
-    codes = np.random.default_rng(seed).normal(0, CODES * vectors.std(), (len(vectors), left))
-    return np.concatenate([vectors, codes.astype(np.float32)], 1)
 
 
 def train_wordpiece(sentences: Iterable[str], vocab_size: int, lowercase: bool = False, positions: int = 256) -> Any:

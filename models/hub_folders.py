@@ -1,7 +1,12 @@
-"""Folders of saved models and names on the Hugging Face hub: where they lie, and which are refused unread."""
+"""Folders of saved models and names on the Hugging Face hub: where they lie, which are refused unread, and how an export is
+loaded.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,8 +14,59 @@ from typing import TYPE_CHECKING, Any
 import huggingface_hub  # as a module: it imports what a name of it needs when that is asked for
 import torch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # seconds, which training does not need before an export
+    from sentence_transformers import SentenceTransformer
     from transformers import PretrainedConfig
+
+ROUTER = "router_config.json"
+"""What tells a Router of sentence-transformers."""
+
+
+SCALE = "logit_scale.safetensors"
+"""File of a Router's folder with the logarithm of the learned scale, which sentence-transformers does not read."""
+
+
+HALVES = {"clip_text_model": "CLIPTextModel", "clap_text_model": "ClapTextModel", "clap_audio_model": "ClapAudioModel"}
+"""Halves of other models, which come out of a folder of the whole too; the name of each in transformers."""
+
+
+def model_class(config: PretrainedConfig) -> Any:
+    """The class of a text or tower model with this configuration; None where transformers has none without a task."""
+    import transformers  # here: a third of a second, which --help need not wait for
+
+    name = HALVES.get(config.model_type)
+    return getattr(transformers, name) if name else transformers.MODEL_MAPPING.get(type(config), None)
+
+
+def has_pooler(config: PretrainedConfig) -> bool:
+    """Whether the model type comes with an optional pooler, as BERT does and DistilBERT does not."""
+    kind = model_class(config)
+    return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
+
+
+def route_of(folder: Path, modality: str) -> list[tuple[str, Path]]:
+    """Type and folder of each module on the route of a modality, of a folder that is a Router of sentence-transformers.
+
+    An empty list stands for every other folder, and for a modality that has no route.
+    """
+    file = folder / ROUTER
+    saved = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"structure": {}}
+    return [(saved["types"][name], folder / name) for name in saved["structure"].get(modality, ())]
+
+
+def projection_layers(route: list[tuple[str, Path]]) -> list[Path]:
+    """Folders of the last Dense layers of a route, which lead into the common space: one without bias (CLIP's), or two."""
+    dense = [place for kind, place in route if kind.endswith(".Dense")]
+    if not dense:
+        return []
+    linear = not json.loads((dense[-1] / "config.json").read_text(encoding="utf-8"))["bias"]
+    return dense[-1:] if linear else dense[-2:]
+
+
+def half(folder: Path, modality: str) -> Path:
+    """The folder of the transformer of a modality: in a Router the first of its route, else `folder` itself."""
+    route = route_of(folder, modality)
+    return route[0][1] if route else folder
 
 
 @dataclass(frozen=True)
@@ -110,3 +166,47 @@ def languages_of(folder: str | None) -> tuple[str, ...]:
     card = Path(folder or "") / "README.md"
     found = (huggingface_hub.metadata_load(card) or {}).get("language") if card.is_file() else None
     return (found,) if isinstance(found, str) else tuple(found or ())
+
+
+# ---- exports ---------------------------------------------------------------------------------------------------------
+
+
+class ExportError(ValueError):
+    """A checkpoint that cannot be exported, or a place where it may not go."""
+
+
+RESNET, WORDS = "multicse_resnet.ResNetModule", "multicse_words.WordModule"
+"""What a folder calls these classes: the copy of a file in it, and a class in that."""
+CARRIED = {RESNET: "resnet_module", WORDS: "word_module"}
+"""Modules of this package that hold them. Each class copies its files to the folders that it is saved to."""
+
+
+def module_types(folder: Path) -> list[str]:
+    """Types of the modules of a sentence-transformers folder, a Router's included; none for other folders."""
+    modules, router = folder / "modules.json", folder / ROUTER
+    types = [entry["type"] for entry in json.loads(modules.read_text(encoding="utf-8"))] if modules.is_file() else []
+    return [*types, *(json.loads(router.read_text(encoding="utf-8"))["types"].values() if router.is_file() else ())]
+
+
+def carried_files(folder: Path) -> list[str]:
+    """Names of the folder's files of Python, which `trust_remote_code` runs; none where it needs no code."""
+    return sorted(file.name for file in folder.glob("*.py")) if CARRIED.keys() & {*module_types(folder)} else []
+
+
+def load_saved(folder: Path, device: str = "cpu") -> SentenceTransformer:
+    """The model of an export, or of any other sentence-transformers or CLIP-like folder, from local safetensors.
+
+    No code of the folder is run: of one that brings its own, this project's copy is taken, whatever the folder's says.
+    """
+    from sentence_transformers import SentenceTransformer
+    from sentence_transformers.base.modules import Normalize, Router
+
+    options: dict[str, Any] = {"local_files_only": True, "model_kwargs": {"use_safetensors": True}}
+    own = next((kind for kind in CARRIED if kind in module_types(folder)), None)
+    if own is None:
+        return SentenceTransformer(str(folder), device=device, **options)
+    module = getattr(importlib.import_module(f".{CARRIED[own]}", __package__), own.partition(".")[2])
+    if own == WORDS:
+        return SentenceTransformer(modules=[module.load(str(folder), local_files_only=True)], device=device)
+    router = Router.load(str(folder), module_classes={own: module}, **options)
+    return SentenceTransformer(modules=[router, Normalize()], device=device)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModel, AutoTokenizer
 
-from multicse.models.carried_code import ExportError
+from multicse.models.hub_folders import ExportError
 from multicse.models.text_folders import positions_of
 
 FLOAT, INT8 = "onnx/model.onnx", "onnx/model_int8.onnx"

@@ -1,13 +1,11 @@
 """Texts without their padding: the tokens of a batch end to end in one row, and attention within each text.
 
 Linear layers, norms and dropout see one long row of tokens; attention alone has to know where a text ends, and transformers
-lets it be exchanged. Models whose attention is written into them are computed in groups of rows of similar length instead.
+lets it be exchanged. Models whose attention is written into them are computed with their padding.
 """
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -20,7 +18,6 @@ LAYERS_PACKED = {"clip_text_model"}
 """Those of which this is true of the layers alone."""
 NAME = "packed"
 """What transformers knows `attention` by."""
-GROUPS = 4  # of similar length in a batch, for other models on a CPU
 STEPS = 2**16
 """A CPU's probability of dropping is a multiple of 1 / STEPS."""
 
@@ -150,53 +147,16 @@ def within_jagged(packing: Packing, row: tuple[Tensor, Tensor, Tensor], options:
 def token_states(model: Any, inputs: Tensor, mask: Tensor, layers: bool = False) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Token states (B, L, d) of a model's last layer, and with `layers` of the embeddings and every layer.
 
-    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L). Nothing is computed for padding, or in training on a
-    CPU little, where the model cannot be packed; the states there mean nothing.
+    inputs: token ids (B, L) or word embeddings (B, L, d); mask (B, L). Nothing is computed for padding where the model can
+    be packed; the states there mean nothing.
     """
     if can_pack(model):
         packing = Packing(mask)
         out = model(**packing.arguments(model, inputs), output_hidden_states=layers)
         return packing.unpack(out.last_hidden_state), tuple(packing.unpack(states) for states in out.hidden_states or ())
 
-    def states(inputs: Tensor, attention_mask: Tensor) -> Tensor:
-        out = model(**model_kwargs(inputs), attention_mask=attention_mask, output_hidden_states=layers)
-        found = torch.stack([out.last_hidden_state, *(out.hidden_states or ())], 1)
-        return F.pad(found, (0, 0, 0, mask.shape[1] - found.shape[2]))
-
-    words = _words(model, inputs) if torch.is_grad_enabled() else None
-    last, *all_layers = (states(inputs, mask) if words is None else by_length(states, words, mask)).unbind(1)
-    return last, tuple(all_layers)
-
-
-def _words(model: Any, inputs: Tensor) -> Tensor | None:
-    """The word embeddings of a batch, looked up at once: every lookup has a gradient of the size of the whole table. None
-    where a model takes none, or has none, such as CANINE, which hashes characters."""
-    if inputs.is_floating_point():
-        return inputs
-    if "inputs_embeds" not in inspect.signature(model.forward).parameters:
-        return None
-    try:
-        return model.get_input_embeddings()(inputs)
-    except NotImplementedError:
-        return None
-
-
-def by_length(forward: Callable[[Tensor, Tensor], Tensor], inputs: Tensor, attention_mask: Tensor) -> Tensor:
-    """forward(inputs, attention_mask) (B, ...), on a CPU computed in groups of rows of similar length; inputs are token ids
-    (B, L) or word embeddings (B, L, d).
-
-    Half of the tokens of a small mixed batch are padding, and on a CPU they cost as much as the others; a GPU would rather
-    have one call. Only trailing padding is cut, so positions stay. Dropout draws other masks than in one call; without
-    it the result is the same.
-    """
-    if inputs.device.type != "cpu" or len(inputs) < 2 * GROUPS:
-        return forward(inputs, attention_mask)
-    columns = torch.arange(1, attention_mask.shape[1] + 1)
-    lengths = (attention_mask * columns).amax(1)
-    order = lengths.argsort(stable=True)
-    groups = [(rows, max(1, int(lengths[rows].max()))) for rows in order.tensor_split(GROUPS)]
-    parts = [forward(inputs[rows, :length], attention_mask[rows, :length]) for rows, length in groups]
-    return torch.cat(parts)[order.argsort()]
+    out = model(**model_kwargs(inputs), attention_mask=mask, output_hidden_states=layers)
+    return out.last_hidden_state, tuple(out.hidden_states or ())
 
 
 # ---- dropout ---------------------------------------------------------------------------------------------------------

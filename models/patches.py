@@ -100,8 +100,8 @@ def check_image_patches(hidden_size: int, image_size: int, patch_size: int, path
         raise ValueError(f"method.image.patch_size: {patch_size} does not divide image_size {image_size}")
     if path is None:
         return
-    sizes = {"image_size": ("image_size", image_size), "patch_size": ("patch_size", patch_size)}
-    _check_folder("method.image.path", _vit_path(path, hidden_size), hidden_size, sizes, "a ViT")
+    sizes = {"hidden_size": hidden_size, "image_size": image_size, "patch_size": patch_size}
+    _check_folder("method.image.path", _vit_path(path, hidden_size), sizes)
 
 
 def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: int, path: str | None) -> None:
@@ -112,8 +112,8 @@ def check_audio_patches(hidden_size: int, frames: int, bins: int, patch_size: in
         )
     if path is None:
         return
-    sizes = {"frames": ("max_length", frames), "bins": ("num_mel_bins", bins), "patch_size": ("patch_size", patch_size)}
-    _check_folder("method.audio.path", path, hidden_size, sizes, "an AST")
+    sizes = {"hidden_size": hidden_size, "max_length": frames, "num_mel_bins": bins, "patch_size": patch_size}
+    _check_folder("method.audio.path", path, sizes)
 
 
 def _vit_path(path: str, hidden_size: int) -> str:
@@ -127,8 +127,8 @@ def _vit_path(path: str, hidden_size: int) -> str:
     return VIT_OF_SIZE[hidden_size]
 
 
-def _check_folder(setting: str, path: str, hidden_size: int, sizes: dict[str, tuple[str, int]], what: str) -> None:
-    """sizes: setting of the method -> what the folder's config.json calls it, and its value here."""
+def _check_folder(setting: str, path: str, sizes: dict[str, int]) -> None:
+    """sizes: what the folder's config.json must say, by its names."""
     from transformers import AutoConfig
 
     try:
@@ -138,14 +138,9 @@ def _check_folder(setting: str, path: str, hidden_size: int, sizes: dict[str, tu
             f"{setting}: {path!r} cannot be read. Give a folder with config.json and model.safetensors, or leave the "
             f"path out (fresh weights). ({error})"
         ) from error
-    if config.hidden_size != hidden_size:
-        raise ValueError(
-            f"{setting}: {path!r} has hidden size {config.hidden_size}, the text encoder has {hidden_size}; they share "
-            f"their layers, so the sizes must be equal. Choose {what} of hidden size {hidden_size} (768: base, 1024: "
-            "large), another encoder, or leave the path out (fresh weights)."
-        )
-    for name, (theirs, value) in sizes.items():
-        if (found := getattr(config, theirs)) != value:
+    for name, value in sizes.items():
+        if (found := getattr(config, name)) != value:
             raise ValueError(
-                f"{setting}: {path!r} has {name} {found}, the recipe {value}. Make them equal, or leave it out."
+                f"{setting}: {path!r} has {name} {found}, and here it is {value} (hidden_size is the text encoder's, whose "
+                "layers the patches go through). Make them equal, or leave the path out (fresh weights)."
             )

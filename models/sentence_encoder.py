@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-import numpy as np
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
@@ -82,10 +81,6 @@ class SentenceEncoder(nn.Module):
         """Some items of the other modality, to compare an export by: as `encode_items` takes them and as
         sentence-transformers does."""
         return [], []
-
-    def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
-        """The words of a text and what each weighs (L,), where the encoder weighs words."""
-        return None
 
 
 class Settings(BaseModel):

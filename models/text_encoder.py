@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -14,12 +14,11 @@ from torch import Tensor, nn
 
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.hub_folders import ENCODER, languages_of
+from multicse.models.hub_folders import ENCODER, has_pooler, languages_of
 from multicse.models.packing import Packing, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
 from multicse.models.text_folders import (
-    has_pooler,
     load_model,
     make_modules,
     new_model,
@@ -28,7 +27,6 @@ from multicse.models.text_folders import (
     read_modules,
     set_dropouts,
     text_config,
-    text_half,
     write_for_older,
 )
 
@@ -46,12 +44,10 @@ DEFAULT_POOLING: dict[str, Pooling] = {"clip_text_model": "eot", "clap_text_mode
 
 
 class EncoderOutput(NamedTuple):
-    """pooled (B, d) before any head; tokens (B, L, d) of the last layer; layers: embeddings and every layer's tokens,
-    empty unless asked for."""
+    """pooled (B, d) before any head; tokens (B, L, d) of the last layer."""
 
     pooled: Tensor
     tokens: Tensor
-    layers: tuple[Tensor, ...]
 
 
 class TextEncoder(SentenceEncoder):
@@ -84,8 +80,6 @@ class TextEncoder(SentenceEncoder):
         limit: int | None = None,
     ) -> None:
         super().__init__()
-        if pooling not in get_args(Pooling):
-            raise ValueError(f"encoder.pooling: {pooling!r} is not known; allowed: {', '.join(get_args(Pooling))}")
         self.model: Any = model
         enable_packing(model)
         self.tokenizer, self.normalise = tokenizer, normalise
@@ -126,7 +120,8 @@ class TextEncoder(SentenceEncoder):
         from transformers import AutoTokenizer  # here: a third of a second, which --help need not wait for
 
         try:
-            saved = read_modules(text_half(ENCODER.folder(path, weights=not scratch)))
+            folder = ENCODER.folder(path, weights=not scratch)
+            saved = read_modules(folder)
             if not scratch:
                 ENCODER.refuse_pickles(path, saved.folder)
             config = text_config(str(saved.folder))
@@ -149,7 +144,7 @@ class TextEncoder(SentenceEncoder):
         encoder = cls(model, tokenizer, pooling, head, saved.normalise, saved.limit)
         encoder.origin = path
         if not scratch:
-            encoder.path, encoder.projected = str(saved.folder), saved.projected
+            encoder.path, encoder.projected = str(folder), saved.projected
             encoder.head_is_pooler = saved.head is None
         return encoder
 
@@ -249,22 +244,19 @@ class TextEncoder(SentenceEncoder):
         *,
         inputs_embeds: Tensor | None = None,
         patches: Tensor | None = None,
-        layers: bool = False,
         padding: bool = False,
     ) -> EncoderOutput:
         """Everything the transformer says about one of three inputs.
 
         input_ids (B, L); or inputs_embeds (B, L, d) in place of word embeddings; or patches (B, L, d), which enter the
         stack of layers directly: no positions, token types, LayerNorm or dropout of the text embeddings, and no mask.
-        attention_mask (B, L) goes with the first two. `layers` asks for the states of all layers, `padding` for those of
-        padding too, which otherwise mean nothing and cost nothing (`token_states`).
-
-        Raises ValueError for patches when the model's type is not in `STACKS`.
+        attention_mask (B, L) goes with the first two. `padding` asks for the states of padding too, which otherwise mean
+        nothing and cost nothing (`token_states`). Only models in `STACKS` take patches.
         """
-        layers = layers or self.pooling in AVERAGED
+        layers = self.pooling in AVERAGED
         if patches is not None:
             states = [patches]
-            for layer in self._layers():
+            for layer in getattr(self.model, STACKS[self.config.model_type]).layer:
                 states.append(layer(states[-1], None))
             tokens, hidden = states[-1], tuple(states)
             mask = torch.ones(patches.shape[:2], dtype=torch.long, device=patches.device)
@@ -277,15 +269,7 @@ class TextEncoder(SentenceEncoder):
                 tokens, hidden = out.last_hidden_state, tuple(out.hidden_states or ())
             else:
                 tokens, hidden = token_states(self.model, given, mask, layers)
-        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens, hidden if layers else ())
-
-    def _layers(self) -> nn.ModuleList:
-        kind = self.config.model_type
-        if kind not in STACKS:
-            raise ValueError(
-                f"encoder.path: a {kind!r} model cannot take image or audio patches; supported: {', '.join(STACKS)}"
-            )
-        return getattr(self.model, STACKS[kind]).layer
+        return EncoderOutput(pool(tokens, hidden, mask, self.pooling), tokens)
 
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder)``, of version 5 too, and ``AutoModel.from_pretrained`` load.

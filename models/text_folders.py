@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,14 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from multicse.models.clip_layers import init_clip_text
-from multicse.models.hub_folders import ENCODER
+from multicse.models.hub_folders import ENCODER, HALVES, half, has_pooler, model_class, projection_layers, route_of
 from multicse.models.pooling import AVERAGED, MODES, Head, Pooling
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
-
-# Models of texts and something else, of which a text encoder is one half: what transformers calls that.
-TEXT_HALVES = {"clip": "CLIPTextModel", "clap": "ClapTextModel"}
 
 # What the same dropout is called in different configurations.
 HIDDEN_DROPOUTS = ("hidden_dropout_prob", "dropout")
@@ -30,17 +25,12 @@ ATTENTION_DROPOUTS = ("attention_probs_dropout_prob", "attention_dropout")
 # ---- configuration ---------------------------------------------------------------------------------------------------
 
 
-def text_half(folder: Path) -> Path:
-    """The sentence-transformers folder inside an export of a `DualEncoder` that brings its code; else `folder` itself."""
-    return folder / "text" if (folder / "dual_config.json").is_file() else folder
-
-
 def text_config(path: str) -> PretrainedConfig:
     """The configuration of a folder or hub name; of a CLIP or CLAP model that of its text half."""
     from transformers import AutoConfig  # here and below: a third of a second, which --help need not wait for
 
-    config = AutoConfig.from_pretrained(str(text_half(Path(path))) if Path(path).is_dir() else path)
-    return config.text_config if config.model_type in TEXT_HALVES else config
+    config = AutoConfig.from_pretrained(half(Path(path), "text") if Path(path).is_dir() else path)
+    return config.text_config if config.model_type in ("clip", "clap") else config
 
 
 def positions(config: PretrainedConfig) -> int:
@@ -48,7 +38,7 @@ def positions(config: PretrainedConfig) -> int:
 
     RoBERTa and its kin count positions from behind the padding index, so they have 512 of their 514.
     """
-    kind = _model_class(config)
+    kind = model_class(config)
     if kind is None:
         return getattr(config, "max_position_embeddings", None) or 10**9
     with torch.device("meta"):  # nothing but shapes
@@ -61,12 +51,6 @@ def positions_of(model: Any) -> int:
     table = getattr(getattr(model, "embeddings", None), "position_embeddings", None)
     padding = getattr(table, "padding_idx", None)
     return most if padding is None else most - padding - 1
-
-
-def has_pooler(config: PretrainedConfig) -> bool:
-    """Whether the model type comes with an optional pooler, as BERT does and DistilBERT does not."""
-    kind = _model_class(config)
-    return kind is not None and "add_pooling_layer" in inspect.signature(kind.__init__).parameters
 
 
 def set_dropouts(config: PretrainedConfig, hidden: float | None, attention: float | None) -> None:
@@ -94,20 +78,6 @@ def has_dropout(config: PretrainedConfig, hidden: float | None, attention: float
     return not first == rate(attention, ATTENTION_DROPOUTS) == 0
 
 
-def _half(config: PretrainedConfig) -> Any:
-    import transformers
-
-    name = TEXT_HALVES.get(config.model_type.removesuffix("_text_model"))
-    return name and getattr(transformers, name)
-
-
-def _model_class(config: PretrainedConfig) -> Any:
-    """The class of a text model with this configuration; of CLIP and CLAP that of the text half."""
-    from transformers import MODEL_MAPPING
-
-    return _half(config) or MODEL_MAPPING.get(type(config), None)
-
-
 # ---- the transformer -------------------------------------------------------------------------------------------------
 
 
@@ -116,8 +86,10 @@ def new_model(config: PretrainedConfig) -> Any:
     from transformers import AutoModel
 
     options = {"add_pooling_layer": False} if has_pooler(config) else {}
-    half = _half(config)
-    model = half(config, **options) if half else AutoModel.from_config(config, dtype=torch.float32, **options)
+    if config.model_type in HALVES:
+        model = model_class(config)(config, **options)
+    else:
+        model = AutoModel.from_config(config, dtype=torch.float32, **options)
     if config.model_type == "clip_text_model":
         init_clip_text(model)
     return model
@@ -133,9 +105,9 @@ def load_model(path: str, folder: Path, config: PretrainedConfig, pooler: bool) 
 
     pooler = pooler and has_pooler(config)
     options = {"add_pooling_layer": pooler} if has_pooler(config) else {}
-    half = _half(config)
-    mapping = {r"^text_model\.": ""} if half else None
-    model, absent = ENCODER.load(half or AutoModel, path, folder, config, "pooler.", key_mapping=mapping, **options)
+    mapping = {r"^text_model\.": ""} if config.model_type in HALVES else None
+    kind = model_class(config) if mapping else AutoModel
+    model, absent = ENCODER.load(kind, path, folder, config, "pooler.", key_mapping=mapping, **options)
     head = None
     if pooler:
         if not absent and model.pooler.dense.weight.any():
@@ -150,7 +122,7 @@ def no_pooler(config: PretrainedConfig) -> dict[str, Tensor]:
 
     Without them in the file it draws a pooler at random, and says so at every loading.
     """
-    kind = _model_class(config)
+    kind = model_class(config)
     if kind is None:
         return {}
     with torch.device("meta"):  # nothing but shapes
@@ -181,7 +153,12 @@ def read_modules(folder: Path) -> Saved:
     if not (folder / "modules.json").is_file():
         return saved
     averaged: Pooling | None = None
-    for entry in json.loads((folder / "modules.json").read_text()):
+    entries = json.loads((folder / "modules.json").read_text())
+    if route := route_of(folder, "text"):
+        projection = projection_layers(route)
+        entries = [{"type": kind, "path": place.name, "name": ""} for kind, place in route if place not in projection]
+        saved = saved._replace(projected=bool(projection))
+    for entry in entries:
         kind, place = entry["type"].rsplit(".", 1)[-1], folder / entry["path"]
         if kind == "Transformer":
             written: list[dict[str, Any]] = [json.loads(file.read_text()) for file in place.glob("sentence_*_config.json")]
@@ -194,8 +171,6 @@ def read_modules(folder: Path) -> Saved:
             if not isinstance(mode, str):  # written by an older version
                 mode = _modules().Pooling.load(str(place)).pooling_mode
             saved = saved._replace(pooling=averaged or _pooling(mode, folder))
-        elif kind == "Dense" and entry["name"].startswith(PROJECTION):
-            saved = saved._replace(projected=True)
         elif kind == "Dense" and entry["name"] == WHITENING:
             continue  # what is behind it is for whoever uses the vectors, not for a further training
         elif kind == "Dense" and saved.head is None:
@@ -258,13 +233,7 @@ def add_whitening(folder: Path, mean: np.ndarray, matrix: np.ndarray) -> None:
     made: dict[str, Any] = {WHITENING: st.Dense(weight.shape[1], weight.shape[0], True, nn.Identity(), weight, bias)}
     if entries[-1]["type"].endswith(".Normalize"):
         made["length"] = st.Normalize()
-    append_modules(folder, made)
-
-
-def append_modules(folder: Path, modules: Mapping[str, Any]) -> None:
-    """Put further modules, by the names they get in modules.json, behind those of a saved text model."""
-    entries = json.loads((folder / "modules.json").read_text(encoding="utf-8"))
-    for number, (name, module) in enumerate(modules.items(), len(entries)):
+    for number, (name, module) in enumerate(made.items(), len(entries)):
         kind = type(module).__name__
         (folder / f"{number}_{kind}").mkdir()
         module.save(str(folder / f"{number}_{kind}"))
@@ -273,8 +242,8 @@ def append_modules(folder: Path, modules: Mapping[str, Any]) -> None:
     write_for_older(folder)
 
 
-WHITENING, PROJECTION = "whitening", "projection"
-"""What the layer of `add_whitening`, and those that lead into the space of another modality, are called in modules.json."""
+WHITENING = "whitening"
+"""What the layer of `add_whitening` is called in modules.json."""
 
 OLDER = {
     "cls": "pooling_mode_cls_token",

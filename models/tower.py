@@ -14,7 +14,7 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor, nn
 
-from multicse.models.hub_folders import TOWER
+from multicse.models.hub_folders import TOWER, half, has_pooler, model_class
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
@@ -40,16 +40,7 @@ class Tower(nn.Module):
         """Of one item: (3, size, size) or (frames, bins)."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Raises ValueError for items of another shape."""
-        if x.shape[1:] != self.shape:
-            raise ValueError(
-                f"method.tower.input: the tower takes items of shape {self.shape}, and was given "
-                f"{tuple(x.shape[1:])}. Give the stream and the tower the same input."
-            )
-        return self.vectors(x)
-
-    def vectors(self, x: Tensor) -> Tensor:
-        """The same of items whose shape is right."""
+        """Return the vectors of items of this shape."""
         raise NotImplementedError  # the interface: every tower defines it
 
 
@@ -83,14 +74,12 @@ class TowerConfig(BaseModel):
 
         Raises ValueError when the folder cannot be used or lacks weights.
         """
-        from multicse.models.dual_module import MODELS
-
         config, path = self.config(), getattr(self, "path", None)
         if path is None:
             return self.wrap(self.initialised(self.new(config, embed_dim)))
-        kind, options = MODELS[config.model_type]
         parts = {r"^(vision_model|audio_model)\.": ""}  # a whole CLIP or CLAP, or a half with its projection
-        model, _ = TOWER.load(kind, path, TOWER.folder(path), config, key_mapping=parts, **options)
+        folder = half(TOWER.folder(path), self.modality)
+        model, _ = TOWER.load(model_class(config), path, folder, config, key_mapping=parts, **_unpooled(config))
         return self.wrap(model)
 
     def config(self) -> Any:
@@ -99,10 +88,7 @@ class TowerConfig(BaseModel):
 
     def new(self, config: Any, embed_dim: int) -> Any:
         """A model of the configuration, as transformers draws its weights."""
-        from multicse.models.dual_module import MODELS
-
-        kind, options = MODELS[config.model_type]
-        return kind(config, **options)
+        return model_class(config)(config, **_unpooled(config))
 
     def initialised(self, model: Any) -> Any:
         """A new model, its weights drawn again where the papers' differ from those of transformers."""
@@ -113,14 +99,19 @@ class TowerConfig(BaseModel):
         raise NotImplementedError  # the interface: every kind defines it
 
 
-def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
+def _unpooled(config: PretrainedConfig) -> dict[str, Any]:
+    """How to build a model without the pooler that it may have."""
+    return {"add_pooling_layer": False} if has_pooler(config) else {}
+
+
+def saved_config(path: str, kinds: tuple[str, ...], modality: Modality) -> PretrainedConfig:
     """The configuration in a folder, of a whole CLIP or CLAP that of its half.
 
     Raises ValueError where there is none, of another kind of model, or with no weights but pickled ones.
     """
     from transformers import AutoConfig
 
-    folder = TOWER.folder(path, weights=False)
+    folder = half(TOWER.folder(path, weights=False), modality)
     try:
         config = AutoConfig.from_pretrained(folder)
     except (OSError, ValueError) as error:
@@ -136,12 +127,12 @@ def saved_config(path: str, kinds: tuple[str, ...]) -> PretrainedConfig:
     return getattr(config, halves[config.model_type]) if config.model_type in halves else config
 
 
-def check_preprocessor(path: str, ours: dict[str, tuple[str, Any]]) -> None:
+def check_preprocessor(path: str, modality: Modality, ours: dict[str, tuple[str, Any]]) -> None:
     """Raise ValueError when a folder says that its inputs are made in another way than the settings do.
 
     ours: setting below ``method.tower`` -> what the folder's preprocessor calls it, and its value here.
     """
-    folder = TOWER.folder(path, weights=False)
+    folder = half(TOWER.folder(path, weights=False), modality)
     theirs: dict[str, Any] = {}
     for file in (folder / "preprocessor_config.json", folder / "processor_config.json"):
         found = json.loads(file.read_text()) if file.is_file() else {}

@@ -64,9 +64,9 @@ class ViTTower(TowerConfig):
                 hidden_act="quick_gelu",
             )
         kinds = ("clip", "clip_vision_model", "vit", "deit", "dinov2", "dinov2_with_registers")
-        config: Any = saved_config(self.path, kinds)
+        config: Any = saved_config(self.path, kinds, self.modality)
         ours = {"input.mean": ("image_mean", list(self.input.mean)), "input.std": ("image_std", list(self.input.std))}
-        check_preprocessor(self.path, ours)
+        check_preprocessor(self.path, self.modality, ours)
         if config.model_type == "clip_vision_model":
             config.attention_dropout = self.dropout
         else:
@@ -109,7 +109,7 @@ class ResNetTower(TowerConfig):
 class CLIPVision(Tower):
     """CLIP's vision transformer: the CLS token of the last layer, normalised."""
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         states = self.model.pre_layrnorm(self.model.embeddings(x))
         *layers, last = self.model.encoder.layers
         for layer in layers:
@@ -127,7 +127,7 @@ class CLSVision(Tower):
             if name.endswith("mask_token"):  # for pretraining by masks; an optimizer must not wait for its gradient
                 parameter.requires_grad_(False)
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.model(pixel_values=x).last_hidden_state[:, 0]
 
 
@@ -136,7 +136,7 @@ class ResNet(Tower):
 
     projects = True
 
-    def vectors(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor) -> Tensor:
         return self.model(x)
 
 

@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
+from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
-from multicse.models.carried_code import CARRIED, WORDS, save_with_code
 from multicse.models.sentence_encoder import SENTENCES, CardText, SentenceEncoder, usage
-from multicse.models.word_module import WordModel, WordModule, importance, split, word_hash
+from multicse.models.word_module import WordModel, WordModule, word_hash
 
 
 class WordEncoder(WordModel, SentenceEncoder):
@@ -30,30 +29,22 @@ class WordEncoder(WordModel, SentenceEncoder):
         self.register_buffer("vectors_hash", torch.tensor(word_hash(known)))
         self.register_load_state_dict_pre_hook(_same_vectors)
 
-    def word_weights(self, text: str) -> tuple[list[str], np.ndarray] | None:
-        """GCLSR's attention, whether the encoder uses it or not: how much each word agrees with all others."""
-        words = split(text, self.letters)[: self.max_words]
-        if not words:
-            return None
-        tokens = self.tokenize([text])
-        return words, importance(self.look_up(tokens["input_ids"]), tokens["attention_mask"], self.max_words)[0].numpy()
-
     def save(self, folder: str) -> None:
         """Write a folder that ``SentenceTransformer(folder, trust_remote_code=True)`` loads, with its vectors and code."""
         copied = WordModel(self.words, self.table.cpu(), **self.settings)
         copied.cnn.load_state_dict(self.cnn.state_dict())
-        save_with_code(WordModule(copied), Path(folder), WORDS)
+        model = SentenceTransformer(modules=[WordModule(copied)], device="cpu", similarity_fn_name="cosine")
+        model.save(folder, create_model_card=False)
 
     def card(self, folder: Path) -> CardText:
         """What a model card says of it."""
         vectors = f"the word vectors `{Path(self.source).name}`" if self.source else "word vectors of its training sentences"
-        code = next(iter(CARRIED[WORDS].files))
         return CardText(
             what=SENTENCES,
             initialised_from=f"On {vectors}, which stay as they are, filters were trained from random weights",
             usage=usage(", trust_remote_code=True"),
             notes="The folder brings its vectors and its Python: `trust_remote_code=True` runs "
-            f"`{code}`, so read it first if the folder has come from somewhere else.",
+            "`multicse_words.py`, so read it first if the folder has come from somewhere else.",
         )
 
 

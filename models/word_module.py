@@ -15,6 +15,8 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
+import shutil
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -46,16 +48,7 @@ class _Letters(dict[int, str]):
         return self[code]
 
 
-class _Latin(_Letters):
-    """Of letters only a to z."""
-
-    def __missing__(self, code: int) -> str:
-        char = chr(code)
-        self[code] = "" if char in "'’" else char if "a" <= char <= "z" else " "
-        return self[code]
-
-
-_TABLES = {"a-z": _Latin(), "any": _Letters()}
+_ANY = _Letters()
 
 
 def split(text: str, letters: str = "a-z") -> list[str]:
@@ -63,7 +56,9 @@ def split(text: str, letters: str = "a-z") -> list[str]:
 
     letters: ``a-z``, as the paper; ``any``: those of every script, with their marks.
     """
-    return text.lower().translate(_TABLES[letters]).split()
+    if letters == "any":
+        return text.lower().translate(_ANY).split()
+    return re.findall("[a-z]+", text.lower().replace("'", "").replace("’", ""))
 
 
 def word_hash(word: str) -> int:
@@ -260,6 +255,7 @@ class WordModel(nn.Module):
 class WordModule(InputModule):
     """`WordModel` as the module of a sentence-transformers model."""
 
+    __module__ = "multicse_words"  # the file in a saved folder, which sentence-transformers names the class by
     config_file_name = CONFIG
 
     def __init__(self, model: WordModel) -> None:
@@ -291,12 +287,13 @@ class WordModule(InputModule):
         return {**features, "sentence_embedding": self.model(features)}
 
     def save(self, output_path: str, *args: Any, safe_serialization: bool = True, **kwargs: Any) -> None:
-        """Write words, vectors, filters and settings; safetensors whatever `safe_serialization` says."""
+        """Write words, vectors, filters, settings and this file; safetensors whatever `safe_serialization` says."""
         folder, model = Path(output_path), self.model
         save_file({"vectors": model.table.detach().cpu().contiguous()}, folder / VECTORS)
         save_file({name: t.detach().cpu().contiguous() for name, t in model.cnn.state_dict().items()}, folder / FILTERS)
         (folder / WORDS).write_bytes("".join(f"{word}\n" for word in model.words).encode())
         (folder / CONFIG).write_text(json.dumps(model.settings, indent=2) + "\n", encoding="utf-8")
+        shutil.copyfile(__file__, folder / "multicse_words.py")
 
     @classmethod
     def load(cls, model_name_or_path: str, subfolder: str = "", *args: Any, **kwargs: Any) -> WordModule:

@@ -230,9 +230,9 @@ def _told(*kinds: type[Exception]) -> Iterator[None]:
 def report(summary: dict[str, Any]) -> str:
     """Before and after, as a table, and where everything is."""
     from multicse.evaluation.tables import averages, before_after, layout
-    from multicse.models.carried_code import carries_code
+    from multicse.models.hub_folders import carried_files
 
-    trust = ", trust_remote_code=True" if carries_code(Path(summary["export"])) else ""
+    trust = ", trust_remote_code=True" if carried_files(Path(summary["export"])) else ""
     columns = [when for when in ("before", "baseline", "after", "whitened") if summary.get(when) is not None]
     columns = [when for when in columns if summary[when] or when in ("before", "after")]
     scores = {when: summary[when] | averages(summary[when]) for when in columns}

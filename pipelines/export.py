@@ -27,9 +27,9 @@ class Arguments:
     """Turn a checkpoint of a run into a model folder that SentenceTransformer(OUT) and AutoModel.from_pretrained(OUT) load.
 
     The best weights of the run are taken. The folder gets a model card, and is compared with the checkpoint before it
-    appears under its name. A further run starts from it with --encoder.path OUT. A model of texts and pictures or sounds
-    whose architecture transformers does not have (neither CLIP nor CLAP) brings its Python along:
-    SentenceTransformer(OUT, trust_remote_code=True). Its halves, for a further run, are OUT/text and OUT/tower.
+    appears under its name. A further run starts from it with --encoder.path OUT, of a model of texts and pictures or sounds
+    with --method.tower.path OUT as well. A model with CLIP's ResNet, or of word vectors, brings its Python along:
+    SentenceTransformer(OUT, trust_remote_code=True).
 
     Example: python pipelines/export.py runs/demo models/mine --onnx --int8
     """
@@ -122,13 +122,13 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    from multicse.models.carried_code import carries_code
+    from multicse.models.hub_folders import carried_files
     from multicse.trainers.engine.cluster import quiet
 
     quiet()
     out = export(arguments)
-    trust, text = (", trust_remote_code=True", out / "text") if carries_code(out) else ("", out)
-    print(f"{out} is ready: SentenceTransformer('{out}'{trust}), or --encoder.path {text}")
+    trust = ", trust_remote_code=True" if carried_files(out) else ""
+    print(f"{out} is ready: SentenceTransformer('{out}'{trust}), or --encoder.path {out}")
     return 0
 
 

@@ -137,8 +137,8 @@ def offline_sounds(batch_size: int) -> AudioStream:
     return AudioStream(shards=f"{OFFLINE}/audio", batch_size=batch_size, rate=8000, bins=32, frames=96)
 
 
-OFFLINE_SOUND = AudioInput(rate=8000, seconds=1.0, bins=32, n_fft=256, hop=80, low_hz=50.0, high_hz=4000.0)
-"""What towers take of the synthesised sounds: 101 frames of 32 bins."""
+OFFLINE_SOUND = AudioInput(features="kaldi", rate=16_000, seconds=1.0, bins=32)
+"""What towers take of the synthesised sounds: 98 frames of 32 bins."""
 
 
 def offline_emoji(batch_size: int, size: int = 64) -> ImageTextStream:
@@ -147,7 +147,7 @@ def offline_emoji(batch_size: int, size: int = 64) -> ImageTextStream:
 
 
 def offline_captioned_sounds(batch_size: int) -> AudioTextStream:
-    """Synthesised sounds of our own with captions that say what is heard: 1 s at 8 kHz."""
+    """Synthesised sounds of our own with captions that say what is heard: 1 s, brought to 16 kHz."""
     return AudioTextStream(shards=f"{OFFLINE}/sounds-train", batch_size=batch_size, input=OFFLINE_SOUND)
 
 

@@ -24,7 +24,7 @@ KEY = 10
 
 
 def small() -> Recipe:
-    """A new BERT of 2 layers and 192 dimensions with 8,000 word pieces; give --streams.text.shards, perhaps word vectors.
+    """A new BERT of 2 layers and 192 dimensions with 8,000 word pieces; give --streams.text.shards.
 
     Rate and length are those of the encoder that this project ships (docs/log.md): high rates cost lexical signal.
     """
@@ -58,7 +58,7 @@ def make_start(recipe: Recipe) -> Recipe:
     """The recipe with the new encoder that it starts from as its path; made in a folder there, unless it is there already.
 
     The folder is called by what decides the encoder, so that another text or vocabulary makes another one. Raises
-    RecipeError for a path at which another encoder is, and for word vectors that are not there.
+    RecipeError for a path at which another encoder is.
     """
     config = recipe.method
     assert isinstance(recipe.encoder, EncoderConfig)
@@ -83,13 +83,9 @@ def make_start(recipe: Recipe) -> Recipe:
 
 
 def _key(fresh: FreshEncoder, shards: ShardSet, seed: int) -> str:
-    """What decides a new encoder: its settings and seed, the text, the word vectors."""
+    """What decides a new encoder: its settings and seed, and the text."""
     files = [shard.sha256 or size_and_sha256(shard.url)[1] for shard in shards.shards]
-    try:
-        vectors = size_and_sha256(fresh.vectors)[1] if fresh.vectors else None
-    except OSError as error:
-        raise RecipeError(f"method.fresh.vectors={fresh.vectors!r} cannot be read: {error}") from None
-    content = fresh.model_copy(update={"vectors": vectors}).model_dump_json()
+    content = fresh.model_dump_json()
     first = "" if shards.first is None else f" {shards.first}"
     return hashlib.sha256(f"{content} {seed} {files}{first}".encode()).hexdigest()[:KEY]
 

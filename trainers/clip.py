@@ -102,8 +102,9 @@ class CLIPConfig(MethodConfig):
         )
 
         own = None if start.scratch else start.path
-        for setting, path in {"encoder.path": own, "method.tower.path": getattr(self.tower, "path", None)}.items():
-            check_projection(setting, path, self.projection, self.embed_dim)
+        check_projection("encoder.path", own, "text", self.projection, self.embed_dim)
+        path = getattr(self.tower, "path", None)
+        check_projection("method.tower.path", path, self.tower.modality, self.projection, self.embed_dim)
 
     def _check_streams(self, recipe: RecipeParts) -> None:
         """The pairs are of the tower's modality and prepared as it expects; the sentences have the right columns."""

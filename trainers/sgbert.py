@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from multicse.data.streams.base import Batch
-from multicse.models.frozen import frozen
+from multicse.models.adapters import frozen
 from multicse.models.pooling import Head, layer_stack, pooled_layers
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers import losses

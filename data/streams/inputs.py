@@ -26,7 +26,7 @@ KALDI_RATE = 100
 
 
 class AudioInput(BaseModel):
-    """CLAP's preprocessing (Zhao et al. 2023): cut or repeated to `seconds`, then a log-mel spectrogram, float
+    """CLAP's preprocessing (Zhao et al. 2023), or AST's: cut or filled to `seconds`, then a log-mel spectrogram, float
     (B, frames, bins).
 
     A clip must be long enough for a frame: longer than half a window, whose edges are mirrored (`clap`), or a window.
@@ -36,11 +36,12 @@ class AudioInput(BaseModel):
 
     features: Literal["clap", "kaldi"] = "clap"
     """`clap`: Slaney mel filters in decibel, frames centred. `kaldi`: AST's and SSAST's filter bank (windows of 25 ms every
-    10 ms, HTK mel, natural log); n_fft, hop, low_hz and high_hz do not apply."""
+    10 ms, HTK mel, natural log), for the tower `ast`; n_fft, hop, low_hz and high_hz do not apply."""
     rate: int = Field(48000, gt=0)
     """Samples per second that every clip is resampled to."""
     seconds: float = Field(10.0, gt=0)
-    """Length of a clip. A longer sound gives a part of it; a shorter one is repeated whole, then padded with silence."""
+    """Length of a clip. A longer sound gives a part of it; a shorter one is repeated whole, then padded with silence
+    (`kaldi`: its frames are followed by zeros)."""
     bins: int = Field(64, gt=0)
     """Mel filters of a spectrogram."""
     n_fft: int = Field(1024, gt=1)

@@ -174,8 +174,9 @@ class ImageTextStream(CaptionedStream):
 class AudioTextStream(CaptionedStream):
     """Sounds with a caption: ``spectrogram`` (B, 1, frames, bins), ``input_ids`` and ``attention_mask`` (B, 1, L).
 
-    Of a longer sound a random part is taken, a shorter one is repeated whole and then followed by silence (CLAP's
-    "rand_trunc" and "repeatpad"). SpecAugment belongs to the tower.
+    Of a longer sound a random part is taken. A shorter one is repeated whole and then followed by silence (CLAP's
+    "rand_trunc" and "repeatpad"); of Kaldi's features, its frames are followed by zeros (AST's). SpecAugment belongs to the
+    tower.
     """
 
     kind: Literal["audio_text"] = "audio_text"
@@ -198,16 +199,20 @@ class AudioTextStream(CaptionedStream):
     def item(self, sample: RawSample, rng: np.random.Generator) -> Row:
         extension, data = decode.member_with_extension(sample.fields, decode.SOUNDS, sample.key)
         wave = decode.audio(data, extension, rate=self.input.rate, key=sample.key)
-        return {"waveform": preprocess.crop_or_pad(wave, self.input.samples, rng, "repeat")}
+        samples = self.input.samples
+        view = preprocess.crop_or_pad(wave, samples, rng, "silence" if self.input.features == "kaldi" else "repeat")
+        return {"waveform": view, "length": min(len(wave), samples)}
 
     def collate(self, rows: dict[str, Any], tokenize: Tokenize | None) -> dict[str, Tensor]:
         import torch
 
-        return {"waveform": torch.from_numpy(rows["waveform"]), **self.tokens(rows, tokenize)}
+        lengths = torch.from_numpy(rows["length"])
+        return {"waveform": torch.from_numpy(rows["waveform"]), "length": lengths, **self.tokens(rows, tokenize)}
 
     def on_device(self, batch: Batch, generator: torch.Generator) -> Batch:
-        tensors = {name: tensor for name, tensor in batch.tensors.items() if name != "waveform"}
-        return Batch({"spectrogram": self._features(batch["waveform"]), **tensors}, batch.keys)
+        tensors = {name: tensor for name, tensor in batch.tensors.items() if name not in ("waveform", "length")}
+        return Batch({"spectrogram": self._features(batch["waveform"], batch["length"]), **tensors}, batch.keys)
 
-    def _features(self, waveform: Tensor) -> Tensor:
-        return preprocess.log_mel(waveform, **self.input.model_dump(exclude={"seconds"}))
+    def _features(self, waveform: Tensor, lengths: Tensor | None = None) -> Tensor:
+        lengths = lengths if self.input.features == "kaldi" else None
+        return preprocess.log_mel(waveform, lengths=lengths, **self.input.model_dump(exclude={"seconds"}))

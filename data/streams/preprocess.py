@@ -1,8 +1,6 @@
-"""From pictures and sounds to what a tower takes: one preprocessing for training, evaluation and exported models.
+"""From pictures and sounds to what a tower takes: one preprocessing for training and evaluation.
 
-A copy of this file lies in the folder of an exported model, so it needs nothing of the project: numpy, Pillow, torch,
-transformers, and soxr for sounds at another rate. Reading tasks import it too, so what takes seconds to import is imported
-where it is used.
+Reading tasks import it too, so what takes seconds to import is imported where it is used.
 
 ``prepare_images(items, **ImageInput)`` and ``prepare_sounds(items, **AudioInput)`` are the whole way without randomness;
 `data/streams/inputs.py` says what the settings mean. The other functions are its parts, of which streams make theirs.
@@ -85,13 +83,14 @@ def normalise(image: Tensor, mean: Sequence[float], std: Sequence[float]) -> Ten
 def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, seconds: float, **settings: Any) -> Tensor:
     """What a sound tower takes: float32 (N, frames, bins) on the CPU, of N sounds (samples (T,), samples per second).
 
-    Resampled, with 16 bits in between as in training; the middle part of a longer sound, a shorter one repeated and padded.
+    Resampled, with 16 bits in between as in training. Of a longer sound CLAP gets the middle part, Kaldi the first one; a
+    shorter one is repeated and padded, or its frames are followed by zeros: what the extractors of exports do.
     Raises ValueError for an empty sound, one that is not (T,), and samples that are infinite or no number.
     """
     import torch
 
-    length = round(rate * seconds)
-    waves = np.empty((len(items), 1, length), np.int16)
+    length, kaldi = round(rate * seconds), settings["features"] == "kaldi"
+    waves, lengths = np.empty((len(items), 1, length), np.int16), torch.empty(len(items), dtype=torch.long)
     for number, (samples, its_rate) in enumerate(items):
         if samples.ndim != 1 or not len(samples) or its_rate <= 0:
             raise ValueError(f"sound {number} is {samples.shape} at rate {its_rate}; it must be (T,), T and rate above 0")
@@ -103,8 +102,9 @@ def prepare_sounds(items: Sequence[tuple[np.ndarray, int]], *, rate: int, second
             samples = soxr.resample(samples, its_rate, rate)
             if not len(samples):
                 raise ValueError(f"sound {number} is empty at rate {rate}")
-        waves[number] = crop_or_pad(samples, length, "center", pad="repeat")
-    return log_mel(torch.from_numpy(waves), rate=rate, **settings)[:, 0]
+        lengths[number] = min(len(samples), length)
+        waves[number] = crop_or_pad(samples, length, "start" if kaldi else "center", "silence" if kaldi else "repeat")
+    return log_mel(torch.from_numpy(waves), rate=rate, lengths=lengths if kaldi else None, **settings)[:, 0]
 
 
 def crop_or_pad(

@@ -21,8 +21,7 @@ from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.encoders.folders import refuse_random
 from multicse.evaluation.task import EvaluationError
-from multicse.models.carried_code import load_saved
-from multicse.models.hub_folders import EVALUATED
+from multicse.models.hub_folders import EVALUATED, load_saved
 from multicse.models.text_folders import positions_of
 
 logger = logging.getLogger(__name__)

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import soxr
 import torch
+from safetensors.torch import load_file
 from torch import Tensor
 
 from multicse.evaluation.encoders.encoder import Features, FolderEncoder, on_device, usable_device
-from multicse.evaluation.encoders.folders import own_module, refuse_random
+from multicse.evaluation.encoders.folders import OWN, own_module, refuse_random
 from multicse.evaluation.task import EvaluationError, Sound
-from multicse.models.carried_code import CARRIED, load_saved
-from multicse.models.dual_module import DualEncoder
+from multicse.models.hub_folders import CARRIED, SCALE, load_saved
 
 
 class MultimodalEncoder(FolderEncoder):
@@ -32,22 +32,21 @@ class MultimodalEncoder(FolderEncoder):
     def __init__(self, model: Any, path: Path, batch_size: int, seed: int) -> None:
         super().__init__(model, path, "own", batch_size)
         self.items_at_once, self.seed = batch_size, seed
-        self.modalities = tuple(model.modalities)
+        self.modalities = ("text", *(name for name in ("image", "audio") if name in model.modalities))
         makers: dict[str, Callable[[list[Any]], Features]] = {"image": self._pictures, "audio": self._sounds}
         self.others = {name: partial(self._vectors, make) for name, make in makers.items() if name in self.modalities}
-        scale = _scale(model[0])
+        scale = _scale(model[0], path)
         self._logit_scale = None if scale is None else lambda: scale
-        self._own = isinstance(model[0], DualEncoder)
-        if self._own:  # a sentence that is the address of a picture is a sentence
-            self.tokenize = lambda texts: dict(model[0].preprocess(texts))
+        routes = getattr(model[0], "sub_modules", {})
+        if routes:  # a sentence that is the address of a picture is a sentence
+            self.tokenize = lambda texts: dict(model[0].preprocess(texts, modality="text"))
         elif str(getattr(model[0].config, "model_type", "")).startswith("siglip"):
             self._pad_to_limit()
 
     @property
     def protocol(self) -> dict[str, Any]:
         """How items become vectors, for a report."""
-        drawn = "audio" in self.modalities and not self._own
-        return {**super().protocol, **({"sound_seed": self.seed} if drawn else {})}
+        return {**super().protocol, **({"sound_seed": self.seed} if "audio" in self.modalities else {})}
 
     def _pad_to_limit(self) -> None:
         """SigLIP learned from texts padded to its limit, without a mask; shorter rows would give other vectors."""
@@ -77,14 +76,14 @@ class MultimodalEncoder(FolderEncoder):
 
     def _sound(self, sound: Sound) -> Features:
         """One sound at a time: what the processor draws at random must not depend on its neighbours."""
-        if self._own:
-            return dict(self.model.preprocess([{"array": sound.samples, "sampling_rate": sound.rate}]))
-        rate = self.model[0].processor.feature_extractor.sampling_rate
+        routes = getattr(self.model[0], "sub_modules", {})
+        processor = (routes["audio"] if routes else self.model)[0].processor
+        rate = getattr(processor, "feature_extractor", processor).sampling_rate
         wave = np.asarray(sound.samples, dtype=np.float32)
         if sound.rate != rate:
             wave = soxr.resample(wave, sound.rate, rate)
         with _drawn_from(self.seed):
-            features = dict(self.model.preprocess([{"array": wave, "sampling_rate": rate}]))
+            features = dict(self.model.preprocess([{"audio": {"array": wave, "sampling_rate": rate}}]))
         mel = features.get("input_features")
         if "is_longer" in features and isinstance(mel, Tensor) and mel.shape[1] == 4:
             # CLAP's fusion flags one sound of every batch as long when none is, so vectors would depend on the batch; a
@@ -106,8 +105,8 @@ def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 
     path = Path(folder).expanduser()
     if not any((path / name).is_file() for name in ("config.json", "modules.json")):
         raise EvaluationError(f"no model in {path}: it has neither config.json nor modules.json; give a CLIP or CLAP folder")
-    if (own := own_module(path)) not in (None, *CARRIED):
-        raise EvaluationError(f"{path} has a module {own}, which this version does not know; it knows {', '.join(CARRIED)}")
+    if (own := own_module(path)) and own.startswith(OWN) and own not in CARRIED:
+        raise EvaluationError(f"{path} has a module {own}, which this version does not know: export the run again")
     where = usable_device(device)
     try:
         model = load_saved(path, where)
@@ -122,11 +121,13 @@ def load_whole(folder: str | Path, device: str | None = None, batch_size: int = 
     return FolderEncoder(model, path, "own", batch_size)
 
 
-def _scale(module: Any) -> float | None:
+def _scale(module: Any, folder: Path) -> float | None:
     """exp of the logarithm that CLIP, CLAP (that of its sounds) and this project's exports keep."""
-    holder = module if isinstance(module, DualEncoder) else getattr(module, "auto_model", None)
+    if (folder / SCALE).is_file():
+        return float(load_file(folder / SCALE)["logit_scale"].exp())
+    model = getattr(module, "auto_model", None)
     for name in ("logit_scale", "logit_scale_a"):
-        if isinstance(value := getattr(holder, name, None), Tensor) and value.numel() == 1:
+        if isinstance(value := getattr(model, name, None), Tensor) and value.numel() == 1:
             return float(value.detach().exp())
     return None
 

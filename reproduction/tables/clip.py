@@ -60,7 +60,7 @@ TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
 # ---------------------------------------------------------------------------------------------------------- the small scale
 
 STEPS, EVERY = 150, 50
-SOUND = AudioInput(rate=16_000, seconds=5.0, bins=64, n_fft=1024, hop=512, low_hz=50.0, high_hz=8000.0)  # ESC-10's 5 s
+SOUND = AudioInput(features="kaldi", rate=16_000, seconds=5.0, bins=64)  # ESC-10's 5 s
 VIT = ViTTower(input=ImageInput(size=64), patch_size=16, width=128, layers=4, heads=4)
 AST = ASTTower(input=SOUND, patch_size=16, stride=16, width=128, layers=3, heads=4, mask_bins=8, mask_frames=16)
 SHORT = ASTTower(input=parts.OFFLINE_SOUND, patch_size=8, stride=8, width=128, layers=3, heads=4, mask_bins=4, mask_frames=8)

@@ -56,26 +56,6 @@ def naive_fourier(word: np.ndarray, rng: np.random.Generator, form: Form) -> np.
     return np.fft.ifft(np.fft.fft(word if form == "paper" else word - word.mean())).real
 
 
-def pwva_naive(
-    words: np.ndarray, rng: np.random.Generator, *, kinds: tuple[float, float, float, float], partial: float, form: Form
-) -> np.ndarray:
-    """The words of one sentence, (n, d), one after the other; the arguments are those of `multicse.models.pwva.pwva`."""
-    share = np.array(kinds) / sum(kinds)
-    result = []
-    for word in words:
-        kind = rng.choice(4, p=share)
-        if kind == 0:
-            changed = naive_noise(word, rng, form)
-        elif kind == 1:
-            changed = naive_zeros(word, rng, form)
-        elif kind == 2:
-            changed = naive_background(word, rng, form)
-        else:
-            changed = naive_fourier(word, rng, form)
-        result.append(changed if rng.random() < partial else word)
-    return np.array(result, words.dtype).reshape(words.shape)
-
-
 BATCH: dict[str, Kind] = {
     "noise": gaussian_noise,
     "zeros": random_zeros,
@@ -173,15 +153,11 @@ def kind_of(changed: Tensor, words: Tensor) -> str:
 def test_shares_of_the_kinds(partial: float, kinds: tuple[float, float, float, float]) -> None:
     words = vectors(2000)
     changed = view(words, kinds=kinds, partial=partial)
-    loop = torch.from_numpy(
-        pwva_naive(words.numpy(), np.random.default_rng(0), kinds=kinds, partial=partial, form="released")
-    )
-    for result in (changed, loop):
-        found = [kind_of(*pair) for pair in zip(result, words, strict=True)]
-        shares = {kind: found.count(kind) / len(words) for kind in ("noise", "zeros", "background", "fourier", "none")}
-        wanted = [partial * weight / sum(kinds) for weight in kinds] + [1 - partial]
-        assert list(shares.values()) == pytest.approx(wanted, abs=0.03)
-        assert [value == 0 for value in shares.values()] == [value == 0 for value in wanted]
+    found = [kind_of(*pair) for pair in zip(changed, words, strict=True)]
+    shares = {kind: found.count(kind) / len(words) for kind in ("noise", "zeros", "background", "fourier", "none")}
+    wanted = [partial * weight / sum(kinds) for weight in kinds] + [1 - partial]
+    assert list(shares.values()) == pytest.approx(wanted, abs=0.03)
+    assert [value == 0 for value in shares.values()] == [value == 0 for value in wanted]
 
 
 # ---- repeatable, at the edges, and refused

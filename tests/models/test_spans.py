@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 from transformers import BertConfig, PreTrainedTokenizerFast
 
-from multicse.data.shards import RawSample
-from multicse.data.streams.triplets import TripletTextStream, words
-from multicse.data.wordnet import open_lexicon
+from multicse.data.streams.triplets import words
 from multicse.models.text_encoder import TextEncoder
 from tests.conftest import ROOT
 
@@ -94,32 +91,3 @@ def test_a_word_that_is_cut_off_marks_nothing(encoder: TextEncoder) -> None:
     assert len(whole) >= 2
     assert marked(encoder, [text], [span], max_length=6) == [[]]
     assert marked(encoder, [text], [span], max_length=7) == [whole[:1]]  # [CLS] the dog sees the, its first part, [SEP]
-
-
-def test_the_stream_marks_the_replaced_word(encoder: TextEncoder) -> None:
-    """Collate with a real tokenizer: tokens of the three words, and where the views differ is where they are marked."""
-    config = TripletTextStream(shards="x", lexicon="small", without_candidate="keep", max_length=16)
-    texts = ["The rapid cars drive on.", "zzz", "unfashionable " * 9 + "big", "He sees a big house"]
-    samples = [RawSample("s", str(i), {"txt": text.encode()}) for i, text in enumerate(texts)]
-    rows = [config.row(sample, np.random.default_rng(3)) for sample in samples]
-    columns = {name: np.array([row[name] for row in rows]) for name in rows[0]}
-
-    def tokenize(texts: list[str], spans: Any = None) -> dict[str, torch.Tensor]:
-        return encoder.tokenize(texts, max_length=config.max_length, spans=spans)
-
-    tensors = config.collate(columns, tokenize)
-    assert tensors["input_ids"].shape == (4, 3, 16) and tensors["candidate"].tolist() == [True, False, False, True]
-    lexicon = open_lexicon("small")
-    spell = encoder.tokenizer.convert_ids_to_tokens
-    for number, (row, ids, mask) in enumerate(zip(rows, tensors["input_ids"], tensors["word_mask"].bool(), strict=True)):
-        read = ["".join(t.removeprefix("##") for t in spell(i[m])) for i, m in zip(ids, mask, strict=True)]
-        replaced = [row[f"text{view}"][slice(*row["spans"][view])].lower() for view in range(3)]
-        assert (replaced[0] == "") == (number == 1)
-        if number in (1, 2):  # no candidate; behind more sub-words than are kept
-            assert read == ["", "", ""] and torch.equal(ids[0], ids[1]) and torch.equal(ids[0], ids[2])
-            continue
-        assert read == replaced
-        synonyms, antonyms = lexicon.replacements(read[0], None)
-        assert read[1] in synonyms and read[2] in antonyms
-        rest = [i[~m & (i != 0)].tolist() for i, m in zip(ids, mask, strict=True)]
-        assert rest[0] == rest[1] == rest[2] and len(rest[0]) > 3

@@ -11,15 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from sentence_transformers import SentenceTransformer
 from torch import Tensor
 
 from multicse.data.word_vectors import write_vectors
 from multicse.evaluation.load import load_model
-from multicse.models.carried_code import carries_code
 from multicse.models.config import WordEncoderConfig
+from multicse.models.hub_folders import carried_files
 from multicse.models.word_encoder import WordEncoder
-from multicse.models.word_module import TextCNN, WordModel, hashed_vectors, load_words, split, word_hash
+from multicse.models.word_module import TextCNN, WordModel, hashed_vectors, split, word_hash
 from multicse.trainers.engine.export import verify
 
 WORDS = ["a", "dog", "runs", "cat", "sleeps"]
@@ -178,7 +177,7 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
     made.attention = made.softmax = attention
     made.save(str(tmp_path / "export"))
     verify(made, tmp_path / "export")
-    assert carries_code(tmp_path / "export")
+    assert carried_files(tmp_path / "export") == ["multicse_words.py"]
     saved = load_model(str(tmp_path / "export"))
     want = made(made.tokenize(SENTENCES)).detach().numpy()
     assert np.allclose(saved.encode(SENTENCES), want, atol=1e-6)
@@ -193,31 +192,3 @@ def test_exports_give_the_same_vectors(tmp_path: Path, settings: dict[str, str],
         place = [sys.executable, "-c", script, str(tmp_path / "export"), str(tmp_path / "vectors.npy"), *SENTENCES]
         subprocess.run(place, check=True, cwd=tmp_path, env={"HF_HUB_OFFLINE": "1", "PATH": "/usr/bin"})
         assert np.allclose(np.load(tmp_path / "vectors.npy"), want, atol=1e-6)
-
-
-def test_attention_weighs_words_by_what_they_say_together(tmp_path: Path) -> None:
-    made = encoder(tmp_path)
-    words, weights = made.word_weights("A dog runs.") or ([], np.zeros(0))
-    vectors = made.table[:3].numpy()
-    assert words == ["a", "dog", "runs"] and made.word_weights("?!") is None
-    np.testing.assert_allclose(weights, (vectors @ vectors.T).sum(1) / math.sqrt(6), rtol=1e-4)
-
-
-def test_a_word_may_hold_an_odd_line_end(tmp_path: Path) -> None:
-    write_vectors(tmp_path / "vectors", ["a", "b\rc", "d\x85e"], np.eye(3, dtype=np.float32))
-    made = WordEncoderConfig(regions=(1,), filters=4).load([tmp_path]).eval()
-    made.save(str(tmp_path / "export"))
-    assert load_words(tmp_path / "export").words == ["a", "b\rc", "d\x85e"]
-
-
-def test_as_a_user_of_sentence_transformers_has_it(tmp_path: Path) -> None:
-    """Other precisions, a shorter limit, an empty list."""
-    made = encoder(tmp_path)
-    made.save(str(tmp_path / "export"))
-    saved = SentenceTransformer(str(tmp_path / "export"), trust_remote_code=True, device="cpu")
-    want = saved.encode(SENTENCES)
-    saved.max_seq_length = 2
-    assert np.allclose(saved.encode(["a dog runs"]), saved.encode(["a dog"])) and saved.max_seq_length == 2
-    saved.max_seq_length = 12
-    assert np.allclose(saved.bfloat16().encode(SENTENCES, convert_to_tensor=True).float().numpy(), want, atol=0.1)
-    assert made.tokenize([])["input_ids"].shape == (0, 1)

@@ -55,8 +55,6 @@ def test_an_encoder_that_there_is_is_not_passed_over(recipe: Recipe, tmp_path: P
     with pytest.raises(RecipeError, match=r"encoder\.path.*further"):
         make_start(there)
     assert make_start(there.replace("method.fresh", None)).encoder == there.encoder
-    with pytest.raises(RecipeError, match=r"method\.fresh\.vectors"):
-        make_start(recipe.replace("method.fresh.vectors", str(tmp_path / "nowhere.txt")))
 
 
 @pytest.mark.parametrize(("lowercase", "want"), [(False, ["Äpfel", "über", "Bäume"]), (True, ["äpfel", "über", "bäume"])])

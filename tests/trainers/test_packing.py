@@ -13,7 +13,7 @@ from transformers import PretrainedConfig
 
 from multicse.data.streams.base import Batch
 from multicse.models import packing
-from multicse.models.packing import Packing, by_length, drop, within_jagged, within_lengths
+from multicse.models.packing import Packing, drop, within_jagged, within_lengths
 from multicse.models.text_encoder import TextEncoder
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.method import Method
@@ -65,7 +65,6 @@ def test_gradients_are_those_of_padded_rows(name: str, family: str, monkeypatch:
         return tiny_encoder.encoder("eot" if family == "clip" else "cls_before_pooler", fresh)
 
     without = gradients(made, encoder(), batches)
-    monkeypatch.setattr(packing, "GROUPS", 10**6)
     monkeypatch.setattr(packing, "PACKED", set())
     padded = gradients(made, encoder(), batches)
     assert without.keys() == padded.keys()
@@ -143,18 +142,3 @@ def test_rows_of_one_length_have_the_same_dropout_without_packing() -> None:
         found.append(layer(**given)[0].flatten(0, -2))
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
     assert not torch.allclose(found[0], layer.eval()(states)[0].flatten(0, -2))
-
-
-def test_groups_of_similar_length_give_what_one_call_gives() -> None:
-    """Rows keep their places and trailing padding alone is cut."""
-    lengths = torch.randint(1, 12, (19,), generator=torch.Generator().manual_seed(0))
-    mask = (torch.arange(16) < lengths[:, None]).long()
-    ids = torch.arange(19 * 16).view(19, 16)
-    widths: list[int] = []
-
-    def forward(ids: Tensor, mask: Tensor) -> Tensor:
-        widths.append(ids.shape[1])
-        return torch.stack([(ids * mask).sum(1), ids[:, 0]], dim=1)
-
-    assert torch.equal(by_length(forward, ids, mask), forward(ids, mask))
-    assert widths[:-1] == sorted(widths[:-1]) and len(widths) == 5 and widths[3] == lengths.max() < widths[-1]

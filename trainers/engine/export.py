@@ -20,8 +20,8 @@ from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.encoders.quantized import RANGES, ranges_of
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
-from multicse.models.carried_code import ExportError as ExportError
-from multicse.models.carried_code import load_by_its_code
+from multicse.models.hub_folders import ExportError as ExportError
+from multicse.models.hub_folders import load_saved
 from multicse.models.onnx_files import FLOAT, INT8, onnx_states, write_onnx
 from multicse.models.sentence_encoder import CardText, SentenceEncoder
 from multicse.models.text_folders import add_whitening
@@ -95,7 +95,7 @@ def write_export(
         text = encoder.card(fresh)
         if fit is not None:
             text = _fitted(fresh, fit, text)
-            saved = load_by_its_code(fresh)
+            saved = load_saved(fresh)
         text = text._replace(form=form_of(saved))
         (fresh / "README.md").write_text(card(text), encoding="utf-8")
         names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
@@ -160,7 +160,7 @@ def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
     """
     with torch.no_grad():
         want = encoder(encoder.tokenize(PROBES)).float()
-        saved = load_by_its_code(folder)
+        saved = load_saved(folder)
         _compare("SentenceTransformer", "sentence vectors", torch.as_tensor(saved.encode(PROBES)), want)
         ours, theirs = encoder.probe_items()
         if ours:

@@ -223,7 +223,7 @@ def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, di
     mlflow = import_mlflow()
     from mlflow import sentence_transformers as flavor
 
-    from multicse.models.carried_code import load_by_its_code
+    from multicse.models.hub_folders import load_saved
     from multicse.trainers.engine.card import library_versions
 
     versions = library_versions()
@@ -233,7 +233,7 @@ def _new_version(client: Any, uri: str, run_id: str, export: Path, name: str, di
     mlflow.set_tracking_uri(uri)
     try:
         return flavor.log_model(
-            load_by_its_code(export),
+            load_saved(export),
             name="model",
             registered_model_name=name,
             # Given: guessing them takes far longer than the rest.

@@ -324,7 +324,7 @@ def _load(folder: Path, pooling: str | None, device: str) -> Any:
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
     known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
-    if pooling not in (None, *Pooling.POOLING_MODES):
+    if pooling is not None and pooling not in Pooling.POOLING_MODES:
         raise EvaluationError(
             f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
         )

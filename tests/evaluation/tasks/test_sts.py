@@ -42,11 +42,11 @@ def test_agrees_with_a_naive_implementation(tmp_path: Path) -> None:
     vectors = [Bag().encode([a, b]) for _, a, b in rows]
     cosines = np.array([a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in vectors])
     gold, subset = np.array([float(s) for s, _, _ in rows]), np.array([subsets[i % 6] for i in range(90)])
-    want = {}
+    want: dict[str, float] = {}
     for metric, correlation in (("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
         parts = [100 * correlation(cosines[subset == name], gold[subset == name]).statistic for name in "uvw"]
-        want |= {metric: 100 * correlation(cosines, gold).statistic, f"{metric}_mean": np.mean(parts)}
-        want[f"{metric}_wmean"] = np.average(parts, weights=[15, 30, 45])
+        want |= {metric: 100 * correlation(cosines, gold).statistic, f"{metric}_mean": float(np.mean(parts))}
+        want[f"{metric}_wmean"] = float(np.average(parts, weights=[15, 30, 45]))
     assert got == pytest.approx(want, abs=1e-9)
     assert len({round(v, 6) for v in want.values()}) == 6  # the six are different numbers here
 

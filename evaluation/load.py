@@ -11,32 +11,26 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
-
-import numpy as np
+from typing import Any, NamedTuple, Protocol
 
 from multicse import load_plugins
 from multicse.data.errors import did_you_mean
 from multicse.data.word_vectors import is_word_vectors
 from multicse.evaluation.encoders.folders import model_type, own_module
-from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.task import Encoder, EvaluationError
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.models.hub_folders import EVALUATED
 
-if TYPE_CHECKING:
-    from multicse.evaluation.encoders.baselines import Centring
-
 logger = logging.getLogger(__name__)
 
 MULTIMODAL = ("clip", "siglip", "siglip2", "clap", "align", "chinese_clip")  # model_type in config.json
-CENTRING: tuple[Centring, ...] = ("centring", "standardise", "all-but-the-top")
 HUB = re.compile(r"[\w.-]+(/[\w.-]+)?(?=[@+]|$)")
 """A name on the Hugging Face hub, at the beginning of a model's name."""
 TARGET = "the sentences of the evaluated tasks, without their labels (transductive; 'target' in the papers)"
 
 
-class Model(Protocol):
+class Model(Encoder, Protocol):
     """An encoder that can be reported."""
 
     name: str  # short, for tables
@@ -48,11 +42,7 @@ class Model(Protocol):
 
     @property
     def protocol(self) -> dict[str, Any]:
-        """How items become vectors: pooling, post_processing, fitted_on, max_tokens, texts_cut, device."""
-        ...
-
-    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
-        """Vectors (N, d) of N items, in their order."""
+        """How items become vectors: pooling, post_processing, fitted_on, max_tokens, device."""
         ...
 
 
@@ -132,8 +122,7 @@ def load_model(
 
     `pooling` is for a spec that names none (`baselines.layer_pooling` lists those over layers, word vectors
     have mean and letters). `fit` are the sentences that whitening and its like are fitted on where the spec names
-    none, and `fit_source` is what the protocol says of them. `seed` is that of a fit, and CLAP's, which takes a random part
-    of a long sound.
+    none, and `fit_source` is what the protocol says of them. `seed` is that of a fit, and CLAP's.
 
     Raises EvaluationError for a missing place, an unknown pooling or post-processing, two poolings, or no `fit`.
     """
@@ -159,19 +148,13 @@ Post = Callable[[Model, Sequence[str], int | None, str, int], Model]
 """A model, the sentences to fit on, to how many dimensions, where the sentences come from, a seed -> the model behind it."""
 
 
-def _whitened(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    from multicse.evaluation.encoders.baselines import Whitened
+def _fitted(how: str, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
+    from multicse.evaluation.encoders.baselines import Centred, Whitened
 
-    return Whitened(model, fit, size, source=source)
-
-
-def _centred(how: Centring, model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    from multicse.evaluation.encoders.baselines import Centred
-
-    return Centred(model, fit, how, source=source)
+    return Whitened(model, fit, size, source=source) if how == "whitening" else Centred(model, fit, how, source=source)
 
 
-POST: dict[str, Post] = {"whitening": _whitened, **{how: partial(_centred, how) for how in CENTRING}}
+POST: dict[str, Post] = {how: partial(_fitted, how) for how in ("whitening", "centring", "standardise", "all-but-the-top")}
 """What may follow a model by its name; plugins add theirs."""
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -14,12 +16,12 @@ from multicse.data.errors import DataError, did_you_mean
 from multicse.evaluation.tables import SEVEN
 from multicse.evaluation.task import EvaluationError, Probing, Task
 from multicse.evaluation.tasks import sts, zero_shot
-from multicse.evaluation.tasks.classification import ClassificationTask
+from multicse.evaluation.tasks.classification import ClassificationTask, read_labelled
 from multicse.evaluation.tasks.geometry import GeometryTask, PairedGeometryTask
-from multicse.evaluation.tasks.hub import hub_pairs
-from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.evaluation.tasks.retrieval import BATCH, ContrastiveTask, RetrievalTask
-from multicse.evaluation.tasks.sts import PairTask
+from multicse.evaluation.tasks.sts import PairTask, hub_pairs, metric_name
+
+logger = logging.getLogger(__name__)
 
 STS = (*SEVEN[:5], "stsb-train", "stsb-dev", "stsb-test", "sickr-train", "sickr-dev", "sickr")
 DEVELOPMENT = ("stsb-dev", "sickr-dev", "lee-dev")
@@ -27,13 +29,9 @@ GROUPS = {"sts": SEVEN}
 """Tasks by the name of all of them. `load_plugins` adds to these, to `FAMILIES` and to `KINDS`."""
 GEOMETRY = "-geometry"
 
-# Ratings above which a pair counts as positive for alignment: 4 of 5 (SimCSE); for Lee, whose raters seldom went that
-# high, the middle of the scale.
-THRESHOLDS = {"lee": 0.5}
-
-
 Pairs = Callable[[str], PairTask]
 """The task of rated pairs of a name."""
+Options = dict[str, str]
 
 
 class Family(NamedTuple):
@@ -54,13 +52,9 @@ FAMILIES: list[Family] = []
 
 def known() -> tuple[str, ...]:
     """Every task name that is not of the form KIND:PLACE."""
-    return (*_scored(), *(name + GEOMETRY for name in (*STS, *sts.LEE)))
-
-
-def _scored() -> list[str]:
-    """The names without those of geometry."""
     load_plugins()
-    return [*STS, *sts.LEE, *(name for family in FAMILIES for name in family.names)]
+    families = (name for family in FAMILIES for name in family.names)
+    return (*STS, *sts.LEE, *families, *(name + GEOMETRY for name in (*STS, *sts.LEE)))
 
 
 def is_development(name: str) -> bool:
@@ -76,7 +70,7 @@ def is_development(name: str) -> bool:
     words = re.split(r"[^a-z0-9]+", place.partition("?")[0].rstrip("/").split("/")[-1].lower())
     if kind not in KINDS or KINDS[kind].trains or any(re.fullmatch(r"test|sts1[2-6]", word) for word in words):
         return False
-    return kind != "hub" or place in DEVELOPMENT or ":" in place
+    return kind != "hub" or ":" in place
 
 
 def available(data: str | Path | None = None) -> list[str]:
@@ -91,33 +85,37 @@ def available(data: str | Path | None = None) -> list[str]:
 
 def found(data: str | Path) -> list[str]:
     """Names of all sets that the folder `data` has files for, geometry left out."""
-    folder, layout = locate(data)
+    folder, layout = located("sts", data)
     names = [name for name in STS if (folder / sts.FILES[layout][name]).exists()]
     return names + [name for family in FAMILIES for name in family.found(folder, layout, names)]
 
 
-def expand(names: Sequence[str], data: str | Path | None = None) -> tuple[list[str], list[str]]:
-    """Names with groups (``sts``) replaced by their members that the folder has, and those it lacks."""
+def expand(names: Sequence[str], data: str | Path | None = None) -> list[str]:
+    """Names with groups (``sts``) replaced by their members that the folder has; what it lacks is logged.
+
+    Raises EvaluationError for a group of which the folder has none.
+    """
     load_plugins()
+    here = found(data) if data is not None and any(name in GROUPS for name in names) else []
     chosen: list[str] = []
-    missing: list[str] = []
     for name in names:
-        members = GROUPS.get(name)
-        if members is None:
-            chosen.append(name)
-            continue
-        if data is None:
-            raise EvaluationError(f"the tasks {name!r} need data: give a SentEval downstream folder (--data DIR)")
-        here = found(data)
-        if not any(member in here for member in members):
-            raise EvaluationError(f"the data folder {data} holds none of the tasks {name!r}: {', '.join(members)}")
-        chosen += [member for member in members if member in here]
-        missing += [member for member in members if member not in here]
-    return list(dict.fromkeys(chosen)), missing
+        members = GROUPS.get(name, (name,))
+        missing = [member for member in members if name in GROUPS and member not in here]
+        if missing == [*members]:
+            raise EvaluationError(f"the tasks {name!r} need data: --data is {data} and holds none of the tasks {name!r}")
+        if missing:
+            logger.warning("not in %s, so left out: %s", data, ", ".join(missing))
+        chosen += [member for member in members if member not in missing]
+    return list(dict.fromkeys(chosen))
 
 
-def locate(data: str | Path) -> tuple[Path, str]:
-    """The folder that holds the files and its layout, "raw" or "senteval" (`data` may be the folder above downstream)."""
+def located(name: str, data: str | Path | None) -> tuple[Path, str]:
+    """The folder that holds the files of a task, and its layout, "raw" or "senteval".
+
+    `data` may be the folder above downstream. Raises EvaluationError where no folder is given, or one of another layout.
+    """
+    if data is None:
+        raise EvaluationError(f"task {name} needs data: give a SentEval downstream folder or one of raw TSVs (--data DIR)")
     load_plugins()
     folder = Path(data).expanduser()
     if not folder.is_dir():
@@ -129,8 +127,8 @@ def locate(data: str | Path) -> tuple[Path, str]:
         if any((candidate / name).is_dir() for name in known_by):
             return candidate, "senteval"
     raise EvaluationError(
-        f"the data folder {folder} is neither a SentEval downstream folder (no STS/, SICK/, MR/, ... in it) nor a folder of "
-        "raw TSVs (no STS12.raw.tsv, STSB.dev.raw.tsv, SICK.test.raw.tsv, ... in it)"
+        f"the data folder {folder} is neither a SentEval downstream folder (STS/, SICK/, MR/, ...) nor one of raw TSVs "
+        "(STS12.raw.tsv, STSB.dev.raw.tsv, ...)"
     )
 
 
@@ -164,12 +162,9 @@ def make_tasks(names: Sequence[str], data: str | Path | None = None, probing: Pr
             tasks.append(_make(name, data, pairs, probing or Probing()))
         except DataError as error:
             raise EvaluationError(f"task {name}: {error}") from error
-    titles = [task.name for task in tasks]
-    for title in titles:
-        if titles.count(title) > 1:
-            raise EvaluationError(
-                f"two tasks are called {title!r}, so one result would hide the other; rename a file or folder"
-            )
+    title, count = Counter(task.name for task in tasks).most_common(1)[0] if tasks else ("", 0)
+    if count > 1:
+        raise EvaluationError(f"two tasks are called {title!r}, so one result would hide the other; rename a file or folder")
     return tasks
 
 
@@ -180,30 +175,18 @@ def _make(name: str, data: str | Path | None, pairs: Pairs, probing: Probing) ->
         return _own(kind, place, probing)
     if name not in known():
         raise EvaluationError(
-            f"unknown task {name!r}.{did_you_mean(name, (*known(), *GROUPS))} Tasks are {', '.join(_scored())}; with "
-            f"{GEOMETRY} at the end of a set of pairs its alignment and uniformity; sets of your own are "
-            f"{', '.join(f'{kind}:PLACE' for kind in KINDS)}"
+            f"unknown task {name!r}.{did_you_mean(name, (*known(), *GROUPS))} Tasks are {', '.join(known())}; sets of your "
+            f"own are {', '.join(f'{kind}:PLACE' for kind in KINDS)}"
         )
     for family in FAMILIES:
         if name in family.names:
             return family.make(name, data, pairs, probing)
     base = name.removesuffix(GEOMETRY)
-    return pairs(base) if name == base else GeometryTask(pairs(base), THRESHOLDS.get(base.split("-")[0], 4.0))
-
-
-def located(name: str, data: str | Path | None) -> tuple[Path, str]:
-    """`locate` for the task of a name. Raises EvaluationError where no folder is given."""
-    if data is None:
-        raise EvaluationError(
-            f"task {name} needs data: give a SentEval downstream folder or a folder of raw TSVs (--data DIR); "
-            f"without data there are {', '.join(sts.LEE)}"
-        )
-    return locate(data)
+    # Pairs count as positive above 4 of 5 (SimCSE); of Lee, whose raters seldom went that high, above the middle.
+    return pairs(base) if name == base else GeometryTask(pairs(base), 0.5 if base in sts.LEE else 4.0)
 
 
 # ------------------------------------------------------------------------------------------------- data of the user's own
-
-Options = dict[str, str]
 
 
 class Kind(NamedTuple):
@@ -225,22 +208,18 @@ def _own(kind: str, place: str, probing: Probing) -> Task:
     place, options = _options(place)
     for option in options:
         if option not in allowed:
+            known_ones = ", ".join(allowed) or "none"
             raise EvaluationError(
-                f"task {kind}:{place}: unknown option {option!r}.{did_you_mean(option, allowed)} Options: "
-                f"{', '.join(allowed) or 'none'}"
+                f"task {kind}:{place}: unknown option {option!r}.{did_you_mean(option, allowed)} Options: {known_ones}"
             )
     name = Path(place.split("::")[0]).name.removesuffix(".gz").removesuffix(".tsv").removesuffix(".tar")
-    return make(f"{kind}:{_metric_name(name)}", place, options, probing)
+    return make(f"{kind}:{metric_name(name)}", place, options, probing)
 
 
 def _options(place: str) -> tuple[str, Options]:
     """A place and its options; a file that exists may have a question mark in its name."""
     place, _, query = (place, "", "") if Path(place).exists() else place.partition("?")
     return place, dict(parse_qsl(query))
-
-
-def _metric_name(text: str) -> str:
-    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
 def number(option: str, text: str, kind: type[int | float] = int) -> int | float:
@@ -270,15 +249,13 @@ def _contrastive(title: str, place: str, options: Options, probing: Probing) -> 
 
 
 def _zero_shot(title: str, place: str, options: Options, probing: Probing) -> Task:
-    prompts = zero_shot.Prompts(())
-    if "classes" in options:
-        prompts = zero_shot.read_prompts(options["classes"], options.get("set"))
+    prompts = zero_shot.read_prompts(options["classes"]) if "classes" in options else zero_shot.Prompts(())
     templates = prompts.templates
     if file := options.get("templates"):
         templates = zero_shot.TEMPLATE_LISTS.get(file) or zero_shot.read_prompts(file).templates
         if not templates:
             raise EvaluationError(f"task {title}: {file} holds no templates; it needs {{'templates': ['... {{}} ...']}}")
-        title += f"-{_metric_name(Path(file).stem)}"  # a set measured with several lists has a number for each
+        title += f"-{metric_name(Path(file).stem)}"  # a set measured with several lists has a number for each
     return zero_shot.ZeroShotTask(title, place, prompts.classes, templates)
 
 
@@ -301,6 +278,6 @@ KINDS = {
     ),
     "retrieval": Kind("shards of images or sounds with captions, both directions", _retrieval, ("primary", "shared")),
     "contrastive": Kind("the same: the loss over batches of pairs at the model's logit scale", _contrastive, ("batch",)),
-    "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "set", "templates")),
+    "zero-shot": Kind("shards of labelled images or sounds", _zero_shot, ("classes", "templates")),
     "geometry": Kind("shards with captions", lambda title, place, options, probing: PairedGeometryTask(title, place)),
 }

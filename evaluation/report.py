@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import metadata
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,10 +57,8 @@ def measure(spec: str, model: Model, tasks: Sequence[Task]) -> Measured:
     scores = {task.name: task.score(encoded) for task in tasks}
     results = {name: {**score.metrics, **score.details} for name, score in scores.items()}
     report: dict[str, Any] = {"model": spec, "results": results}
-    if (average := tables.average(results)) is not None:
-        report["average"] = average
-    if (average := tables.average(results, tables.TRANSFER, "accuracy")) is not None:
-        report["transfer_average"] = average
+    if averages := tables.averages(results):
+        report["averages"] = averages
     report["provenance"] = provenance(model, tasks)
     examples = {name: score.examples for name, score in scores.items() if score.examples is not None}
     return Measured(report, examples, encoded)
@@ -81,15 +80,12 @@ def check_comparable(reports: Mapping[str, Sequence[Mapping[str, Any]]]) -> None
     first: dict[tuple[str, str], tuple[Any, str]] = {}
     for label, report in ((label, report) for label, several in reports.items() for report in several):
         hashes = report.get("provenance", {}).get("data_sha256", {})
-        for task, scores in report["results"].items():
-            for what, value in (("data", hashes.get(task)), ("protocol", scores.get("protocol"))):
-                if value is not None:
-                    known, other = first.setdefault((task, what), (value, label))
-                    if known != value:
-                        raise EvaluationError(
-                            f"{other} and {label} cannot stand in one column: {task} was measured with other {what} "
-                            "(raw text is not tokenised text, and --protocol fast not test); measure both the same way"
-                        )
+        values = {(task, "data"): digest for task, digest in hashes.items() if task in report["results"]}
+        values |= {(task, "protocol"): scores.get("protocol") for task, scores in report["results"].items()}
+        for (task, what), value in values.items():
+            known, other = first.setdefault((task, what), (value, label)) if value is not None else (None, "")
+            if known != value:
+                raise EvaluationError(f"{other} and {label} cannot be compared: {task} was measured with other {what}")
 
 
 def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
@@ -97,19 +93,14 @@ def read_report(file: Path, tasks: Sequence[Task]) -> Measured:
 
     Raises EvaluationError for a file that is no report of one model, or holds none of the tasks.
     """
+    names = [task.name for task in tasks]
     try:
         report = json.loads(file.read_text(encoding="utf-8"))
-        results = report["results"]
-        if not isinstance(results, dict):
-            raise TypeError("results")
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        report["results"] = {name: found for name, found in report["results"].items() if name in names}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise EvaluationError(f"{file} is no report of a single model ({error!r}); --model ... --json writes one") from None
-    names = [task.name for task in tasks]
-    report["results"] = {name: results[name] for name in names if name in results}
     if not report["results"]:
-        raise EvaluationError(f"{file} holds none of the tasks {', '.join(names)}; it has {', '.join(results)}")
-    if missing := [name for name in names if name not in results]:
-        logger.warning("%s does not hold %s", file, ", ".join(missing))
+        raise EvaluationError(f"{file} holds none of the tasks {', '.join(names)}")
     examples: dict[str, np.ndarray] = {}
     if (arrays := file.with_suffix(".npz")).is_file():
         with np.load(arrays, allow_pickle=False) as saved:
@@ -122,8 +113,15 @@ def figures(encoded: Encoded, tasks: Sequence[Task], seed: int = 0) -> Iterator[
 
     What cannot be drawn (a collapsed encoder has no t-SNE) is left out with a warning.
     """
+    from multicse.evaluation.figures.basic import similarity_by_gold_figure
+
     load_plugins()
-    for name, draw in _drawings(encoded, tasks, seed):
+    drawings: list[Drawing] = [
+        (f"similarity_{task.name}", partial(similarity_by_gold_figure, task.similarities(encoded), task.gold))
+        for task in tasks
+        if isinstance(task, PairTask)
+    ]
+    for name, draw in chain(drawings, *(drawn(encoded, tasks, seed) for drawn in DRAWINGS)):
         try:
             figure = draw()
             figure.suptitle(f"{getattr(encoded.encoder, 'name', '')}   {name}".strip(), fontsize="small", parse_math=False)
@@ -144,17 +142,7 @@ SCATTERS: list[Callable[[Task, Runs], Iterator[tuple[str, Figure]]]] = []
 """What plugins draw of several models on a task."""
 
 
-def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[Drawing]:
-    from multicse.evaluation.figures.basic import similarity_by_gold_figure
-
-    for task in tasks:
-        if isinstance(task, PairTask):
-            yield f"similarity_{task.name}", partial(similarity_by_gold_figure, task.similarities(encoded), task.gold)
-    for drawn in DRAWINGS:
-        yield from drawn(encoded, tasks, seed)
-
-
-def scatter(runs: Mapping[str, Sequence[Mapping[str, Any]]], tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
+def scatter(runs: Runs, tasks: Sequence[Task]) -> Iterator[tuple[str, Figure]]:
     """Several models, label -> the reports of its runs, on each task of geometry.
 
     Of a pair set alignment against uniformity of the first runs, coloured by the score of that set if it is there; of other

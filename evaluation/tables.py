@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+import pandas as pd
 
 from multicse.evaluation import statistics
 from multicse.evaluation.statistics import Summary
@@ -16,10 +17,8 @@ Results = Mapping[str, Mapping[str, Any]]  # task -> metric -> value
 
 SEVEN = ("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr")
 TRANSFER = ("mr", "cr", "subj", "mpqa", "sst2", "trec", "mrpc")
-# Columns of the seven: SimCSE's (NonLing-CSE, GCLSR, ...) and SG-BERT's.
-ORDERS = {"sts12-first": SEVEN, "stsb-first": (*SEVEN[5:], *SEVEN[:5])}
-AVERAGE = "average"
-TRANSFER_AVERAGE = "transfer-average"
+AVERAGE, TRANSFER_AVERAGE = "average of 7", "transfer average of 7"
+ORDER = (*SEVEN, AVERAGE, *TRANSFER, TRANSFER_AVERAGE)
 LABELS = {
     **{name: name.upper() for name in (*SEVEN[:5], "mr", "cr", "subj", "mpqa", "trec", "mrpc")},
     **{"stsb-train": "STS-B train", "stsb-dev": "STS-B dev", "stsb-test": "STS-B"},
@@ -46,23 +45,17 @@ class Row:
 
 
 class Column(NamedTuple):
-    """One column: `key` names it in marks, an average is over `tasks`, all others have one."""
+    """One column; `key` names it in marks."""
 
     key: str
     label: str
-    tasks: tuple[str, ...]
+    task: str
     metric: str
 
     def values(self, row: Row) -> list[float]:
         """The column's number of every run; none if a run lacks it."""
-        one = len(self.tasks) == 1
-        values = [_value(r, self.tasks[0], self.metric) if one else average(r, self.tasks, self.metric) for r in row.runs]
+        values = [_value(run, self.task, self.metric) for run in row.runs]
         return [] if None in values else [value for value in values if value is not None]
-
-    def summary(self, row: Row) -> Summary | None:
-        """Mean and standard deviation over the runs."""
-        values = self.values(row)
-        return statistics.summary(values) if values else None
 
 
 @dataclass(frozen=True)
@@ -74,21 +67,18 @@ class Marks:
     test: str
 
 
-def average(results: Results, tasks: Sequence[str] = SEVEN, metric: str = "spearman") -> float | None:
-    """Mean of the seven STS numbers, each rounded to 2 decimals first as the papers' script does; None if one lacks."""
-    values = [_value(results, task, metric) for task in tasks]
-    return None if None in values else sum(round(value, 2) for value in values if value is not None) / len(values)
-
-
-def averages(results: Results) -> dict[str, dict[str, float]]:
+def averages(results: Results, metric: str | None = None) -> dict[str, dict[str, float]]:
     """The papers' averages over the tasks of a group that are there, if they are several, as a task of its own:
-    ``average of 7`` -> spearman of the STS sets, ``transfer average of 7`` -> accuracy. Means as those of `average`."""
+    ``average of 7`` -> spearman of the STS sets, ``transfer average of 7`` -> accuracy; of `metric`, if one is given.
+
+    Each number is rounded to 2 decimals first, as the papers' script does.
+    """
     found = {}
-    for title, group, metric in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
-        tasks = [task for task in group if _value(results, task, metric) is not None]
-        mean = average(results, tasks, metric) if len(tasks) > 1 else None
-        if mean is not None:
-            found[f"{title} of {len(tasks)}"] = {metric: mean}
+    for title, group, headline in (("average", SEVEN, "spearman"), ("transfer average", TRANSFER, "accuracy")):
+        values = [_value(results, task, metric or headline) for task in group]
+        rounded = [round(value, 2) for value in values if value is not None]
+        if len(rounded) > 1:
+            found[f"{title} of {len(rounded)}"] = {metric or headline: sum(rounded) / len(rounded)}
     return found
 
 
@@ -102,74 +92,71 @@ def task_table(results: Results) -> str:
     return "\n\n".join(layout([["task", *metrics], *rows]) for metrics, rows in blocks.items())
 
 
-def comparison(
-    rows: Sequence[Row],
-    order: str = "sts12-first",
-    metric: str | None = None,
-    marks: Marks | None = None,
-    style: str = "text",
-) -> str:
-    """Models side by side, one row each: mean ± sample sd where a model is several runs, the best in bold.
+def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | None = None, style: str = "text") -> str:
+    """Models side by side, one row each: mean ± sample sd where a model is several runs.
 
-    order: of the seven STS columns, "sts12-first" or "stsb-first"; transfer and whatever else there is follow. metric: one
-    for all tasks (those without it are left out); none: each task's headline. style: "text" (no bold), "markdown" or "latex"
-    (lines ``a & b \\\\`` of a tabular, needs no package). marks: from `significance`; ``*`` p < .05, ``**`` p < .01.
+    Columns are the seven STS sets and their average, transfer and its average, and whatever else there is. An average is
+    shown only where all of its tasks are there. "-": a run lacks the number.
 
-    An average is that of the already rounded numbers, and only where all of them are there. "-": a run lacks the number.
-    Raises EvaluationError for no rows, labels that repeat, and a metric that nothing has.
+    Args:
+        rows: The models.
+        metric: The one metric that is shown of every task; those without it are left out. If None, each task's headline.
+        marks: From `significance`; ``*`` p < .05, ``**`` p < .01.
+        style: "text", "markdown" or "latex"; the last two have the best of a column in bold.
+
+    Raises:
+        EvaluationError: If there are no rows, labels repeat, or nothing has the metric.
     """
-    columns = _columns(rows, order, metric)
-    head = [metric or "", *(column.label for column in columns)]
-    cells = [[mean_sd(column.summary(row), _digits(column.metric)) for column in columns] for row in rows]
-    stars = [[_stars(marks, row.label, column.key) for column in columns] for row in rows]
+    rows, columns = _arranged(rows, metric)
+    by_column = [_cells(rows, column, marks, style) for column in columns]
+    labels, head = [row.label for row in rows], [column.label for column in columns]
+    body = [[label, *cells] for label, *cells in zip(labels, *by_column, strict=True)]
     legend = _legend(rows, marks)
     if style == "text":
-        widths = [max(map(len, column)) for column in zip(*stars, strict=True)]  # digits stay below one another
-        body = [
-            [row.label, *(c + s.ljust(w) for c, s, w in zip(*line, widths, strict=True))]
-            for row, line in zip(rows, zip(cells, stars, strict=True), strict=True)
-        ]
-        return "\n".join([layout([head, *body]), *legend])
-    best = [_best(column, columns[i].metric) for i, column in enumerate(zip(*cells, strict=True))]
-    lines = [[_escape(text, style) for text in head]]
-    for i, row in enumerate(rows):
-        dressed = [_dress(c, s, i in b, style) for c, s, b in zip(cells[i], stars[i], best, strict=True)]
-        lines.append([_escape(row.label, style), *dressed])
+        return "\n".join([layout([[metric or "", *head], *body]), *legend])
     if style == "latex":
-        return "\n".join([*(" & ".join(line) + r" \\" for line in lines), *(f"% {line}" for line in legend)])
-    lines.insert(1, ["---", *("---:" for _ in columns)])
-    table = ["| " + " | ".join(line) + " |" for line in lines]
-    return "\n".join([*table, *("\n" + _escape(line, style) for line in legend)])
+        frame = pd.DataFrame([cells for _, *cells in body], labels, head)
+        table = frame.style.format_index(escape="latex").format_index(escape="latex", axis="columns")
+        return table.to_latex(column_format="l" + "r" * len(head)) + "\n".join(f"% {line}" for line in legend)
+    lines = [[_escape(metric or ""), *map(_escape, head)], ["---", *("---:" for _ in head)]]
+    lines += [[_escape(label), *cells] for label, *cells in body]
+    return "\n".join([*("| " + " | ".join(line) + " |" for line in lines), *("\n" + _escape(line) for line in legend)])
+
+
+def _cells(rows: Sequence[Row], column: Column, marks: Marks | None, style: str) -> list[str]:
+    """The numbers of a column with their stars, and with the best in bold where the style has it."""
+    cells = [mean_sd(statistics.summary(x) if (x := column.values(row)) else None, _digits(column.metric)) for row in rows]
+    p = [marks.p.get((row.label, column.key), 1.0) if marks else 1.0 for row in rows]
+    stars = ["**" if one < 0.01 else "*" if one < 0.05 else "" for one in p]
+    if style == "text":
+        width = max(map(len, stars))  # digits stay below one another
+        return [cell + star.ljust(width) for cell, star in zip(cells, stars, strict=True)]
+    best = _best(cells, column.metric)
+    return [_dress(cell, star, i in best, style) for i, (cell, star) in enumerate(zip(cells, stars, strict=True))]
 
 
 # ----------------------------------------------------------------------------------------------------------- significance
 
 
-def significance(
-    rows: Sequence[Row],
-    gold: Mapping[str, np.ndarray] | None = None,
-    order: str = "sts12-first",
-    metric: str | None = None,
-    samples: int = 10_000,
-) -> Marks:
-    """Every row against the first: pooled t test over runs if both have several, paired bootstrap if both have one.
+def significance(rows: Sequence[Row], gold: Mapping[str, np.ndarray] | None = None, metric: str | None = None) -> Marks:
+    """Test every row against the first: pooled t test over runs if both have several, a test over examples if both have one.
 
-    The bootstrap is over the `examples` of the two rows; cosines need `gold` (task -> ratings (N,)). Several models
-    against one reference are several chances to win by luck: within a column, p is adjusted after Holm. A cell without
-    what its test needs, or whose runs do not vary, gets no p; neither does the average of single runs.
+    That is a paired bootstrap of cosines, which need `gold` (task -> ratings (N,)), and a sign test of what a classifier got
+    right. Several models against one reference are several chances to win by luck: within a column, p is adjusted after
+    Holm. A cell without what its test needs, or whose runs do not vary, gets no p; neither does the average of single runs.
     """
-    columns = _columns(rows, order, metric)
+    rows, columns = _arranged(rows, metric)
     reference, others = rows[0], rows[1:]
     seeds = len(reference.runs) > 1
     found: dict[tuple[str, str], float] = {}
     for column in columns:
         p = {}
         for row in others:
-            value = _seeds_p(reference, row, column) if seeds else _examples_p(reference, row, column, gold or {}, samples)
+            value = _seeds_p(reference, row, column) if seeds else _examples_p(reference, row, column, gold or {})
             if value is not None:
                 p[row.label, column.key] = value
         found |= dict(zip(p, statistics.holm(list(p.values())), strict=True)) if p else {}
-    test = "two-sided Student t over runs" if seeds else f"paired bootstrap over the test set ({samples:,} samples)"
+    test = "two-sided Student t over runs" if seeds else "paired bootstrap over the test set, sign test of accuracies"
     return Marks(found, reference.label, test + (", Holm within a column" if len(others) > 1 else ""))
 
 
@@ -183,42 +170,38 @@ def _seeds_p(reference: Row, row: Row, column: Column) -> float | None:
         return None
 
 
-def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.ndarray], samples: int) -> float | None:
-    first, second = reference.examples.get(column.tasks[0]), row.examples.get(column.tasks[0])
-    if len(row.runs) != 1 or len(column.tasks) > 1 or first is None or second is None:
+def _examples_p(reference: Row, row: Row, column: Column, gold: Mapping[str, np.ndarray]) -> float | None:
+    first, second = reference.examples.get(column.task), row.examples.get(column.task)
+    if len(row.runs) != 1 or first is None or second is None:
         return None
     try:
         if column.metric == "accuracy":
-            return statistics.paired_bootstrap_accuracy(first, second, samples).p
-        if column.metric in ("spearman", "pearson") and column.key in gold:
-            return statistics.paired_bootstrap(first, second, gold[column.key], column.metric, samples).p
+            return statistics.sign_test(first, second)
+        if column.metric in ("spearman", "pearson") and column.task in gold:
+            return statistics.paired_bootstrap(first, second, gold[column.task], column.metric)
     except EvaluationError as error:
-        raise EvaluationError(f"{reference.label} and {row.label} on {column.key}: {error}") from error
+        raise EvaluationError(f"{reference.label} and {row.label} on {column.task}: {error}") from error
     return None
 
 
 # ---------------------------------------------------------------------------------------------------------------- columns
 
 
-def _columns(rows: Sequence[Row], order: str, metric: str | None) -> list[Column]:
-    """The columns that at least one run fills, in the papers' order."""
+def _arranged(rows: Sequence[Row], metric: str | None) -> tuple[list[Row], list[Column]]:
+    """The rows with their averages as tasks, and the columns that at least one run fills, in the papers' order."""
     labels = [row.label for row in rows]
     if not rows or not all(row.runs for row in rows):
         raise EvaluationError("a comparison needs at least one row, and every row at least one run")
     if len(set(labels)) < len(labels):
         raise EvaluationError(f"labels must differ, or marks are ambiguous: {', '.join(labels)}")
-    every = [results for row in rows for results in row.runs]
-    tasks = list(dict.fromkeys(task for results in every for task in results))
-    columns = []
-    for group, key, headline in ((ORDERS[order], AVERAGE, "spearman"), (TRANSFER, TRANSFER_AVERAGE, "accuracy")):
-        columns += [column for task in group if task in tasks for column in _of_task(task, every, metric)]
-        if any(average(results, group, metric or headline) is not None for results in every):
-            columns.append(Column(key, LABELS[key], group, metric or headline))
-    others = [task for task in tasks if task not in (*SEVEN, *TRANSFER)]
-    columns += [column for task in others for column in _of_task(task, every, metric)]
+    tasks = dict.fromkeys(task for row in rows for run in row.runs for task in run)
+    rows = [replace(row, runs=[{**run, **averages(run, metric)} for run in row.runs]) for row in rows]
+    every = [run for row in rows for run in row.runs]
+    ordered = [*ORDER, *(task for task in tasks if task not in ORDER)]
+    columns = [column for task in ordered for column in _of_task(task, every, metric)]
     if not columns:
         raise EvaluationError(f"no task has the metric {metric!r}" if metric else "the results hold no numbers to compare")
-    return columns
+    return rows, columns
 
 
 def _of_task(task: str, every: Sequence[Results], metric: str | None) -> Iterator[Column]:
@@ -236,7 +219,7 @@ def _of_task(task: str, every: Sequence[Results], metric: str | None) -> Iterato
     for name in chosen:
         alone = len(chosen) == 1
         plain = alone and name in (metric, "spearman", "accuracy")
-        yield Column(task if alone else f"{task}/{name}", label if plain else f"{label} {name}", (task,), name)
+        yield Column(task if alone else f"{task}/{name}", label if plain else f"{label} {name}", task, name)
 
 
 def _value(results: Results, task: str, metric: str) -> float | None:
@@ -303,11 +286,6 @@ def _best(cells: Sequence[str], metric: str) -> set[int]:
     return {i for i, mean in means.items() if mean == top}
 
 
-def _stars(marks: Marks | None, label: str, key: str) -> str:
-    p = marks.p.get((label, key), 1.0) if marks else 1.0
-    return "**" if p < 0.01 else "*" if p < 0.05 else ""
-
-
 def _legend(rows: Sequence[Row], marks: Marks | None) -> list[str]:
     lines = []
     if any(len(row.runs) > 1 for row in rows):
@@ -329,12 +307,5 @@ def _dress(cell: str, stars: str, best: bool, style: str) -> str:
     return plus.join([bold, *sd]) + mark
 
 
-_NAMES = {"\\": "backslash", "~": "asciitilde", "^": "asciicircum", "|": "bar", "<": "less", ">": "greater"}
-_LATEX = {c: rf"\text{name}{{}}" for c, name in _NAMES.items()} | {c: "\\" + c for c in "&%$#_{}"}
-
-
-def _escape(text: str, style: str) -> str:
-    text = " ".join(text.split())
-    if style == "latex":
-        return "".join(_LATEX.get(c, c) for c in text)
-    return "".join("\\" + c if c in r"\|*_`<" else c for c in text)
+def _escape(text: str) -> str:
+    return "".join("\\" + c if c in r"\|*_`<" else c for c in " ".join(text.split()))

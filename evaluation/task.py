@@ -17,8 +17,7 @@ class Encoder(Protocol):
     """Anything that turns items into vectors: a folder, a model in training, a baseline.
 
     Items are texts; decoded RGB images, uint8 (H, W, 3), with modality "image"; `Sound`s with modality "audio". An encoder
-    that was trained contrastively may have a `logit_scale`, the factor before cosines in its loss (CLIP's exp of its
-    parameter).
+    that was trained contrastively may have a `logit_scale`, the factor before cosines in its loss.
     """
 
     def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
@@ -36,8 +35,7 @@ class Sound(NamedTuple):
 class Score(NamedTuple):
     """What a task measured: metrics by name, and what stands beside them in a report (counts, scores of the parts).
 
-    `examples` (N,) is what a paired test on this set needs: the cosine of every pair, the predicted
-    ratings, or which examples were right.
+    `examples` (N,) is what a paired test on this set needs: the cosine of every pair, or which examples were right.
     """
 
     metrics: dict[str, float]
@@ -79,19 +77,15 @@ def embed(encoder: Encoder, items: list[Any], modality: str = "text") -> np.ndar
     Raises EvaluationError when the encoder returns the wrong number of rows or a value that is not finite (a NaN would
     otherwise turn into a plausible rank).
     """
-    kind = {"text": "sentence", "image": "image", "audio": "sound"}[modality]
     vectors = np.asarray(encoder.encode(items, modality))
     if vectors.ndim != 2 or len(vectors) != len(items):
-        raise EvaluationError(
-            f"the encoder gave an array of shape {vectors.shape} for {len(items):,} {kind}s; "
-            f"encode must return one row per {kind}, (N, d)"
-        )
+        raise EvaluationError(f"the encoder gave shape {vectors.shape} for {len(items):,} items; encode must return (N, d)")
     bad = np.flatnonzero(~np.isfinite(vectors).all(axis=1))
     if len(bad):
-        which = repr(shorten(items[bad[0]])) if modality == "text" else f"number {bad[0]}"
+        which = repr(shorten(items[bad[0]])) if modality == "text" else f"the {modality} number {bad[0]}"
         raise EvaluationError(
-            f"{len(bad):,} of {len(items):,} embeddings hold NaN or infinity, the first for the "
-            f"{kind} {which}; the model has diverged or overflows (try --device cpu or fp32)"
+            f"{len(bad):,} of {len(items):,} embeddings hold NaN or infinity, the first for {which}; the model has diverged "
+            "or overflows (try --device cpu or fp32)"
         )
     return vectors
 

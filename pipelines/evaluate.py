@@ -29,8 +29,6 @@ from multicse.trainers.jobs import kept, results_folder, results_in
 if TYPE_CHECKING:
     from multicse.trainers.engine.tracking import RunHandle
 
-logger = logging.getLogger(f"{registry.__package__}.command")
-
 
 @dataclass(frozen=True)
 class Arguments:
@@ -72,8 +70,6 @@ class Arguments:
     """How the table is written."""
     metric: str | None = None
     """The one metric that --compare and --style show of every task, f1 or pearson. Default: each one's headline."""
-    order: Literal["sts12-first", "stsb-first"] = "sts12-first"
-    """Order of the STS columns: STS12 ... SICK-R, or SG-BERT's STS-B SICK-R STS12 and so on."""
     json: Annotated[Path | None, tyro.conf.arg(metavar="OUT")] = None
     """Write the results, with what is needed to repeat them, to this file."""
     figures: Annotated[Path | None, tyro.conf.arg(metavar="DIR")] = None
@@ -96,14 +92,9 @@ def run(arguments: Arguments) -> Outcome:
     """
     if (arguments.model is None) == (not arguments.compare):
         raise EvaluationError("give one model (--model MODEL), or several to compare (--compare MODEL MODEL ...)")
-    names, missing = registry.expand(list(arguments.tasks) or registry.available(arguments.data), arguments.data)
+    names = registry.expand(list(arguments.tasks) or registry.available(arguments.data), arguments.data)
     if not names:
-        raise EvaluationError(
-            f"the data folder {arguments.data} holds no STS set; known: {', '.join(registry.STS)}. Other tasks are named by "
-            "--tasks"
-        )
-    if missing:
-        logger.warning("not in %s, so left out: %s", arguments.data, ", ".join(missing))
+        raise EvaluationError(f"the data folder {arguments.data} holds no STS set; other tasks are named by --tasks")
     probing = Probing(arguments.protocol, arguments.hidden, arguments.seed)
     tasks = registry.make_tasks(names, arguments.data, probing)
     _check_probing(probing, names, tasks)
@@ -119,8 +110,8 @@ def _check_probing(probing: Probing, names: Sequence[str], tasks: list[Task]) ->
     used = {*heads.values()} - {"linear"} or any(name in family.names for family in registry.FAMILIES for name in names)
     if given and heads and not used:
         raise EvaluationError(
-            f"{' and '.join(given)}: the classifier of task {next(iter(heads))} has no such setting; SentEval's has: put "
-            "?head=senteval behind its file, or leave the option out"
+            f"{' and '.join(given)}: the classifier of task {next(iter(heads))} has no such setting; ?head=senteval behind "
+            "its file has"
         )
 
 
@@ -128,14 +119,10 @@ def _single(arguments: Arguments, tasks: list[Task]) -> Outcome:
     assert arguments.model is not None
     measured = _measure(arguments, arguments.model, tasks)
     results = measured.report["results"]
-    table = tables.task_table(results)
-    if arguments.style != "text":
-        table = tables.comparison(
-            [tables.Row(arguments.model, [results])], arguments.order, arguments.metric, style=arguments.style
-        )
-    for key, name in (("average", "the seven"), ("transfer_average", "the seven transfer tasks")):
-        if key in measured.report and arguments.style == "text":
-            table += f"\naverage of {name}: {measured.report[key]:.2f}"
+    if arguments.style == "text":
+        table = tables.task_table(results | tables.averages(results))
+    else:
+        table = tables.comparison([tables.Row(arguments.model, [results])], arguments.metric, style=arguments.style)
     drawn = arguments.figures is not None or arguments.experiment is not None
     figures = dict(report.figures(measured.encoded, tasks, arguments.seed)) if drawn and measured.encoded else {}
     return Outcome(table, measured.report, _flat(results), figures, measured)
@@ -155,16 +142,15 @@ def _compare(arguments: Arguments, tasks: list[Task]) -> Outcome:
         for label, several in runs.items()
     ]
     gold = {task.name: ratings for task in tasks if isinstance(ratings := getattr(task, "gold", None), np.ndarray)}
-    marks = tables.significance(rows, gold, arguments.order, arguments.metric) if len(rows) > 1 else None
-    drawn = report.scatter(reports, tasks)
+    marks = tables.significance(rows, gold, arguments.metric) if len(rows) > 1 else None
     content: dict[str, Any] = {"models": reports}
     if marks is not None:
         p = [{"model": label, "column": column, "p": value} for (label, column), value in marks.p.items()]
         content["significance"] = {"reference": marks.reference, "test": marks.test, "p": p}
-    table = tables.comparison(rows, arguments.order, arguments.metric, marks, arguments.style)
+    table = tables.comparison(rows, arguments.metric, marks, arguments.style)
     first = {_file_name(label): _flat(several[0]["results"]) for label, several in reports.items()}
     metrics = {f"{label}/{key}": value for label, values in first.items() for key, value in values.items()}
-    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in drawn})
+    return Outcome(table, content, metrics, {f"scatter_{name}": figure for name, figure in report.scatter(reports, tasks)})
 
 
 def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
@@ -172,10 +158,7 @@ def _layers(arguments: Arguments, tasks: list[Task]) -> Outcome:
         raise EvaluationError("--layers is for one model (--model DIR)")
     spec = parse(arguments.model)
     if spec.pooling or spec.post or arguments.pooling or arguments.fit or arguments.style != "text":
-        raise EvaluationError(
-            "--layers takes a plain folder and prints text: every layer by cls, mean and max. Leave out @POOLING, "
-            "+whitening, +flow, --pooling, --fit and --style"
-        )
+        raise EvaluationError("--layers takes a plain folder: leave out @POOLING, +whitening, --pooling, --fit and --style")
     if not report.LAYERS:
         raise EvaluationError("--layers: nothing that is installed here measures layers")
     return report.LAYERS[0](arguments.model, tasks, arguments.device, arguments.batch_size)
@@ -223,8 +206,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     logging.getLogger(registry.__package__).setLevel(logging.INFO)
-    arguments = _outside_copies(arguments)
-    _check_outputs(arguments)
+    arguments = _with_outputs(arguments)
     from multicse.trainers.engine.cluster import quiet
 
     quiet()
@@ -242,22 +224,21 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def _outside_copies(arguments: Arguments) -> Arguments:
-    """Return the arguments with files in Ray's copy of a job's folder moved to the folder that stays."""
+def _with_outputs(arguments: Arguments) -> Arguments:
+    """Return the arguments with outputs in Ray's copy of a job's folder moved to the folder that stays.
+
+    Raises ValueError for an output that cannot be written, before anything is encoded.
+    """
     file, figures = (place and kept(place) for place in (arguments.json, arguments.figures))
-    if file is not None and file != arguments.json:
-        file.parent.mkdir(parents=True, exist_ok=True)
+    if file is not None:
+        if file.is_dir():
+            raise ValueError(f"--json {file}: it is a folder")
+        file.absolute().parent.mkdir(parents=True, exist_ok=True)
+    if figures is not None:
+        if figures.exists() and not figures.is_dir():
+            raise ValueError(f"--figures {figures}: it is a file; give a folder")
+        figures.mkdir(parents=True, exist_ok=True)
     return replace(arguments, json=file, figures=figures)
-
-
-def _check_outputs(arguments: Arguments) -> None:
-    """What cannot be written is told before anything is encoded."""
-    if (file := arguments.json) is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
-        raise ValueError(f"--json {file}: " + ("it is a folder" if file.is_dir() else f"no folder {file.absolute().parent}"))
-    if arguments.figures is not None:
-        if arguments.figures.exists() and not arguments.figures.is_dir():
-            raise ValueError(f"--figures {arguments.figures}: it is a file; give a folder")
-        arguments.figures.mkdir(parents=True, exist_ok=True)
 
 
 def _open_run(arguments: Arguments) -> RunHandle | None:

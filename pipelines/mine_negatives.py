@@ -18,6 +18,8 @@ from multicse.data.errors import cli_errors
 
 COLUMNS = ("sent0", "sent1", "hard_neg")
 """Fields of a triple, as `streams.text.columns` reads them."""
+DEPTH = 100
+"""So many of the most similar texts are looked at; a pair without a negative among them is left out."""
 
 log = logging.getLogger(__name__)
 
@@ -41,12 +43,6 @@ class Arguments:
     """How many for each pair; every one is a triple of its own."""
     margin: float = 0.05
     """A negative's cosine is at most that of the pair less this share: what is closer may be another positive."""
-    skip: int = 0
-    """So many of the most similar are left out, as they may mean the same."""
-    depth: int = 100
-    """So many of the most similar are looked at; a pair without a negative among them is left out."""
-    batch_size: int = 128
-    """Texts that are encoded at a time."""
     overwrite: bool = False
     """Replace shards that the folder holds."""
 
@@ -57,7 +53,7 @@ def mine(arguments: Arguments) -> int:
     from sentence_transformers.util import mine_hard_negatives
 
     from multicse.data.shard_writer import Output, UnpackedSample, pack
-    from multicse.data.shards import BadSample, read
+    from multicse.data.shards import RawSample, read
     from multicse.data.streams.text import TextStream
 
     try:
@@ -68,29 +64,28 @@ def mine(arguments: Arguments) -> int:
     shards = stream.open()
     stream.check(shards)
     samples = [sample for shard in shards.shards for sample in read(shard, range(shard.samples))]
-    rows = [stream.sentences(sample) for sample in samples if not isinstance(sample, BadSample)]
-    if bad := [sample for sample in samples if isinstance(sample, BadSample)]:
-        first = f"the first is {bad[0].key}: {bad[0].reason}"
-        if not rows:
-            raise ValueError(f"{arguments.pairs}: none of its {len(bad)} pairs can be read; {first}")
-        log.warning("%d of %d pairs are left out; %s", len(bad), len(samples), first)
+    rows = [stream.sentences(sample) for sample in samples if isinstance(sample, RawSample)]
+    if not rows:
+        raise ValueError(f"{arguments.pairs}: none of its {len(samples)} pairs can be read")
+    if len(rows) < len(samples):
+        log.warning("%d of %d pairs cannot be read and are left out", len(samples) - len(rows), len(samples))
     mined: Any = mine_hard_negatives(
         Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
         SentenceTransformer(arguments.model),
         num_negatives=arguments.negatives,
         relative_margin=arguments.margin,
-        range_min=arguments.skip,
-        range_max=arguments.skip + arguments.depth,
-        batch_size=arguments.batch_size,
+        range_max=DEPTH,
         verbose=False,
     )
     triples = (dict(zip(COLUMNS, row.values(), strict=True)) for row in mined)
     drafts = (UnpackedSample({"json": json.dumps(triple, ensure_ascii=False).encode()}) for triple in triples)
-    about = f"{shards.source}; negatives mined with {Path(arguments.model).name}"
-    name = f"{shards.name or 'pairs'}-mined"
-    language = shards.languages[0] if len(shards.languages) == 1 else ""
     output = Output(
-        arguments.out, name, licence=shards.licence, language=language, source=about, overwrite=arguments.overwrite
+        arguments.out,
+        f"{shards.name or 'pairs'}-mined",
+        licence=shards.licence,
+        language=shards.languages[0] if len(shards.languages) == 1 else "",
+        source=f"{shards.source}; negatives mined with {Path(arguments.model).name}",
+        overwrite=arguments.overwrite,
     )
     return int(pack(drafts, output).record["nsamples"])
 

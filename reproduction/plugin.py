@@ -13,8 +13,8 @@ from multicse.evaluation.registry import Family, Kind, Options, Pairs
 from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
 from multicse.evaluation.tasks import classification, zero_shot
+from multicse.evaluation.tasks.classification import read_labelled
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
-from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.evaluation.tasks.paired_items import Samples
 from multicse.reproduction.encoders import sbert_wk
 from multicse.reproduction.encoders.padded import PaddedWordVectors

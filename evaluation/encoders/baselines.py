@@ -18,7 +18,6 @@ from multicse.models.pooling import pool
 logger = logging.getLogger(__name__)
 
 Single = Literal["cls", "mean", "max"]  # how the tokens of one layer become one vector
-Centring = Literal["centring", "standardise", "all-but-the-top"]
 SINGLE: tuple[Single, ...] = get_args(Single)
 NAMES = ["last2", "first-last", "first1-last"]
 _LAYER = re.compile(r"layer(\d+)-(cls|mean|max)")
@@ -114,9 +113,7 @@ class Centred(PostProcessed):
     """Whitening's cheaper kin: the mean taken off (``centring``); then each dimension brought to variance 1
     (``standardise``), or the first d / 100 principal axes left out (``all-but-the-top``, Mu and Viswanath 2018)."""
 
-    def __init__(
-        self, encoder: Encoder, sentences: Sequence[str], how: Centring = "centring", *, source: str = "given"
-    ) -> None:
+    def __init__(self, encoder: Encoder, sentences: Sequence[str], how: str, *, source: str = "given") -> None:
         super().__init__(encoder, sentences, how, source)
         x = self.encoded.vectors.astype(np.float64)
         width = x.shape[1]

@@ -10,17 +10,19 @@ import contextlib
 import hashlib
 import logging
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from multicse.data.errors import did_you_mean
 from multicse.evaluation.encoders.baselines import NAMES, Pool, is_layer_pooling, layer_pooling
 from multicse.evaluation.encoders.folders import refuse_random
-from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.task import Encoder, EvaluationError, Sound
 from multicse.models.hub_folders import EVALUATED, load_saved
 from multicse.models.text_folders import positions_of
 
@@ -40,8 +42,7 @@ class ModuleEncoder:
     `tokenize` turns texts into features, cut at the model's limit and padded to the longest; `forward` turns features
     into vectors (B, d). If `forward` is a module, or `module` is given, it is put in evaluation mode for the time of
     the call and every submodule back into the mode it was in after it. `batch_size` is in texts of 32 tokens: the
-    batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024. `full_length` counts the tokens of texts uncut;
-    with it, texts longer than the model's limit are counted in `cut` and logged.
+    batch's budget is ``32 * batch_size`` tokens, on a CPU at most 1,024.
 
     `others` are the modalities beside text, "image" or "audio": from a list of at most `items_at_once` items (see
     `task.Encoder`) to their vectors (n, d), in the space of the texts. `logit_scale` gives the factor that the model's
@@ -59,7 +60,6 @@ class ModuleEncoder:
         *,
         batch_size: int = 128,
         module: nn.Module | None = None,
-        full_length: Callable[[list[str]], list[int]] | None = None,
         others: Mapping[str, Callable[[list[Any]], Tensor]] | None = None,
         logit_scale: Callable[[], float] | None = None,
     ) -> None:
@@ -71,16 +71,9 @@ class ModuleEncoder:
         self.budget = batch_size * TOKENS_PER_TEXT
         if self.device.type == "cpu":
             self.budget = min(self.budget, CPU_TOKENS)
-        self.module = module if module is not None else forward if isinstance(forward, nn.Module) else None
-        self.full_length = full_length
+        self.module = forward if isinstance(forward, nn.Module) and module is None else module
         self.others = dict(others or {})
         self._logit_scale = logit_scale
-        self._cut: set[str] = set()
-
-    @property
-    def cut(self) -> int:
-        """How many distinct texts were longer than the model's limit, so far."""
-        return len(self._cut)
 
     @property
     def logit_scale(self) -> float | None:
@@ -101,51 +94,28 @@ class ModuleEncoder:
             raise EvaluationError(f"this encoder takes {taken} only; modality {modality!r} was asked for")
         if not items:
             return np.zeros((0, 0), dtype=np.float32)
-        return self._encode_texts(items) if modality == "text" else self._encode_others(items, self.others[modality])
-
-    def _encode_others(self, items: list[Any], forward: Callable[[list[Any]], Tensor]) -> np.ndarray:
         with evaluation_mode(self.module):
+            if modality == "text":
+                return self._encode_texts(items)
             starts = range(0, len(items), self.items_at_once)
-            parts = [forward(items[start : start + self.items_at_once]).float().cpu() for start in starts]
+            parts = [self.others[modality](items[start : start + self.items_at_once]).float().cpu() for start in starts]
         return torch.cat(parts).numpy()
 
     def _encode_texts(self, items: list[str]) -> np.ndarray:
         # Characters first, for chunks that need little padding; tokens decide inside a chunk. Longest first, so that
         # a batch which does not fit the memory fails at once.
         order = sorted(range(len(items)), key=lambda i: -len(items[i]))
-        vectors: np.ndarray | None = None
-        longest: list[tuple[int, str]] = []
-        with evaluation_mode(self.module):
-            for start in range(0, len(order), CHUNK):
-                rows = np.asarray(order[start : start + CHUNK])
-                texts = [items[i] for i in rows]
-                features = self.tokenize(texts)
-                lengths = _lengths(features, texts)
-                longest += [(int(n), text) for n, text in zip(lengths, texts, strict=True)]
-                outputs, places = [], []
-                for batch in token_batches(lengths, self.budget):
-                    outputs.append(self.forward(on_device(_pick(features, batch, len(texts)), self.device)).float())
-                    places.append(rows[batch])
-                chunk = torch.cat(outputs).cpu().numpy()
-                if vectors is None:
-                    vectors = np.empty((len(items), chunk.shape[1]), dtype=np.float32)
-                vectors[np.concatenate(places)] = chunk
-        self._count_cuts(longest)
-        assert vectors is not None
-        return vectors
-
-    def _count_cuts(self, lengths: list[tuple[int, str]]) -> None:
-        """Only texts that came out at the greatest length can have been cut, so only those are tokenised again."""
-        if self.full_length is None:
-            return
-        limit = max(n for n, _ in lengths)
-        candidates = [text for n, text in lengths if n == limit and text not in self._cut]
-        if not candidates:
-            return
-        new = {t for t, n in zip(candidates, self.full_length(candidates), strict=True) if n > limit}
-        if new:
-            self._cut |= new
-            logger.warning("%d texts are longer than the model's limit of %d tokens and were cut", len(new), limit)
+        places: list[np.ndarray] = []
+        chunks: list[np.ndarray] = []
+        for start in range(0, len(order), CHUNK):
+            rows = np.asarray(order[start : start + CHUNK])
+            features = self.tokenize([items[i] for i in rows])
+            batches = list(token_batches(_lengths(features, len(rows)), self.budget))
+            parts = (on_device(_pick(features, batch, len(rows)), self.device) for batch in batches)
+            chunks.append(torch.cat([self.forward(part).float() for part in parts]).cpu().numpy())
+            places += [rows[batch] for batch in batches]
+        vectors = np.concatenate(chunks)
+        return vectors[np.argsort(np.concatenate(places))]
 
 
 def token_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
@@ -173,45 +143,91 @@ def evaluation_mode(module: nn.Module | None) -> Iterator[None]:
             part.training = training
 
 
-def token_counter(tokenizer: Any) -> Callable[[list[str]], list[int]]:
-    """Lengths of texts uncut, special tokens included, by a Hugging Face tokenizer: `full_length` of an encoder."""
-
-    def count(texts: list[str]) -> list[int]:
-        return [len(ids) for ids in tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
-
-    return count
-
-
-def _lengths(features: Features, texts: list[str]) -> np.ndarray:
+def _lengths(features: Features, count: int) -> np.ndarray:
+    """Tokens of each of `count` texts."""
     mask = features.get("attention_mask")
-    if isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == len(texts):
+    if isinstance(mask, Tensor) and mask.ndim == 2 and len(mask) == count:
         return mask.sum(1).cpu().numpy()
-    tensors = [value for value in features.values() if isinstance(value, Tensor) and value.ndim > 1]
-    width = tensors[0].shape[1] if tensors else 1
-    return np.full(len(texts), width)  # no mask: nothing can be trimmed, and the rows stay as wide as they are
+    widths = [value.shape[1] for value in features.values() if isinstance(value, Tensor) and value.ndim > 1]
+    return np.full(count, widths[0] if widths else 1)  # no mask: nothing can be trimmed, and the rows stay as they are
 
 
 def _pick(features: Features, rows: np.ndarray, count: int) -> Features:
     """The rows of a batch, without the columns that are padding in all of them (on whichever side it is)."""
     index = torch.from_numpy(rows)
-    mask = features.get("attention_mask")
-    columns = None
-    if isinstance(mask, Tensor) and mask.ndim == 2:
-        used = mask[index].any(0).nonzero().flatten()
-        columns = slice(int(used[0]), int(used[-1]) + 1) if len(used) else None
-    picked: Features = {}
-    for name, value in features.items():
-        if isinstance(value, Tensor) and value.ndim and len(value) == count:
-            value = value[index]
-            if columns is not None and mask is not None and value.ndim > 1 and value.shape[1] == mask.shape[1]:
-                value = value[:, columns]
-        picked[name] = value
-    return picked
+    batch = {n: v[index] if isinstance(v, Tensor) and v.ndim and len(v) == count else v for n, v in features.items()}
+    mask = batch.get("attention_mask")
+    if not isinstance(mask, Tensor) or not mask.any():
+        return batch
+    used = mask.any(0).nonzero().flatten()
+    columns = slice(int(used[0]), int(used[-1]) + 1)
+    padded = {n: v for n, v in batch.items() if isinstance(v, Tensor) and v.shape[:2] == mask.shape}
+    return batch | {n: v[:, columns] for n, v in padded.items()}
 
 
 def on_device(features: Features, device: torch.device) -> Features:
     """The features with their tensors on `device`."""
     return {n: v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for n, v in features.items()}
+
+
+# ------------------------------------------------------------------------------------------------------------- in training
+
+
+class ShardedEncoder:
+    """Evaluation inside training: `encode` is a collective, which every rank calls with the same list for the same (N, d).
+
+    Without torch.distributed, or with one worker, it is the encoder itself. An error on one rank is raised on all, so
+    that no rank waits for one that has given up. Every rank encodes within `ready()`, as often as it likes.
+    """
+
+    def __init__(self, encoder: Encoder, ready: Callable[[], AbstractContextManager[None]] = nullcontext) -> None:
+        self.encoder, self.ready = encoder, ready
+
+    @property
+    def logit_scale(self) -> float | None:
+        """That of the encoder; workers in training hold the same."""
+        return getattr(self.encoder, "logit_scale", None)
+
+    def encode(self, items: list[Any], modality: str = "text") -> np.ndarray:
+        """Vectors (N, d), float32, of N items in their order."""
+        world = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+        if world == 1:
+            return self.encoder.encode(items, modality)
+        # Dealt by size, so that the ranks finish together.
+        order = np.asarray(sorted(range(len(items)), key=lambda i: -_size(items[i])), dtype=np.int64)
+        mine = [items[i] for i in order[dist.get_rank() :: world]]
+        failure: Exception | None = None
+        vectors = np.zeros((0, 0), dtype=np.float32)
+        try:
+            with self.ready():
+                if mine:
+                    vectors = np.asarray(self.encoder.encode(mine, modality), dtype=np.float32)
+        except Exception as error:
+            failure = error
+        told = "" if failure is None else f"{type(failure).__name__}: {failure}"
+        ranks: list[Any] = [None] * world
+        dist.all_gather_object(ranks, (told, len(items), vectors))
+        if failure is not None:
+            raise failure
+        if failures := "; ".join(f"rank {rank}: {text}" for rank, (text, *_) in enumerate(ranks) if text):
+            raise EvaluationError(f"evaluation failed on another worker: {failures}")
+        counts = [count for _, count, _ in ranks]
+        if len(set(counts)) > 1:
+            raise EvaluationError(
+                f"the workers were asked to encode {counts} items by rank; each must call with the same list"
+            )
+        result = np.empty((len(items), ranks[0][2].shape[1]), dtype=np.float32)  # the first rank's share is never empty
+        for rank, (*_, part) in enumerate(ranks):
+            if len(part):
+                result[order[rank::world]] = part
+        return result
+
+
+def _size(item: Any) -> int:
+    """Characters of a text, values of a picture, samples of a sound."""
+    if isinstance(item, Sound):
+        return len(item.samples)
+    return item.size if isinstance(item, np.ndarray) else len(item)
 
 
 # -------------------------------------------------------------------------------------------------------------- folders
@@ -232,17 +248,10 @@ class FolderEncoder(ModuleEncoder):
                 return pool(_hidden_states(model, features), features["attention_mask"])
             return model(features)["sentence_embedding"][:, :width]
 
-        tokenizer = getattr(model[0], "tokenizer", None)
-        words = getattr(getattr(model[0], "model", None), "lengths", None)  # of a model of word vectors
-        count = token_counter(tokenizer) if callable(tokenizer) else words
-        super().__init__(
-            lambda texts: dict(model.preprocess(texts, prompt=prompt)),
-            forward,
-            model.device,
-            batch_size=batch_size,
-            module=model,
-            full_length=(lambda texts: count([(prompt or "") + text for text in texts])) if count else None,
-        )
+        def tokenize(texts: list[str]) -> Features:
+            return dict(model.preprocess(texts, prompt=prompt))
+
+        super().__init__(tokenize, forward, model.device, batch_size=batch_size, module=model)
         self.model = model
         self.path = path
         self.name = label(path)
@@ -253,13 +262,8 @@ class FolderEncoder(ModuleEncoder):
     @property
     def protocol(self) -> dict[str, Any]:
         """How texts become vectors, for a report."""
-        return {
-            "pooling": self.pooling,
-            "post_processing": None,
-            "max_tokens": self.limit,
-            "texts_cut": self.cut,
-            "device": str(self.device),
-        }
+        named = {"pooling": self.pooling, "post_processing": None, "max_tokens": self.limit}
+        return {**named, "device": str(self.device)}
 
     @property
     def hash(self) -> str:
@@ -303,67 +307,43 @@ def load_encoder(
             "sentence-transformers folder (of the Hub: `hf download NAME --local-dir DIR` first)"
         )
     layered = pooling is not None and is_layer_pooling(pooling)
-    if pooling is not None and not layered:
-        _check_pooling(pooling)
-    model = _load(folder, "mean" if layered and not (folder / "modules.json").is_file() else pooling, usable_device(device))
+    model = _load(folder, None if layered else pooling, usable_device(device))
     _keep_positions(model)
-    if layered:
-        assert pooling is not None
+    if pooling is not None and layered:
         return FolderEncoder(model, folder, pooling, batch_size, layer_pooling(pooling, _depth(model, folder)))
-    if pooling is not None:
-        _replace_pooling(model, folder, pooling)
-    used = [module.pooling_mode for module in _poolings(model)]
+    if pooling is None and not (folder / "modules.json").is_file():
+        logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
+    used = [module.pooling_mode for module in model if hasattr(module, "pooling_mode")]
     return FolderEncoder(model, folder, str(used[0]) if used else "own", batch_size)
 
 
-def _check_pooling(pooling: str) -> None:
-    from sentence_transformers.sentence_transformer.modules import Pooling
-
-    known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
-    if pooling not in Pooling.POOLING_MODES:
-        raise EvaluationError(
-            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
-        )
-
-
 def _load(folder: Path, pooling: str | None, device: str) -> Any:
-    """The SentenceTransformer of a folder; a plain Hugging Face folder gets a pooling module."""
+    """The SentenceTransformer of a folder with the pooling asked for; a plain Hugging Face folder gets a pooling module."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.sentence_transformer.modules import Pooling, Transformer
 
+    known = (*Pooling.POOLING_MODES, *NAMES, "layer1-cls", "layer1-mean", "layer1-max")
+    if pooling is not None and pooling not in Pooling.POOLING_MODES:
+        raise EvaluationError(
+            f"unknown pooling {pooling!r}.{did_you_mean(pooling, known)} There are {', '.join(known)}, ..."
+        )
     try:
         EVALUATED.refuse_pickles(str(folder), folder)
         if (folder / "modules.json").is_file():
             model = load_saved(folder, device)
         else:
             network = Transformer(str(folder), model_kwargs={"local_files_only": True, "use_safetensors": True})
-            if pooling is None:
-                logger.info("%s says nothing of pooling (no modules.json): mean pooling is used", folder)
             modules = [network, Pooling(network.get_embedding_dimension(), pooling or "mean")]
             model = SentenceTransformer(modules=modules, device=device)
         refuse_random(model, folder)
-        return model
     except Exception as error:  # the libraries raise a dozen kinds for a broken folder
         raise EvaluationError(f"the model folder {folder} does not load: {error}") from error
-
-
-def _poolings(model: Any) -> list[Any]:
-    return [module for module in model if hasattr(module, "pooling_mode")]
-
-
-def _replace_pooling(model: Any, folder: Path, pooling: str) -> None:
-    found = _poolings(model)
-    if not found:
-        raise EvaluationError(f"{folder} has no pooling layer to replace by {pooling!r}; leave --pooling out")
-    if found[0].pooling_mode == pooling:
-        return
-    logger.info("%s pools by %s; --pooling %s replaces it", folder, found[0].pooling_mode, pooling)
-    replacement = type(found[0])(found[0].embedding_dimension, pooling, include_prompt=found[0].include_prompt)
-    if replacement.pooling_output_dimension != found[0].pooling_output_dimension:
-        raise EvaluationError(f"{folder} joins several poolings, which --pooling cannot replace; leave it out")
-    for name, module in model.named_children():
-        if module is found[0]:
-            setattr(model, name, replacement)
+    if pooling is not None:
+        place, old = next(((i, m) for i, m in enumerate(model) if hasattr(m, "pooling_mode")), (0, None))
+        if old is None or old.pooling_output_dimension != old.embedding_dimension:
+            raise EvaluationError(f"{folder} has no single pooling to replace by {pooling!r}; leave --pooling out")
+        model[place] = Pooling(old.embedding_dimension, pooling, include_prompt=old.include_prompt)
+    return model
 
 
 def _depth(model: Any, folder: Path) -> int:

@@ -31,7 +31,7 @@ class WordVectors:
     ``letters``  the text is cleaned first as GCLSR does: apostrophes dropped, lower case, all but a to z blank
 
     Words without a vector are left out of the mean, and a sentence without any word that has one gets the zero vector
-    (cosine 0 with everything). Both are counted over the distinct texts, in `protocol` and in the log.
+    (cosine 0 with everything). Both are counted over the distinct texts, in `protocol`.
 
     Raises EvaluationError for what `open_vectors` refuses: a missing, broken or pickled file or folder.
     """
@@ -63,7 +63,6 @@ class WordVectors:
             "pooling": f"mean of word vectors{_POOLINGS[self.pooling][0]}",
             "post_processing": None,
             "max_tokens": None,
-            "texts_cut": 0,
             "device": "cpu",
             "vocabulary": len(self.row),
             "words": self.words,
@@ -76,7 +75,6 @@ class WordVectors:
         if modality != "text":
             raise EvaluationError(f"word vectors encode texts only; modality {modality!r} was asked for")
         vectors = np.zeros((len(items), self.vectors.shape[1]), dtype=np.float32)
-        before = self.unknown
         for i, text in enumerate(items):
             rows, unknown = self._look_up(text)
             if (vector := self.vector(text, rows)) is not None:
@@ -86,15 +84,7 @@ class WordVectors:
                 self.words += len(rows) + unknown
                 self.unknown += unknown
                 self.empty += not rows
-        if self.unknown > before:
-            logger.info(
-                "%s: %d of %d words so far (%.1f %%) have no vector; %d texts have no known word",
-                self.name,
-                self.unknown,
-                self.words,
-                100 * self.unknown / self.words,
-                self.empty,
-            )
+        logger.info("%s: %d of %d words so far have no vector", self.name, self.unknown, self.words)
         return vectors
 
     def vector(self, text: str, rows: list[int]) -> np.ndarray | None:

@@ -54,17 +54,10 @@ def alignment_uniformity_scatter(
     else:
         values = finite("scores", [scores[name] for name in models])
         figure.colorbar(axes.scatter(places[:, 1], places[:, 0], c=values, cmap="viridis"), label=label)
-    middle = places[:, 1].mean()
     for name, (align, uniform) in zip(models, places, strict=True):
-        left = uniform <= middle  # names stay inside
-        axes.annotate(
-            name,
-            (uniform, align),
-            textcoords="offset points",
-            xytext=(6 if left else -6, 6),
-            horizontalalignment="left" if left else "right",
-            parse_math=False,
-        )
+        side = 1 if uniform <= places[:, 1].mean() else -1  # names stay inside
+        ha = "left" if side > 0 else "right"
+        axes.annotate(name, (uniform, align), (6 * side, 6), textcoords="offset points", ha=ha, parse_math=False)
     axes.set(xlabel=UNIFORMITY, ylabel=ALIGNMENT)
     axes.margins(0.2)
     return figure

@@ -51,36 +51,27 @@ def cross_uniformity_cyclip(x: np.ndarray, y: np.ndarray) -> float:
     return float(torch.stack(sums).logsumexp(0)) - math.log(len(x) * (len(x) - 1) / 2)
 
 
-def mean_cosine(x: np.ndarray) -> float:
-    """Mean cosine over all pairs i<j of x (N, d): near 0 when directions are spread, near 1 in a narrow cone.
-
-    Ethayarajh (2019) estimates it from random pairs; over all pairs it has a closed form and needs no sample.
-    """
+def anisotropy(x: np.ndarray) -> dict[str, float]:
+    """Of x (N, d) at unit length: ``mean_cosine`` over all pairs i<j, near 0 when directions are spread and near 1 in a
+    narrow cone (Ethayarajh 2019); ``dimension_std``, the mean over the dimensions of their standard deviation times
+    sqrt(d), 1 when directions are spread evenly and 0 when all vectors are one (Chen & He 2021, Figure 2);
+    ``top3_variance``, the share of the variance that the three most variable dimensions hold (3/d when all are alike)."""
     if len(x) < 2:
         raise EvaluationError(f"a mean over pairs needs at least 2 vectors; {len(x)} was given")
     rows = on_sphere(x).double()
-    return float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
-
-
-def anisotropy(x: np.ndarray) -> dict[str, float]:
-    """Of x (N, d) at unit length: ``mean_cosine``; ``dimension_std``, the mean over the dimensions of their standard
-    deviation times sqrt(d), 1 when directions are spread evenly and 0 when all vectors are one (Chen & He 2021, Figure 2);
-    ``top3_variance``, the share of the variance that the three most variable dimensions hold (3/d when all are alike)."""
-    spread = on_sphere(x).double().std(0, correction=0).numpy() * np.sqrt(x.shape[1])
+    mean_cosine = float((rows.sum(0).square() - rows.square().sum(0)).sum()) / (len(x) * (len(x) - 1))
+    spread = rows.std(0, correction=0).numpy() * np.sqrt(x.shape[1])
     variance = np.sort(spread**2)[::-1]
     share = variance[:TOP].sum() / variance.sum() if variance.sum() > 0 else 1.0
-    return {"mean_cosine": mean_cosine(x), "dimension_std": float(spread.mean()), "top3_variance": float(share)}
+    return {"mean_cosine": mean_cosine, "dimension_std": float(spread.mean()), "top3_variance": float(share)}
 
 
 # ------------------------------------------------------------------------------------------------------------------ tasks
 
 
 class GeometryTask:
-    """Alignment of the pairs rated above `threshold`, uniformity and anisotropy of all distinct sentences, of one pair
-    task.
-
-    SimCSE's convention on STS-B: positives are the pairs rated above 4 of 5. Not in points.
-    """
+    """Alignment of the pairs rated above `threshold` (SimCSE: 4 of 5), uniformity and anisotropy of all distinct sentences,
+    of one pair task. Not in points."""
 
     primary = "uniformity"
 

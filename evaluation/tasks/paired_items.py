@@ -33,10 +33,15 @@ class Sample(NamedTuple):
         with named(self.where):
             return decode.captions(self.fields, self.key)
 
-    def label(self) -> int:
-        """Its class number, from the field cls."""
+    def label(self, classes: int | None = None) -> int:
+        """Its class number, from the field cls. Raises EvaluationError if it is not less than `classes`."""
         with named(self.where):
-            return decode.label(self.fields, "cls", self.key)
+            label = decode.label(self.fields, "cls", self.key)
+        if classes is not None and label >= classes:
+            raise EvaluationError(
+                f"{self.where}, sample {self.key!r}: class number {label}, but there are {classes} classes"
+            )
+        return label
 
 
 class Samples:
@@ -100,20 +105,20 @@ class Samples:
         if len(found) == 1 or (not found and "txt" in fields):
             return found[0] if found else "text"
         raise EvaluationError(
-            f"{self.task}: the samples have the fields {', '.join(sorted(fields)) or 'none'}; they must hold pictures "
-            f"({', '.join(decode.IMAGES)}), sounds ({', '.join(decode.SOUNDS)}) or texts (txt), not several of them"
+            f"{self.task}: the samples have the fields {', '.join(sorted(fields)) or 'none'}; give either pictures "
+            f"({', '.join(decode.IMAGES)}), sounds ({', '.join(decode.SOUNDS)}) or texts (txt)"
         )
 
 
 class PairedTask:
-    """What the tasks on pictures or sounds with captions share. Shards of texts only, or of one item, are refused."""
+    """What the tasks on pictures or sounds share. Shards of texts only, or of one item, are refused."""
 
     def __init__(self, name: str, shards: str | Path | Sequence[str]) -> None:
         self.name = name
         self.samples = Samples(name, shards)
         self.modality = self.samples.modality
         if self.modality == "text":
-            raise EvaluationError(f"task {name}: the shards hold texts only; it is about pictures or sounds with captions")
+            raise EvaluationError(f"task {name}: the shards hold texts only; it is about pictures or sounds")
         if len(self.samples) < 2:
             raise EvaluationError(f"task {name}: the shards hold 1 item; at least two are needed to tell them apart")
 
@@ -123,7 +128,7 @@ class PairedTask:
         return self.samples.hash
 
     def sentences(self) -> list[str]:
-        """None: captions are read along with their items, when the task is scored."""
+        """None: captions are read along with their items, and prompts are encoded a part at a time."""
         return []
 
 

@@ -5,20 +5,18 @@ Only the scores of a block of queries are in memory at a time, in float64, never
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 import scipy
 
 from multicse.data.errors import did_you_mean
 from multicse.data.text_files import read_lines, read_rows
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up, unit
 from multicse.evaluation.tasks.paired_items import PairedTask, encode_pairs
-
-logger = logging.getLogger(__name__)
 
 CELLS = 2**20  # scores of a block: 8 MB
 BATCH = 80  # pairs of a validation loss, unless said otherwise
@@ -58,9 +56,7 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
 
 def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """The best rank (N,) among each item's captions, from ranks and owners (T,)."""
-    best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
-    np.minimum.at(best, owners, ranks)
-    return best
+    return pd.Series(ranks).groupby(owners).min().to_numpy()
 
 
 def recall_at(ranks: np.ndarray) -> dict[int, float]:
@@ -82,11 +78,7 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
 
 def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Place (T,), from 1, of each value in ascending order within its group."""
-    order = np.lexsort((values, groups))
-    ordered = groups[order]
-    place = np.empty(len(order), dtype=np.int64)
-    place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
-    return place
+    return pd.Series(values).groupby(groups).rank(method="first").to_numpy()
 
 
 # ----------------------------------------------------------------------------------------------------------- paired shards
@@ -98,19 +90,12 @@ class RetrievalTask(PairedTask):
     ``<image|audio>_to_text_r1`` (r5, r10): the item is the query, and the best ranked of its own captions counts.
     ``text_to_<image|audio>_r1``: every caption is a query over the items. ``..._map10`` is mAP@10. In points.
     ``mean_r1`` and ``mean_map10``, the means of the two directions; `primary`, one of all these, stands for the task.
-    Chance is 100 / number of items for text to item.
-
-    LAION-CLAP makes five passes from text to item, one with the first captions, one with the second and so on, and
-    averages them. With five captions for every item that is the mean over all captions, as here, for R@k and mAP@10 alike;
-    where items have different numbers of captions, here every caption weighs the same.
+    With five captions for every item the numbers are those of LAION-CLAP's five passes from text to item, averaged.
 
     With `shared`, captions of the same text are one caption that belongs to all items that carry it: for sets whose
     captions are made from class names, where all but one of the items of a class would count as wrong. An item's hit is
     any of its texts, a text's hit any item that carries it, and each distinct text is one query: R@k is the share of
-    queries whose best ranked hit has a rank of at most k. A rank is the place among the hits plus the number of others
-    that score as high or higher. mAP@10 is the mean over queries of sum_r (r / rank_r) over the hits, in order, whose rank
-    is at most 10, divided for an item by the number of its texts and for a text by min(10, number of its items). Where all
-    texts differ, all numbers are those without `shared`.
+    queries whose best ranked hit has a rank of at most k, and mAP@10 of a text is divided by min(10, number of its items).
 
     Raises EvaluationError for an unknown `primary`.
     """
@@ -118,20 +103,14 @@ class RetrievalTask(PairedTask):
     primary = "mean_r1"
 
     def __init__(
-        self,
-        name: str,
-        shards: str | Path | Sequence[str],
-        primary: str = "mean_r1",
-        shared: bool = False,
+        self, name: str, shards: str | Path | Sequence[str], primary: str = "mean_r1", shared: bool = False
     ) -> None:
         super().__init__(name, shards)
         kinds = ("r1", "r5", "r10", "map10")
         known = [f"{way}_{kind}" for way in self.ways for kind in kinds] + ["mean_r1", "mean_map10"]
         if primary not in known:
-            raise EvaluationError(
-                f"task {name}: primary={primary!r} is no number of this task.{did_you_mean(primary, known)} They are "
-                f"{', '.join(known)}"
-            )
+            near = did_you_mean(primary, known)
+            raise EvaluationError(f"task {name}: unknown primary={primary!r}.{near} There are {', '.join(known)}")
         self.primary = primary
         self.shared = shared
 
@@ -206,10 +185,7 @@ class ContrastiveTask(PairedTask):
         """The loss; in the details the scale, what is in a batch, and the loss of a model that knows nothing."""
         scale = getattr(encoder, "logit_scale", None)
         if scale is None:
-            raise EvaluationError(
-                f"task {self.name}: the encoder has no logit scale, so it has no contrastive loss; give a model with one "
-                "(CLIP, CLAP), or use retrieval: on the same shards, which needs none"
-            )
+            raise EvaluationError(f"task {self.name}: the encoder has no logit scale; retrieval: needs none")
         items, captions, owners = encode_pairs(self.samples, encoder)
         (texts,) = look_up(encoder, [captions[i] for i in np.unique(owners, return_index=True)[1]])
         size = min(self.batch, len(items))
@@ -225,21 +201,17 @@ class ContrastiveTask(PairedTask):
 def read_captions(path: str | Path, columns: Sequence[str] = ()) -> list[str]:
     """Texts of a file, one a line (``.txt``, ``.txt.gz``), or those of `columns` of a TSV with a header, row by row.
 
-    Empty texts are left out and counted in the log. Raises EvaluationError or DataError for a missing or damaged file, a
-    missing column, and a line with another number of fields, by its number.
+    Empty texts are left out. Raises EvaluationError or DataError for a missing or damaged file, a missing column, and a line
+    with another number of fields, by its number.
     """
     path = Path(path).expanduser()
     if columns:
         found = [row[column].strip() for _, row in read_rows(path, columns) for column in columns]
     else:
-        lines = list(read_lines(path, blank=True))
-        if ".tsv" in path.suffixes and lines:
-            header = lines[0][1].split("\t")
-            raise EvaluationError(f"{path}, line 1: a TSV needs columns; name some of {', '.join(header)}")
-        found = [line.strip() for _, line in lines]
+        if ".tsv" in path.suffixes:
+            raise EvaluationError(f"{path} is a TSV; give a file of one text a line")
+        found = [line.strip() for _, line in read_lines(path)]
     texts = [text for text in found if text]
     if not texts:
         raise EvaluationError(f"{path} holds no text")
-    if len(texts) < len(found):
-        logger.info("%s: %d empty texts left out", path, len(found) - len(texts))
     return texts

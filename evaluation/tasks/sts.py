@@ -6,7 +6,8 @@ Two layouts on disk hold the seven sets:
 * raw TSV (``STS12.raw.tsv``): cased text in one file a set, columns ``dataset subset row score sentence1 sentence2``,
   tab separated, never quoted.
 
-`pair_task` makes a task of any other file of the same kind, such as a translation of STS-B or a SemEval track.
+`pair_task` makes a task of any other file of the same kind, such as a translation of STS-B or a SemEval track, and
+`hub_pairs` of a Hugging Face dataset.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy  # whose parts load when they are used
@@ -112,25 +114,23 @@ class PairTask:
     def score(self, encoder: Encoder) -> Score:
         """The correlations, in points; counts of pairs and of those skipped, correlations of every subset."""
         similarities = self.similarities(encoder)
-        parts = self._parts(similarities)
         metrics = correlations(self.name, similarities, self.gold)
-        defined = [part for part in parts.values() if not math.isnan(part["spearman"])]
-        sizes = [part["pairs"] for part in defined]
-        for metric in list(metrics) if len(parts) > 1 else ["spearman"]:  # of one subset both are the whole
-            values = [part[metric] for part in defined]
-            metrics[f"{metric}_mean"] = float(np.mean(values)) if values else 0.0
-            metrics[f"{metric}_wmean"] = float(np.average(values, weights=sizes)) if values else 0.0
-        subsets = {n: {m: None if math.isnan(v) else v for m, v in part.items()} for n, part in parts.items()}
-        details = {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": subsets}
-        return Score(metrics, details, similarities)
-
-    def _parts(self, similarities: np.ndarray) -> dict[str, dict[str, float]]:
         names = np.asarray(self.pairs.subset)
-        parts = {}
-        for name in dict.fromkeys(self.pairs.subset):
-            x, y = similarities[names == name], self.gold[names == name]
-            parts[name] = {"spearman": spearman(x, y), "pearson": pearson(x, y), "pairs": len(y)}
-        return parts
+        parts = {
+            name: _part(similarities[names == name], self.gold[names == name]) for name in dict.fromkeys(names.tolist())
+        }
+        for metric in list(metrics) if len(parts) > 1 else ["spearman"]:  # of one subset both are the whole
+            defined = [part for part in parts.values() if part[metric] is not None]
+            values = [part[metric] for part in defined] or [0.0]
+            metrics[f"{metric}_mean"] = float(np.mean(values))
+            metrics[f"{metric}_wmean"] = float(np.average(values, weights=[part["pairs"] for part in defined] or [1]))
+        return Score(metrics, {"pairs": len(self.pairs), "skipped": self.pairs.skipped, "subsets": parts}, similarities)
+
+
+def _part(x: np.ndarray, gold: np.ndarray) -> dict[str, Any]:
+    """Correlations of a subset, None where they are undefined, and its size."""
+    found = {"spearman": spearman(x, gold), "pearson": pearson(x, gold)}
+    return {**{metric: None if math.isnan(value) else value for metric, value in found.items()}, "pairs": len(gold)}
 
 
 def correlations(task: str, x: np.ndarray, gold: np.ndarray) -> dict[str, float]:
@@ -174,35 +174,33 @@ def read(name: str, folder: Path, layout: str) -> Pairs:
 
 
 def pair_task(path: Path) -> PairTask:
-    """The task of any file that `read_pairs` takes, named after it: ``stsb-de-test.tsv.gz`` is ``stsb-de-test``.
-
-    A SemEval file is named after its subset (``STS.input.track5.en-en.txt`` is ``track5.en-en``). Characters that metric
-    names may not have become hyphens.
-    """
-    match = SEMEVAL_INPUT.fullmatch(path.name)
-    name = match[1] if match else path.name.removesuffix(".gz").removesuffix(".tsv")
-    return PairTask(re.sub(r"[^\w.-]+", "-", name), read_pairs(path))
-
-
-def read_pairs(path: Path) -> Pairs:
-    """Pairs of any file or folder of rated pairs, in one of three forms.
+    """The task of any file or folder of rated pairs, in one of three forms, named after it.
 
     * ``.tsv`` or ``.tsv.gz``: a header with at least ``score sentence1 sentence2``, in any order. A column ``subset``
       is used for the means over subsets. A pair whose score is blank or "nan" is unrated: left out, and counted.
-    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017).
+    * SemEval's ``STS.input.<subset>.txt``, with ``STS.gs.<subset>.txt`` beside it (2014 Spanish, the tracks of 2017); the
+      name is that of the subset.
     * A folder of such SemEval files: all subsets in it, in the order of their names.
 
     Raises EvaluationError or DataError, with file and line, for what is missing, has another form, or rates nothing.
     """
+    name = path.name.removesuffix(".gz").removesuffix(".tsv")
     if match := SEMEVAL_INPUT.fullmatch(path.name):
-        return _read_semeval(path.parent, (match[1],))
-    if path.is_dir():
+        name, pairs = match[1], _read_semeval(path.parent, (match[1],))
+    elif path.is_dir():
         found = (SEMEVAL_INPUT.fullmatch(file.name) for file in sorted(path.iterdir()))
         subsets = tuple(match[1] for match in found if match)
         if not subsets:
             raise EvaluationError(f"no STS.input.<subset>.txt in the folder {path}; give such a folder, or one .tsv file")
-        return _read_semeval(path, subsets)
-    return _read_table(path)
+        pairs = _read_semeval(path, subsets)
+    else:
+        pairs = _read_table(path)
+    return PairTask(metric_name(name), pairs)
+
+
+def metric_name(text: str) -> str:
+    """A text with hyphens for the characters that names of metrics may not have."""
+    return re.sub(r"[^a-zA-Z0-9_.-]+", "-", text)
 
 
 def _read_table(path: Path, columns: tuple[str, ...] = COLUMNS, subsets: bool = True, tokens: bool = False) -> Pairs:
@@ -266,8 +264,7 @@ def collect(rows: Iterable[Rated], source: Path | str) -> Pairs:
     skipped = len(rows) - len(rated)
     if len({gold for _, gold, _, _ in rated}) < 2:
         raise EvaluationError(
-            f"{source} has {len(rated):,} rated pairs with one rating or none ({skipped:,} more came without), so there is "
-            "nothing to correlate with (some sets hide the ratings of their test split)"
+            f"{source}: {len(rated):,} pairs are rated alike and {skipped:,} are not rated (some sets hide their ratings)"
         )
     subset, golds, first, second = zip(*rated, strict=True)
     return Pairs(first, second, golds, subset, skipped)
@@ -302,3 +299,57 @@ def lee(name: str) -> PairTask:
     pairs = [(i, j) for i in LEE[name] for j in LEE[name] if i < j]
     first, second = zip(*((texts[i], texts[j]) for i, j in pairs), strict=True)
     return PairTask(name, Pairs(first, second, tuple(float(gold[i, j]) for i, j in pairs), ("all",) * len(pairs)))
+
+
+# -------------------------------------------------------------------------------------------------- Hugging Face datasets
+
+# Names that datasets of rated pairs give to their columns, the usual one first. SICK's label is its entailment class
+# and stands beside relatedness_score, so label comes last.
+FIRST = ("sentence1", "sentence_A")
+SECOND = ("sentence2", "sentence_B")
+SCORES = ("score", "similarity_score", "relatedness_score", "label")
+
+
+def hub_pairs(spec: str) -> PairTask:
+    """The task of ``NAME``, ``NAME:SPLIT`` or ``NAME:CONFIG:SPLIT``; the split is test when none is given.
+
+    NAME is a dataset of the Hub or a folder of one on disk. The task is called after dataset, configuration and split. No
+    code of a dataset is ever run.
+
+    Raises EvaluationError when the library is absent, the dataset or split is not there, or it has no such columns.
+    """
+    name, *rest = spec.split(":")
+    if not name or len(rest) > 2 or not all(rest):
+        raise EvaluationError(f"hub:{spec} is not NAME, NAME:SPLIT or NAME:CONFIG:SPLIT, such as hub:mteb/sts12-sts")
+    *config, split = rest or ["test"]
+    title = metric_name("-".join([Path(name).name, *config, split]))
+    return PairTask(title, collect(_dataset_rows(f"hub:{spec}", name, *config, split=split), f"hub:{spec}"))
+
+
+def _dataset_rows(title: str, name: str, config: str | None = None, *, split: str) -> Iterator[Rated]:
+    try:
+        from datasets import load_dataset
+    except ImportError as error:
+        raise EvaluationError("a dataset of the Hub is read by the library datasets: pip install datasets") from error
+    folder = Path(name).expanduser()
+    try:
+        # A folder is read as it is now, without a copy in the cache.
+        loaded = load_dataset(str(folder) if folder.is_dir() else name, config, split=split, streaming=folder.is_dir())
+    except Exception as error:  # the library raises a dozen kinds: no network, no dataset, no split, a script, a bad file
+        raise EvaluationError(
+            f"{title}: the split {split} of {name} does not load: {str(error).rstrip('.')}. A copy on disk works too: `hf "
+            f"download --repo-type dataset NAME --local-dir DIR`, then hub:DIR:{split}"
+        ) from error
+    rows = list(loaded)
+    columns = list(loaded.column_names or (rows[0] if rows else ()))
+    score, first, second = (next((c for c in known if c in columns), None) for known in (SCORES, FIRST, SECOND))
+    if score is None or first is None or second is None:
+        raise EvaluationError(
+            f"{title} needs two columns of sentences, {' '.join((*FIRST, *SECOND))}, and one of ratings, "
+            f"{' '.join(SCORES)}; it has {', '.join(columns) or 'none'}"
+        )
+    for i, row in enumerate(rows):
+        place = f"{title}, row {i}"
+        if not isinstance(row[first], str) or not isinstance(row[second], str):
+            raise EvaluationError(f"{place}: {first} or {second} is no text")
+        yield "all", rating("" if row[score] is None else str(row[score]), place), row[first], row[second]

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import Model, load_model
-from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
+from multicse.evaluation.tasks.classification import Labelled, read_labelled
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.figures.drawings import token_states
 from multicse.reproduction.figures.vectors import on_circle

@@ -14,8 +14,7 @@ from torch import Tensor, nn
 
 from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
 from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
-from multicse.evaluation.tasks.classification import accuracy, check, score
-from multicse.evaluation.tasks.labelled_texts import Labelled, LabelledTask
+from multicse.evaluation.tasks.classification import Labelled, LabelledTask, accuracy, check, score
 from multicse.reproduction.tasks.heads import MODULES
 
 logger = logging.getLogger(__name__)

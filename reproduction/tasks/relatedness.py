@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
-from multicse.evaluation.tasks.labelled_texts import pair_features
+from multicse.evaluation.tasks.classification import pair_features
 from multicse.evaluation.tasks.sts import Pairs, PairTask, correlations, spearman
 from multicse.reproduction.tasks.classifiers import Protocol, best_round
 

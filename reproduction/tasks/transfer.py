@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from multicse.data.text_files import read_lines
 from multicse.evaluation.task import Encoder, EvaluationError, Score
-from multicse.evaluation.tasks.labelled_texts import Labelled, LabelledTask, Row
+from multicse.evaluation.tasks.classification import Labelled, LabelledTask, Row
 from multicse.reproduction.tasks import probe
 from multicse.reproduction.tasks.classifiers import Protocol
 

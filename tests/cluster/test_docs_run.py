@@ -126,7 +126,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         **{f"{part}.tsv": captions if part in ("train", "val") else rated for part in ("train", "val", "dev", "test")},
         "coco/captions.jsonl": "\n".join(json.dumps({"file": f"{i}.png", "captions": [f"picture {i}"]}) for i in range(60)),
         **{f"coco/images/{i}.png": picture for i, picture in enumerate(pictures)},
-        "clip_datasets.json": json.dumps({"CIFAR10": {"classes": ["cats", "dogs"], "templates": ["a photo of {}."]}}),
+        "cifar10.json": json.dumps({"classes": ["cats", "dogs"], "templates": ["a photo of {}."]}),
         "cc.sw.300.vec.gz": gzip.compress("\n".join(f"{word} {vector}" for word in sentences[0].split()).encode()),
         "DATASETS/multi30k/captions5.train.de.tsv.gz": gzip.compress(german.encode()),
         **{f"DATASETS/stsb_multi/stsb-de-{part}.tsv.gz": gzip.compress(rated.encode()) for part in ("dev", "test")},

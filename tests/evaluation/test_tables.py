@@ -8,26 +8,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from multicse.evaluation.statistics import paired_bootstrap, paired_bootstrap_accuracy, student_t
-from multicse.evaluation.tables import (
-    AVERAGE,
-    ORDERS,
-    SEVEN,
-    TRANSFER,
-    Results,
-    Row,
-    average,
-    comparison,
-    significance,
-    task_table,
-)
+from multicse.evaluation.statistics import paired_bootstrap, sign_test, student_t
+from multicse.evaluation.tables import AVERAGE, SEVEN, TRANSFER, Results, Row, averages, comparison, significance, task_table
 from multicse.evaluation.task import EvaluationError
 
 
 def test_missing_results_are_dashes_and_average_needs_all_seven() -> None:
     full = {name: {"spearman": 70 + i + 0.005 * i} for i, name in enumerate(SEVEN)}
-    assert average(full) == pytest.approx(sum(round(v["spearman"], 2) for v in full.values()) / 7)
-    assert average({"sts12": {"spearman": 1.0}}) is None
+    assert averages(full)[AVERAGE]["spearman"] == pytest.approx(sum(round(v["spearman"], 2) for v in full.values()) / 7)
+    assert averages({"sts12": {"spearman": 1.0}}) == {}
     lines = comparison([Row("a", [full]), Row("b", [{"sts12": {"spearman": 1.0}}])]).splitlines()
     assert lines[0].endswith("Avg") and lines[3].split()[-1] == "-"
 
@@ -51,21 +40,16 @@ def results(values: str, order: tuple[str, ...] = SEVEN, metric: str = "spearman
     return {task: {metric: float(value)} for task, value in zip(order, values.split(), strict=True)}
 
 
-PAPER_ROWS = [  # NonLing-CSE, Tables 1, 2 and E.1; SG-BERT, Table 1
-    (SEVEN, "68.40 82.41 74.38 80.91 78.56 76.85 72.23", "76.25"),
-    (TRANSFER, "81.18 86.46 94.43 88.87 85.50 89.80 74.49", "85.82"),
-    (ORDERS["stsb-first"], "47.29 58.22 30.87 59.89 47.73 60.29 63.73", "52.57"),
+PAPER_ROWS = [  # NonLing-CSE, Tables 1 and E.1
+    (SEVEN, "spearman", "68.40 82.41 74.38 80.91 78.56 76.85 72.23", "76.25"),
+    (TRANSFER, "accuracy", "81.18 86.46 94.43 88.87 85.50 89.80 74.49", "85.82"),
 ]
 
 
-@pytest.mark.parametrize(("order", "values", "printed"), PAPER_ROWS)
-def test_averages_are_those_that_the_papers_print(order: tuple[str, ...], values: str, printed: str) -> None:
-    metric = "accuracy" if order == TRANSFER else "spearman"
-    given = results(values, order, metric)
-    assert f"{average(given, order, metric):.2f}" == printed
-    line = comparison(
-        [Row("model", [dict(reversed(given.items()))])], order="stsb-first" if order[0] == "stsb-test" else "sts12-first"
-    )
+@pytest.mark.parametrize(("tasks", "metric", "values", "printed"), PAPER_ROWS)
+def test_averages_are_those_that_the_papers_print(tasks: tuple[str, ...], metric: str, values: str, printed: str) -> None:
+    given = results(values, tasks, metric)
+    line = comparison([Row("model", [dict(reversed(given.items()))])])
     assert line.splitlines()[2].split() == ["model", *values.split(), printed]
 
 
@@ -76,18 +60,13 @@ def test_columns_follow_the_papers() -> None:
         "own": {"recall_1": 3.0, "recall_5": 4.0},
         **results("1 2 3 4 5 6 7"),
     }
-    head = comparison([Row("a", [everything])], style="latex").splitlines()[0]
+    head = comparison([Row("a", [everything])], style="latex").splitlines()[1]
     seven = "STS12 & STS13 & STS14 & STS15 & STS16 & STS-B & SICK-R & Avg"
     transfer = "MR & CR & SUBJ & MPQA & SST & TREC & MRPC & Avg"
     others = r"STS-B dev alignment & STS-B dev uniformity & own recall\_1 & own recall\_5"
     assert head == rf" & {seven} & {transfer} & {others} \\"
-    crossed: Results = {"coco-geometry": {"alignment": 1.0, "text_uniformity": -2.0, "modality_gap": 0.8}}
-    other: Results = {"coco-geometry": {"alignment": 1.1, "text_uniformity": -3.0, "modality_gap": 0.9}}
-    lines = comparison([Row("a", [crossed]), Row("b", [other])], style="markdown").splitlines()
-    assert lines[0] == r"|  | coco alignment | coco text\_uniformity | coco modality\_gap |"
-    assert lines[2:] == ["| a | **1.000** | -2.000 | 0.800 |", "| b | 1.100 | **-3.000** | 0.900 |"]
-    sgbert = comparison([Row("a", [everything])], order="stsb-first", metric="spearman", style="markdown").splitlines()[0]
-    assert sgbert == "| spearman | STS-B | SICK-R | STS12 | STS13 | STS14 | STS15 | STS16 | Avg |"
+    one = comparison([Row("a", [everything])], metric="spearman", style="markdown").splitlines()[0]
+    assert one == "| spearman | STS12 | STS13 | STS14 | STS15 | STS16 | STS-B | SICK-R | Avg |"
 
 
 def test_bold_is_the_best_as_printed() -> None:
@@ -104,8 +83,8 @@ def test_bold_is_the_best_as_printed() -> None:
         "| 50% & more | **70.00** | - | 0.200 | **-2.000** |",
     ]
     latex = comparison(rows, style="latex").splitlines()
-    assert latex[1] == r"a\_b\textbar{}c & \textbf{70.00} & 1.00 & \textbf{0.100} & -1.000 \\"
-    assert latex[2] == r"50\% \& more & \textbf{70.00} & - & 0.200 & \textbf{-2.000} \\"
+    assert latex[2] == r"a\_b|c & \textbf{70.00} & 1.00 & \textbf{0.100} & -1.000 \\"
+    assert latex[3] == r"50\% \& more & \textbf{70.00} & - & 0.200 & \textbf{-2.000} \\"
 
 
 # ----------------------------------------------------------------------------------------------------------- significance
@@ -149,12 +128,9 @@ def test_single_runs_are_compared_by_bootstrap() -> None:
         )
         for label, c, r in zip("ab", cosines, right, strict=True)
     ]
-    marks = significance(rows, {"sts12": gold}, samples=500)
-    assert marks.p == {
-        ("b", "sts12"): paired_bootstrap(*cosines, gold, samples=500).p,
-        ("b", "mr"): paired_bootstrap_accuracy(*right, samples=500).p,
-    }
-    assert marks.test == "paired bootstrap over the test set (500 samples)"
+    marks = significance(rows, {"sts12": gold})
+    assert marks.p == {("b", "sts12"): paired_bootstrap(*cosines, gold), ("b", "mr"): sign_test(*right)}
+    assert marks.test.startswith("paired bootstrap over the test set")
     assert significance([rows[0], Row("seeds", seeds([1.0, 2.0]))], {"sts12": gold}).p == {}
     with pytest.raises(EvaluationError, match="a and b on sts12"):
-        significance(rows, {"sts12": gold[:70]}, samples=500)
+        significance(rows, {"sts12": gold[:70]})

@@ -74,14 +74,6 @@ def test_the_nearest_pictures_by_themselves_and_by_their_captions(tmp_path: Path
     same(nearest(index_set(named(model), samples, 99), query, 4), naive(pictures, query, 4))
 
 
-def test_pictures_are_found_by_the_names_of_their_classes(tmp_path: Path) -> None:
-    shards = image_shards(tmp_path / "named", [[]] * 4, [0, 1, 0, 1], classes=["kind 5", "kind 6"])
-    hits = nearest(index_set(named(Coded()), Samples("x", shards), 99), Coded().vector(6), 2)
-    assert [(hit.text, hit.sample) for hit in hits] == [("kind 6", 1), ("kind 6", 3)]
-    with pytest.raises(ValueError, match="says nothing of its items"):
-        index_set(named(Coded()), Samples("x", image_shards(tmp_path / "bare", [[]] * 4)), 99)
-
-
 def test_the_worst_pairs() -> None:
     rng = np.random.default_rng(0)
     gold, cosines = rng.integers(0, 6, 40) / 2, np.round(rng.random(40), 1)
@@ -187,7 +179,6 @@ def test_the_page_in_chromium(inputs: dict[str, Path]) -> None:
                 assert server.wait(30) == 0
                 browser.close()
             assert server.stderr is not None and server.stdout.read() == ""
-            said = server.stderr.read().splitlines()
-            assert [line for line in said if not line.endswith("were cut")] == []  # texts, of which evaluation tells
+            assert server.stderr.read() == ""
         finally:
             server.kill()

@@ -13,7 +13,7 @@ import torch
 from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, encode_once
-from multicse.evaluation.tasks.labelled_texts import Labelled, Row
+from multicse.evaluation.tasks.classification import Labelled, Row
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from tests.evaluation.evaluation_helpers import Bag, sentence, tiny_bert
 

@@ -12,7 +12,7 @@ from tests.evaluation.encoders.test_word_vectors import VECTORS, write
 
 def test_padded_is_the_mean_over_64_places_as_released(tmp_path: Path) -> None:
     """Every place of a sentence is filled: words, random vectors for unknown ones, one padding vector; cut at 64."""
-    encoder = load_model(f"{write(tmp_path, 'txt')}@padded")
+    encoder = load_model(f"{write(tmp_path)}@padded")
     assert "64 padded places" in encoder.protocol["pooling"] and encoder.name == "tiny@padded"
     texts = ["The dog-cat.", "the zebra", "a zebra the", "cat " * 70 + "dog", "", "?!"]
     short, unknown, elsewhere, cut, *empty = encoder.encode(texts)

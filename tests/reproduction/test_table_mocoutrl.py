@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.tasks.labelled_texts import read_labelled
+from multicse.evaluation.tasks.classification import read_labelled
 from multicse.reproduction.figures.drawings import token_states
 from multicse.reproduction.tables.mocoutrl import BINS, DISTANCES, TABLES, circle
 from multicse.reproduction.tasks.class_geometry import class_distances

@@ -99,7 +99,6 @@ def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
         encoder,
         device,
         module=method,
-        full_length=encoder.lengths,
         others={modality: encoder.encode_items for modality in encoder.modalities if modality != "text"},
         logit_scale=encoder.logit_factor,
     )

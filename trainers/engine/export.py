@@ -17,7 +17,6 @@ from sentence_transformers import SentenceTransformer
 
 from multicse.evaluation.encoders.baselines import Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.encoders.quantized import RANGES, ranges_of
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.models.hub_folders import ExportError as ExportError
@@ -43,6 +42,8 @@ WHITENED = 0.01
 """The same of whitened vectors: axes of little variance are blown up, and with them what 32 bits leave out."""
 FITTED = 20_000
 """Sentences of the training text that whitening and ranges are fitted on; 26 for each of BERT-base's dimensions."""
+RANGES = "int8_ranges.npy"
+"""The smallest and the largest value of every dimension (2, d), for ``quantize_embeddings(vectors, "int8", ranges)``."""
 
 
 class Fit(NamedTuple):
@@ -134,7 +135,8 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
         )
         text = text._replace(whitened=evaluate(fit.tasks, encoder))
     if fit.settings.int8_ranges:
-        np.save(folder / RANGES, ranges_of(encoder.encode(some)))
+        vectors = encoder.encode(some)
+        np.save(folder / RANGES, np.stack([vectors.min(0), vectors.max(0)]).astype(np.float32))
         notes.append(
             f"`{RANGES}` holds the smallest and the largest value of every dimension over {len(some):,} sentences of the "
             'training text: `quantize_embeddings(vectors, "int8", np.load(...))` of `sentence_transformers.util` makes '

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 from multicse.data.stream import Reader
-from multicse.evaluation.encoders.sharded import ShardedEncoder
+from multicse.evaluation.encoders.encoder import ShardedEncoder
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import checkpoint

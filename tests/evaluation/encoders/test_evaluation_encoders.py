@@ -43,25 +43,42 @@ def test_default_prompt_is_used_as_the_library_does(bert: Path, tmp_path: Path) 
     assert np.abs(got - load_encoder(bert, device="cpu").encode(items)).max() > 0.01
 
 
-def test_cut_texts_are_counted_once_and_logged(bert: Path, caplog: pytest.LogCaptureFixture) -> None:
-    fits, too_long = " ".join(["dog"] * 22), " ".join(["cat"] * 23)  # 24 positions, two of them special
-    encoder = load_encoder(bert, device="cpu")
-    assert encoder.limit == 24
-    caplog.clear()
-    encoder.encode([fits, "a dog"])
-    assert (encoder.cut, caplog.text) == (0, "")
-    for _ in range(2):
-        encoder.encode([fits, too_long, "a dog", too_long + " cat"])
-    assert encoder.cut == 2
-    assert caplog.text.count("2 texts are longer than the model's limit of 24 tokens") == 1
-
-
 def test_roberta_is_cut_where_its_positions_end(tmp_path: Path) -> None:
     encoder = load_encoder(tiny_roberta(tmp_path), device="cpu")
     assert encoder.limit == 20  # 22 positions, of which the first two are never used
     vectors = encoder.encode([" ".join(["dog"] * 60), "a dog"])
     assert np.isfinite(vectors).all()
-    assert encoder.cut == 1
+
+
+class Tower(nn.Module):
+    """The mean colour of a picture through a linear map, in training mode mixed with those of its batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(3)
+        self.tower = nn.Linear(3, 24)
+        self.sizes: list[int] = []
+
+    def items(self, items: list[Any]) -> Tensor:
+        self.sizes.append(len(items))
+        means = torch.stack([torch.from_numpy(item.mean((0, 1)).astype(np.float32)) for item in items])
+        return self.tower(self.norm(means))
+
+
+def test_items_in_order_in_batches_and_in_evaluation_mode() -> None:
+    module, rng = Tower().train(), np.random.default_rng(0)
+    encoder = ModuleEncoder(lambda texts: {}, module, others={"image": module.items}, logit_scale=lambda: 2.0)
+    most = ModuleEncoder.items_at_once
+    items = [rng.random((4 + i % 5, 6, 3)) for i in range(2 * most + 3)]
+    vectors = encoder.encode(items, "image")
+    assert module.sizes == [most, most, 3] and vectors.dtype == np.float32 and encoder.logit_scale == 2
+    assert module.norm.training  # the modes are put back
+    with torch.no_grad():
+        alone = torch.cat([module.eval().items([item]) for item in items])
+    np.testing.assert_allclose(vectors, alone, atol=1e-5)
+    assert len(encoder.encode([], "image")) == 0
+    with pytest.raises(EvaluationError, match="audio"):
+        encoder.encode(items, "audio")
 
 
 class Recorder(nn.Module):
@@ -107,18 +124,10 @@ def test_hash_is_of_the_weights_not_of_the_card(bert: Path, sentence_bert: Path)
 
 
 def test_bad_models(bert: Path, tmp_path: Path) -> None:
-    (tmp_path / "broken").mkdir()
-    (tmp_path / "broken" / "config.json").write_text('{"model_type": "bert"}')
-    for settings in (
-        {"path": tmp_path / "missing"},
-        {"path": tmp_path},
-        {"path": tmp_path / "broken"},
-        {"path": bert, "pooling": "meen"},
-        {"path": bert, "device": "gpu"},
-        {"path": bert, "batch_size": 0},
-    ):
-        with pytest.raises(EvaluationError):
-            load_encoder(**settings)
+    settings: dict[str, dict[str, Any]] = {"modules.json": {}, "meen": {"pooling": "meen"}, "gpu": {"device": "gpu"}}
+    for message, asked in settings.items():
+        with pytest.raises(EvaluationError, match=message):
+            load_encoder(bert if asked else tmp_path, **asked)
 
 
 @pytest.mark.parametrize("layout", ["transformers", "sentence-transformers"])

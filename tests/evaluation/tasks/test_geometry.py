@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 
@@ -19,7 +18,6 @@ from multicse.evaluation.tasks.geometry import (
     alignment,
     anisotropy,
     cross_uniformity_cyclip,
-    mean_cosine,
     uniformity,
 )
 from multicse.evaluation.tasks.sts import Pairs, PairTask
@@ -49,16 +47,11 @@ def test_golden_values() -> None:
     assert uniformity(A) == pytest.approx(-1.976761, abs=1e-6)
 
 
-@pytest.mark.parametrize(
-    "measure",
-    [
-        lambda: uniformity(np.array([[1.0, 0], [0, 0]])),
-        lambda: alignment(A, B[:3]),
-    ],
-)
-def test_degenerate_input_is_refused(measure: Callable[[], float]) -> None:
+def test_degenerate_input_is_refused() -> None:
     with pytest.raises(EvaluationError):
-        measure()
+        uniformity(np.array([[1.0, 0], [0, 0]]))
+    with pytest.raises(EvaluationError):
+        alignment(A, B[:3])
 
 
 # ----------------------------------------------------------------------------------------------------- against definitions
@@ -80,12 +73,9 @@ def test_cross_uniformity_is_that_of_the_released_script(chunk: int, monkeypatch
     assert cross_uniformity_cyclip(x, y) == pytest.approx(math.log(np.mean(potentials)), abs=1e-6)
 
 
-@pytest.mark.parametrize("chunk", [7, 2048])
-def test_anisotropy_is_that_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(geometry, "CHUNK", chunk)
+def test_anisotropy_is_that_of_all_pairs() -> None:
     x = cone(40, 6)
     products = np.array([a * b for a, b in combinations(unit(x), 2)])
-    assert mean_cosine(x) == pytest.approx(products.sum(1).mean(), abs=1e-6)
     variance = np.sort(unit(x).var(0))
     want = {"mean_cosine": products.sum(1).mean(), "top3_variance": variance[-3:].sum() / variance.sum()}
     assert anisotropy(x) == pytest.approx({**want, "dimension_std": (unit(x).std(0) * math.sqrt(6)).mean()}, abs=1e-6)

@@ -3,34 +3,24 @@
 from __future__ import annotations
 
 import gzip
+import json
 import logging
+import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from gensim.test.utils import datapath
-from sklearn.feature_extraction.text import TfidfVectorizer
+from pyarrow import parquet
+from scipy import stats
 
 from multicse.evaluation.registry import available, make_tasks
 from multicse.evaluation.task import EvaluationError, evaluate
 from multicse.evaluation.tasks import sts
-from multicse.evaluation.tasks.sts import Pairs, PairTask, pair_task
+from multicse.evaluation.tasks.sts import Pairs, PairTask, hub_pairs, pair_task
 from tests.evaluation.evaluation_helpers import Bag, rated, write_raw, write_year
-
-
-def naive_ranks(values: list[float]) -> list[float]:
-    """Average ranks, counted."""
-    return [sum(w < v for w in values) + (sum(w == v for w in values) + 1) / 2 for v in values]
-
-
-def naive_correlation(x: list[float], y: list[float]) -> float:
-    mx, my = sum(x) / len(x), sum(y) / len(y)
-    top = sum((a - mx) * (b - my) for a, b in zip(x, y, strict=True))
-    return 100 * top / (sum((a - mx) ** 2 for a in x) * sum((b - my) ** 2 for b in y)) ** 0.5
-
-
-def naive_cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return sum(a * b) / (sum(a * a) ** 0.5 * sum(b * b) ** 0.5)
 
 
 def task(name: str, data: Path) -> PairTask:
@@ -39,28 +29,24 @@ def task(name: str, data: Path) -> PairTask:
     return made
 
 
+def triples(pairs: Pairs) -> list[tuple[float, str, str]]:
+    return [*zip(pairs.gold, pairs.first, pairs.second, strict=True)]
+
+
 def test_agrees_with_a_naive_implementation(tmp_path: Path) -> None:
     rows = rated(90)
     subsets = ("u", "v", "v", "w", "w", "w")  # of unequal sizes, so that mean and weighted mean differ
     write_raw(tmp_path / "STS16.raw.tsv", rows, subsets)
     got = evaluate([task("sts16", tmp_path)], Bag())["sts16"]
 
-    cosines = [naive_cosine(*Bag().encode([a, b])) for _, a, b in rows]
-    gold = [float(s) for s, _, _ in rows]
-    parts = []
-    for subset in "uvw":
-        at = [i for i in range(90) if subsets[i % 6] == subset]
-        x, y = [cosines[i] for i in at], [gold[i] for i in at]
-        parts.append((naive_correlation(naive_ranks(x), naive_ranks(y)), naive_correlation(x, y), len(at)))
-    assert [n for *_, n in parts] == [15, 30, 45]
-    want = {
-        "spearman": naive_correlation(naive_ranks(cosines), naive_ranks(gold)),
-        "pearson": naive_correlation(cosines, gold),
-        "spearman_mean": sum(s for s, _, _ in parts) / 3,
-        "spearman_wmean": sum(s * n for s, _, n in parts) / 90,
-        "pearson_mean": sum(p for _, p, _ in parts) / 3,
-        "pearson_wmean": sum(p * n for _, p, n in parts) / 90,
-    }
+    vectors = [Bag().encode([a, b]) for _, a, b in rows]
+    cosines = np.array([a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in vectors])
+    gold, subset = np.array([float(s) for s, _, _ in rows]), np.array([subsets[i % 6] for i in range(90)])
+    want: dict[str, float] = {}
+    for metric, correlation in (("spearman", stats.spearmanr), ("pearson", stats.pearsonr)):
+        parts = [100 * correlation(cosines[subset == name], gold[subset == name]).statistic for name in "uvw"]
+        want |= {metric: 100 * correlation(cosines, gold).statistic, f"{metric}_mean": float(np.mean(parts))}
+        want[f"{metric}_wmean"] = float(np.average(parts, weights=[15, 30, 45]))
     assert got == pytest.approx(want, abs=1e-9)
     assert len({round(v, 6) for v in want.values()}) == 6  # the six are different numbers here
 
@@ -77,32 +63,21 @@ def test_each_distinct_sentence_is_encoded_once_and_in_one_call(tmp_path: Path) 
 
 
 def test_senteval_layout_of_the_absent_sets(tmp_path: Path) -> None:
-    """STS15, STS16 and SICK-R test: a written folder; unrated lines are skipped, STS16 has columns of sources."""
-    for year, subsets in {
-        "STS15": ("answers-forums", "answers-students", "belief", "headlines", "images"),
-        "STS16": ("answer-answer", "headlines", "plagiarism", "postediting", "question-question"),
-    }.items():
-        for seed, subset in enumerate(subsets):
-            rows = rated(10 + seed, seed)
-            rows[seed] = ("", "never  rated", "this  pair")
-            write_year(tmp_path / "STS" / f"{year}-en-test", subset, rows, "\tsource\tsource" * (year == "STS16"))
-    sick = tmp_path / "SICK" / "SICK_test_annotated.txt"
+    """STS16 and SICK-R test: a written folder; unrated lines are skipped, STS16 has columns of sources."""
+    want = []
+    for seed, subset in enumerate(sts.SUBSETS["sts16"]):
+        rows = rated(10 + seed, seed)
+        want += [(float(s), a, b) for i, (s, a, b) in enumerate(rows) if i != seed]
+        rows[seed] = ("", "never  rated", "this  pair")
+        write_year(tmp_path / "downstream" / "STS" / "STS16-en-test", subset, rows, "\tsource\tsource")
+    sick = tmp_path / "downstream" / "SICK" / "SICK_test_annotated.txt"
     sick.parent.mkdir()
     head = "pair_ID\tsentence_A\tsentence_B\trelatedness_score\tentailment_judgment\n"
     sick.write_text(head + "".join(f"{i}\t{a}\t{b}\t{s}\tNEUTRAL\n" for i, (s, a, b) in enumerate(rated(12))))
-
-    assert available(tmp_path) == ["sts15", "sts16", "sickr"]
-    tasks = [task(name, tmp_path) for name in ("sts15", "sts16", "sickr")]
-    assert [len(t.pairs) for t in tasks] == [55, 55, 12]
-    assert [t.pairs.skipped for t in tasks] == [5, 5, 0]
-    assert tasks[0].pairs.gold == tasks[1].pairs.gold
-    assert tasks[0].pairs.first == tasks[1].pairs.first
-    rows = [r for seed in range(5) for i, r in enumerate(rated(10 + seed, seed)) if i != seed]
-    assert [*zip(tasks[0].pairs.gold, tasks[0].pairs.first, tasks[0].pairs.second, strict=True)] == [
-        (float(s), a, b) for s, a, b in rows
-    ]
-    assert tasks[2].pairs.second == tuple(b for _, _, b in rated(12))
-    assert all(t.score(Bag()).metrics["spearman"] != 0 for t in tasks)
+    assert available(tmp_path) == available(tmp_path / "downstream") == ["sts16", "sickr"]
+    year, sickr = (task(name, tmp_path) for name in ("sts16", "sickr"))
+    assert triples(year.pairs) == want and year.pairs.skipped == 5
+    assert sickr.pairs.second == tuple(b for _, _, b in rated(12))
 
 
 def test_senteval_text_is_joined_by_blanks_and_raw_text_kept(tmp_path: Path) -> None:
@@ -115,15 +90,7 @@ def test_senteval_text_is_joined_by_blanks_and_raw_text_kept(tmp_path: Path) -> 
     folder = tmp_path / "downstream" / "STS" / "STSBenchmark"
     folder.mkdir(parents=True)
     (folder / "sts-test.csv").write_text(f"genre\tfile\tyear\t1\t4.5\t{odd}\tx y\r\ngenre\tfile\tyear\t2\t3\tb\tc\r\n")
-    senteval = task("stsb-test", tmp_path / "downstream")
-    assert senteval.pairs.first == ('it said "no', "b")
-    assert senteval.pairs.second == ("x y", "c")
-    assert senteval.pairs.gold == (4.5, 3.0)
-
-
-def test_folder_above_downstream_is_accepted(tmp_path: Path) -> None:
-    write_year(tmp_path / "downstream" / "STS" / "STS13-en-test", "FNWN", rated(5))
-    assert available(tmp_path) == available(tmp_path / "downstream") == ["sts13"]
+    assert triples(task("stsb-test", tmp_path / "downstream").pairs) == [(4.5, 'it said "no', "x y"), (3.0, "b", "c")]
 
 
 def test_real_sets_have_their_published_sizes_in_both_layouts(datasets: Path) -> None:
@@ -135,9 +102,8 @@ def test_real_sets_have_their_published_sizes_in_both_layouts(datasets: Path) ->
         assert len(raw.pairs) == len(senteval.pairs) == size
         assert sorted(raw.pairs.gold) == sorted(senteval.pairs.gold)
         assert sorted(set(raw.pairs.subset)) == sorted(set(senteval.pairs.subset))
-    assert (
-        available(folders[0]) == available(folders[1]) == ["sts12", "sts13", "sts14", "stsb-dev", "stsb-test", "sickr-dev"]
-    )
+    found = ["sts12", "sts13", "sts14", "stsb-dev", "stsb-test", "sickr-dev"]
+    assert available(folders[0]) == available(folders[1]) == found
 
 
 def test_a_collapsed_encoder_scores_zero_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -163,19 +129,9 @@ def test_nan_embedding_names_the_sentence(tmp_path: Path) -> None:
         task("sts12", tmp_path).score(Broken())
 
 
-HEAD = "score\tsentence1\tsentence2\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (HEAD + "1\ta\tb\nhigh\tc\td\n", "line 3"),
-        (HEAD + "\ta\tb\n\tc\td\n", "2 more came without"),
-    ],
-    ids=["number", "unrated"],
-)
+@pytest.mark.parametrize(("text", "message"), [("1\ta\tb\nhigh\tc\td\n", "line 3"), ("\ta\tb\n\tc\td\n", "2 are not rated")])
 def test_files_without_ratings(tmp_path: Path, text: str, message: str) -> None:
-    (tmp_path / "STS13.raw.tsv").write_text(text)
+    (tmp_path / "STS13.raw.tsv").write_text("score\tsentence1\tsentence2\n" + text)
     with pytest.raises(EvaluationError, match=message):
         make_tasks(["sts13"], tmp_path)
 
@@ -183,31 +139,12 @@ def test_files_without_ratings(tmp_path: Path, text: str, message: str) -> None:
 # ----------------------------------------------------------------------------------------------------- sets of one's own
 
 
-def pair_file(path: Path, header: str, rows: list[tuple[str, str, str]]) -> Path:
-    """A TSV with the columns of `header`, in its order."""
-    names = header.split()
-    lines = [dict(zip(("score", "sentence1", "sentence2"), row, strict=True)) for row in rows]
-    cells = [names, *([line.get(name, f"{name}{i % 3}") for name in names] for i, line in enumerate(lines))]
-    text = "\n".join("\t".join(row) for row in cells).encode()
-    path.write_bytes(gzip.compress(text) if path.suffix == ".gz" else text)
-    return path
-
-
-def triples(pairs: Pairs) -> list[tuple[float, str, str]]:
-    return [*zip(pairs.gold, pairs.first, pairs.second, strict=True)]
-
-
-@pytest.mark.parametrize(
-    ("file", "header", "name"),
-    [
-        ("stsb-de-test.tsv.gz", "score sentence1 sentence2", "stsb-de-test"),
-        ("my pairs (1).tsv", "sentence2 id sentence1 score", "my-pairs-1-"),
-    ],
-)
-def test_columns_in_any_order_plain_and_gzipped(tmp_path: Path, file: str, header: str, name: str) -> None:
-    task = pair_task(pair_file(tmp_path / file, header, rated(40)))
-    assert triples(task.pairs) == [(float(s), a, b) for s, a, b in rated(40)]
-    assert (task.name, set(task.pairs.subset)) == (name, {"all"})
+def test_columns_in_any_order_and_gzipped(tmp_path: Path) -> None:
+    lines = ["sentence2\tid\tsentence1\tscore", *(f"{b}\t7\t{a}\t{s}" for s, a, b in rated(40))]
+    (tmp_path / "my pairs (1).tsv.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    made = pair_task(tmp_path / "my pairs (1).tsv.gz")
+    assert triples(made.pairs) == [(float(s), a, b) for s, a, b in rated(40)]
+    assert (made.name, set(made.pairs.subset)) == ("my-pairs-1-", {"all"})
 
 
 def test_semeval_files_and_folders(tmp_path: Path) -> None:
@@ -223,16 +160,8 @@ def test_semeval_files_and_folders(tmp_path: Path) -> None:
         pair_task(tmp_path)
 
 
-def test_the_translations_of_stsb(datasets: Path) -> None:
-    """Sizes are STS-B's, and ratings are its ratings, in every language."""
-    english = sorted(task("stsb-dev", datasets / "sts").gold)
-    files = sorted((datasets / "stsb_multi").glob("stsb-*-dev.tsv.gz"))
-    assert len(files) == 11
-    for file in files:
-        np.testing.assert_allclose(sorted(pair_task(file).pairs.gold), english, atol=5e-4)
-
-
-def test_lee_is_split_by_document() -> None:
+def test_lee_is_split_by_document_and_needs_no_data_folder() -> None:
+    assert available() == ["lee", "lee-dev", "lee-all"]
     parts = {name: sts.lee(name) for name in sts.LEE}
     assert {name: (len(part.sentences()), len(part.pairs)) for name, part in parts.items()} == {
         "lee": (30, 435),
@@ -240,19 +169,81 @@ def test_lee_is_split_by_document() -> None:
         "lee-all": (50, 1225),
     }
     assert not set(parts["lee"].sentences()) & set(parts["lee-dev"].sentences())
-    assert set(parts["lee"].sentences()) | set(parts["lee-dev"].sentences()) == set(parts["lee-all"].sentences())
     ratings = np.loadtxt(datapath("similarities0-1.txt"))
     assert parts["lee-dev"].pairs.gold[:4] == tuple(ratings[0, [1, 5, 6, 10]])
     assert 0.2 <= min(parts["lee-all"].gold) <= max(parts["lee-all"].gold) <= 1
 
 
-def test_lee_needs_no_data_folder() -> None:
-    class WordOverlap:
-        """TF-IDF without stop words; Lee et al. report correlations of about 0.5 for such models."""
+# -------------------------------------------------------------- Hugging Face datasets: folders here; the Hub is not asked
 
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return TfidfVectorizer(stop_words="english").fit_transform(items).toarray()
 
-    assert available() == ["lee", "lee-dev", "lee-all"]
-    scores = evaluate(make_tasks(available()), WordOverlap())
-    assert all(45 < part["pearson"] < 60 for part in scores.values())
+def records(names: str, rows: list[tuple[str, str, str]] | None = None) -> list[dict[str, Any]]:
+    """Records with the columns of `names`: score, sentence, sentence."""
+    return [dict(zip(names.split(), (float(s), a, b), strict=True)) for s, a, b in rows or rated(20)]
+
+
+def write(folder: Path, split: str, items: list[dict[str, Any]], form: str = "jsonl") -> Path:
+    folder.mkdir(exist_ok=True)
+    if form == "parquet":
+        parquet.write_table(pa.Table.from_pylist(items), folder / f"{split}.parquet")
+    else:
+        (folder / f"{split}.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("form", "names"), [("jsonl", "score sentence1 sentence2"), ("parquet", "relatedness_score sentence_A sentence_B")]
+)
+def test_a_dataset_in_a_folder(tmp_path: Path, form: str, names: str) -> None:
+    """SICK's column `label` is its entailment, not its rating."""
+    for split, rows in (("test", rated(20)), ("validation", rated(7, seed=1))):
+        items = [{"label": i % 3, **item} for i, item in enumerate(records(names, rows))]
+        folder = write(tmp_path / "my set", split, items, form)
+    made, dev = hub_pairs(str(folder)), hub_pairs(f"{folder}:validation")
+    assert made.name == "my-set-test" and triples(made.pairs) == [(float(s), a, b) for s, a, b in rated(20)]
+    assert (dev.name, len(dev.pairs)) == ("my-set-validation", 7)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        records("score premise sentence2"),
+        [{"score": "good", "sentence1": "a", "sentence2": "b"}],
+        records("label sentence1 sentence2", [("-1", "a", "b")] * 3),
+    ],
+    ids=["no sentences", "no number", "hidden ratings"],
+)
+def test_bad_columns(tmp_path: Path, items: list[dict[str, Any]]) -> None:
+    with pytest.raises(EvaluationError):
+        hub_pairs(str(write(tmp_path / "set", "test", items)))
+
+
+def test_bad_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = write(tmp_path / "set", "train", records("score sentence1 sentence2"))
+    for spec in (str(folder), "someone/no-such-set", "", "a:b:c:d", "a::test"):
+        with pytest.raises(EvaluationError):
+            hub_pairs(spec)
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(EvaluationError, match="pip install datasets"):
+        hub_pairs("mteb/sts12-sts")
+
+
+@pytest.mark.parametrize(
+    ("spec", "name", "asked"),
+    [
+        ("someone/set", "set-test", ("someone/set", None, "test")),
+        ("someone/set:de:dev", "set-de-dev", ("someone/set", "de", "dev")),
+    ],
+)
+def test_what_is_asked_of_the_hub(monkeypatch: pytest.MonkeyPatch, spec: str, name: str, asked: tuple[str, ...]) -> None:
+    import datasets
+
+    calls: list[tuple[Any, ...]] = []
+
+    def load(path: str, config: str | None = None, **settings: Any) -> Any:
+        assert set(settings) <= {"split", "streaming"}  # never trust_remote_code
+        calls.append((path, config, settings["split"]))
+        return datasets.Dataset.from_list(records("score sentence1 sentence2"))
+
+    monkeypatch.setattr(datasets, "load_dataset", load)
+    assert (hub_pairs(spec).name, calls) == (name, [asked])

@@ -1,4 +1,4 @@
-"""Poolings against one text at a time by hand, WK against its formulas, whitening against scikit-learn."""
+"""Poolings against one text at a time by hand, whitening against scikit-learn."""
 
 from __future__ import annotations
 
@@ -17,8 +17,6 @@ from torch import Tensor
 from transformers import (
     AutoModel,
     AutoTokenizer,
-    BertConfig,
-    BertModel,
     DebertaV2Config,
     DebertaV2Model,
     DistilBertConfig,
@@ -27,11 +25,8 @@ from transformers import (
 
 from multicse.evaluation.encoders.baselines import Centred, Centring, Whitened
 from multicse.evaluation.encoders.encoder import load_encoder
-from multicse.evaluation.task import EvaluationError, Task, evaluate
-from multicse.evaluation.tasks.geometry import GeometryTask
-from multicse.evaluation.tasks.sts import PairTask, read_pairs
-from multicse.reproduction.encoders import layers
-from tests.evaluation.evaluation_helpers import Bag, rated, texts, tiny_bert, tiny_roberta, write_raw
+from multicse.evaluation.task import EvaluationError
+from tests.evaluation.evaluation_helpers import Bag, texts, tiny_bert, tiny_roberta
 
 SMALL = {"vocab_size": 24, "max_position_embeddings": 24, "pad_token_id": 1, "initializer_range": 0.5}
 
@@ -47,12 +42,11 @@ def deberta() -> DebertaV2Model:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    places = {name: tmp_path_factory.mktemp(name) for name in ("bert", "roberta", "distilbert", "deberta", "deep")}
+    places = {name: tmp_path_factory.mktemp(name) for name in ("bert", "roberta", "distilbert", "deberta")}
     tiny_bert(places["bert"])
     tiny_roberta(places["roberta"])
     torch.manual_seed(1)
-    deep = BertModel(BertConfig.from_pretrained(places["bert"], num_hidden_layers=6))
-    for name, model in (("distilbert", distilbert()), ("deberta", deberta()), ("deep", deep)):
+    for name, model in (("distilbert", distilbert()), ("deberta", deberta())):
         AutoTokenizer.from_pretrained(places["bert"]).save_pretrained(places[name])
         model.save_pretrained(places[name])
     return places
@@ -103,50 +97,7 @@ def test_modules_after_the_transformer_are_left_out(folders: dict[str, Path], tm
     assert load_encoder(tmp_path, device="cpu").encode(texts(9)).shape == (9, 5)
 
 
-# ------------------------------------------------------------------------------------------------------------------- WK
-
-
-def cosine(a: np.ndarray, b: np.ndarray) -> float:
-    return float(a @ b / (np.linalg.norm(a) * np.linalg.norm(b)))
-
-
-def naive_token(v: np.ndarray, window: int, released: bool) -> np.ndarray:
-    """One token's vector of its layers v (L, d): cosines and least squares instead of a QR decomposition."""
-    alignment, novelty = [], []
-    for i in range(len(v)):
-        below = [] if released and i < window else list(range(max(0, i - window), i))
-        near = [v[j] for j in below + list(range(i + 1, min(len(v), i + window + 1)))]
-        basis = np.array(near).T
-        inside = basis @ np.linalg.lstsq(basis, v[i], rcond=None)[0]  # the projection on the neighbours' span
-        novelty.append(np.linalg.norm(v[i] - inside) / np.linalg.norm(v[i]))
-        if released:
-            alignment.append(1 / (2 * (len(near) + 1) * np.mean([cosine(inside, u) for u in near])))
-        else:
-            alignment.append(1 / np.mean([cosine(v[i], u) for u in near]))
-    weights = np.array(alignment) / sum(alignment) + np.array(novelty) / sum(novelty)
-    return (weights / weights.sum()) @ v
-
-
-def naive_wk(states: np.ndarray, start: int, window: int, released: bool) -> np.ndarray:
-    """A sentence's vector of its states (l + 1, T, d), the last token left out."""
-    tokens = states[start:, :-1].transpose(1, 0, 2)
-    spread = [np.var([cosine(v[i], v[i + 1]) for i in range(len(v) - 1)]) for v in tokens]
-    unified = [naive_token(v, window, released) for v in tokens]
-    return np.average(unified, axis=0, weights=spread)
-
-
-@pytest.mark.parametrize(
-    ("name", "start", "released"), [("wk0", 0, False), ("wk2", 2, False), ("wk", 4, False), ("wk0-released", 0, True)]
-)
-def test_wk_by_its_formulas(folders: dict[str, Path], name: str, start: int, released: bool) -> None:
-    items = texts(25)
-    got = load_encoder(folders["deep"], name, "cpu", batch_size=3).encode(items)
-    states = [s.double().numpy() for s in states_of(folders["deep"], items)]
-    np.testing.assert_allclose(got, [naive_wk(s, start, 2, released) for s in states], atol=2e-4, rtol=1e-3)
-    assert np.abs(got - [naive_wk(s, start, 2, not released) for s in states]).max() > 0.01
-
-
-@pytest.mark.parametrize("pooling", ["wk", "wk1", "layer3-mean", "layer1-median", "frist-last"])
+@pytest.mark.parametrize("pooling", ["layer3-mean", "layer1-median", "frist-last"])
 def test_poolings_that_do_not_fit(folders: dict[str, Path], pooling: str) -> None:
     with pytest.raises(EvaluationError):
         load_encoder(folders["bert"], pooling, "cpu")
@@ -198,24 +149,3 @@ def test_cheaper_than_whitening(how: Centring) -> None:
     encoder = Centred(Bag(), items, how)
     np.testing.assert_allclose(encoder.encode(new), want, atol=1e-5)
     assert encoder.protocol["post_processing"] == how
-
-
-# --------------------------------------------------------------------------------------------------------- layer curves
-
-
-def test_layer_curves_are_those_of_each_layer_alone(
-    folders: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    pairs = [PairTask(f"set{seed}", read_pairs(write_raw(tmp_path / f"{seed}.tsv", rated(60, seed)))) for seed in (0, 1)]
-    tasks: list[Task] = [*pairs, GeometryTask(pairs[0], 4)]
-    curves = layers.layer_scores(folders["bert"], tasks, "cpu")
-    assert "task set0" not in caplog.text  # that [CLS] before any layer is alike everywhere is no collapse
-    assert {pool: len(curve) for pool, curve in curves.items()} == {"cls": 3, "mean": 3, "max": 3}
-    for pool, curve in curves.items():
-        for layer, got in enumerate(curve):
-            want = evaluate(tasks, load_encoder(folders["bert"], f"layer{layer}-{pool}", "cpu"))
-            for name, metrics in want.items():
-                assert got[name] == pytest.approx(metrics, abs=1e-3), (pool, layer, name)
-    assert curves["cls"][0]["set0"]["spearman"] == 0  # [CLS] before any layer knows nothing of the sentence
-    monkeypatch.setattr(layers, "MEMORY", 1)  # task by task
-    assert layers.layer_scores(folders["bert"], tasks, "cpu")["max"][2].keys() == {task.name for task in tasks}

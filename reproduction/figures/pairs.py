@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from multicse.evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
@@ -32,7 +31,8 @@ def alignment_text_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
 def text_item_uniformity(models: Mapping[str, Sequence[Run]]) -> Figure:
     """Uniformity of the pictures or sounds against that of the captions (Zhao et al. 2023, Figure 3); see
     `alignment_text_uniformity`. On the diagonal both kinds fill the sphere alike."""
-    metric = _items_metric(next(iter(models.values()))[0])
+    first = next(iter(models.values()))[0]
+    metric = next(metric for metric in ITEMS if metric in first)
     figure = _scatter(models, "text_uniformity", metric, "text uniformity", f"{ITEMS[metric]} uniformity")
     (axes,) = figure.axes
     axes.axline((-1, -1), slope=1, color="0.8", linewidth=1, zorder=0)
@@ -56,18 +56,16 @@ def similarity_matrix(cosines: np.ndarray, items: Sequence[str], captions: Seque
     image = axes.imshow(matrix, cmap="viridis", aspect="auto", interpolation="nearest")
     axes.scatter(matrix.argmax(1), np.arange(len(matrix)), s=24, facecolors="none", edgecolors=COLOURS[3], linewidths=1.2)
     figure.colorbar(image, label="cosine similarity")
-    _names(axes, items, captions)
+    axes.set_xticks(range(len(captions)), map(_shortened, captions), fontsize=7, parse_math=False, rotation=90)
+    axes.set_yticks(range(len(items)), map(_shortened, items), fontsize=7, parse_math=False)
     axes.set(xlabel="captions", ylabel="items")
     # Small letters are a little wider at the resolution that a figure is saved in: names need room to grow.
     figure.set_layout_engine("constrained", w_pad=0.2, h_pad=0.2)
     return figure
 
 
-def _names(axes: Axes, items: Sequence[str], captions: Sequence[str]) -> None:
-    """Names as they are, ``$`` included, shortened."""
-    across, down = ([name if len(name) <= NAME else name[: NAME - 1] + "…" for name in names] for names in (captions, items))
-    axes.set_xticks(range(len(across)), across, fontsize=7, parse_math=False, rotation=90)
-    axes.set_yticks(range(len(down)), down, fontsize=7, parse_math=False)
+def _shortened(name: str) -> str:
+    return name if len(name) <= NAME else name[: NAME - 1] + "…"
 
 
 def _scatter(models: Mapping[str, Sequence[Run]], x: str, y: str, xlabel: str, ylabel: str) -> Figure:
@@ -86,8 +84,3 @@ def _scatter(models: Mapping[str, Sequence[Run]], x: str, y: str, xlabel: str, y
     axes.margins(0.15)
     legend(axes)
     return figure
-
-
-def _items_metric(run: Run) -> str:
-    """The uniformity of its items that a run has."""
-    return next(metric for metric in ITEMS if metric in run)

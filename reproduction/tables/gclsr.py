@@ -20,8 +20,7 @@ from multicse.evaluation.load import parse
 from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
 from multicse.models.word_module import hashed_vectors, split, word_hash
 from multicse.pipelines import gclsr, parts
-from multicse.reproduction.figures.curves import learning_curves
-from multicse.reproduction.figures.words import attention_importance, augmented_vector, word_importance
+from multicse.reproduction.figures.curves import attention_importance, augmented_vector, learning_curves, word_importance
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
 from multicse.trainers.engine.figures import histories
@@ -70,7 +69,8 @@ def importance(model: str, table: Table, data: Path) -> dict[str, float]:
 
 def draw_importance(table: Table, values: Values) -> Figure:
     """Figure 3."""
-    return word_importance([(list(row), [value for (value,) in row.values()]) for row in values.values()])
+    (row,) = values.values()
+    return word_importance(list(row), [value for (value,) in row.values()])
 
 
 def curve(model: str, table: Table, data: Path) -> dict[str, float]:

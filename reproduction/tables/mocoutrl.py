@@ -13,7 +13,6 @@ from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import Model, load_model
 from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
 from multicse.pipelines.parts import SMALL_ENCODER
-from multicse.reproduction.figures.drawings import token_states
 from multicse.reproduction.figures.vectors import on_circle
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
@@ -24,6 +23,7 @@ from multicse.trainers.recipe import Recipe
 GLOVE = "glove.840B.300d.txt"
 DISTANCES = ("intra_class_distance", "inter_class_distance", "mean_cosine")
 BINS = 36  # of angles
+TOKENS = 5  # of each text
 SUPERVISED = Training(epochs=3, lr=1e-4)
 
 
@@ -50,14 +50,24 @@ def _circle(model: Model, table: Table, labelled: Labelled) -> dict[str, float]:
     found = {column: score.metrics[column.partition("#")[2]] for column in table.columns}
     counts = np.asarray(score.details["intra_counts"])
     found |= {f"distance {i}": 100 * float(share) for i, share in enumerate(counts / counts.sum())}
+    assert isinstance(model, FolderEncoder)
     tokens = token_states(model, texts)
-    assert tokens is not None
     x, y = on_circle(tokens.reshape(-1, tokens.shape[-1])).T
     angles, classes = np.arctan2(y, x).reshape(len(texts), -1), np.asarray(labels)
     for name in ("all", *labelled.classes[:4]):
         density = np.histogram(angles[(classes == name) | (name == "all")], BINS, (-np.pi, np.pi), density=True)[0]
         found |= {f"angle {name} {i}": float(value) for i, value in enumerate(density)}
     return found
+
+
+def token_states(model: FolderEncoder, texts: list[str], seed: int = 0) -> np.ndarray:
+    """States (N, 5, d) behind the last layer of five random tokens of each text, of which one may be drawn twice."""
+    rng = np.random.default_rng(seed)
+    drawn: list[np.ndarray] = []
+    for start in range(0, len(texts), 64):  # the states of all tokens of all texts would be gigabytes
+        states = model.model.encode(texts[start : start + 64], output_value="token_embeddings", show_progress_bar=False)
+        drawn += [one[rng.integers(len(one), size=TOKENS)].float().cpu().numpy() for one in states]
+    return np.stack(drawn)
 
 
 def figure_2(table: Table, values: Values) -> Figure:

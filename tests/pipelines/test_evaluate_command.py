@@ -18,7 +18,7 @@ from multicse.evaluation.task import evaluate
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines.evaluate import Arguments, main, run
 from tests.conftest import ROOT
-from tests.evaluation.evaluation_helpers import WORDS, rated, tiny_bert, write_raw
+from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 from tests.evaluation.paired_helpers import Coded, image_shards
 
 
@@ -142,15 +142,6 @@ def test_what_was_measured_otherwise_does_not_share_a_column(
     assert "holds none of the tasks stsb-train; it has sts12, stsb-test" in capsys.readouterr().err
 
 
-def test_words_by_importance(data: Path, tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    lines = [" ".join([word, *(f"{x:.4f}" for x in rng.standard_normal(6))]) for word in WORDS]
-    (tmp_path / "words.txt").write_text("\n".join(lines) + "\n")
-    command = ["--model", str(tmp_path / "words.txt"), "--data", str(data), "--tasks", "stsb-test"]
-    assert main([*command, "--figures", str(tmp_path / "figures")]) == 0
-    assert WORDS[2] in (tmp_path / "figures" / "importance_stsb-test.svg").read_text()
-
-
 @pytest.mark.parametrize(
     ("name", "development"),
     [
@@ -196,7 +187,7 @@ def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pyt
     assert {file.name for file in (tmp_path / "layers").iterdir()} == {"layers_stsb-test.png", "layers_stsb-test.svg"}
     assert main([*command, "stsb-test-geometry", "--figures", str(tmp_path / "one")]) == 0
     names = {file.stem for file in (tmp_path / "one").iterdir()}
-    assert names == {"similarity_stsb-test", "tsne_stsb-test", "angles_stsb-test"}
+    assert names == {"similarity_stsb-test", "tsne_stsb-test"}
     several = ["--compare", f"a={model}@mean", f"b={model}@max", *command[2:], "stsb-test-geometry"]
     assert main([*several, "--figures", str(tmp_path / "two")]) == 0
     assert {file.stem for file in (tmp_path / "two").iterdir()} == {"scatter_stsb-test-geometry"}

@@ -141,8 +141,9 @@ def test_figure_3_the_weights_of_the_paper_s_sentence(tmp_path: Path) -> None:
     found = tables.importance(str(folder), table, tmp_path)
     by_word = dict(zip(("comic", "relief", "the"), (vectors @ vectors.T).sum(1) / 2, strict=True))
     assert found == pytest.approx({word: by_word.get(word, 0.0) for word in table.columns})
-    texts = [text.get_text() for text in tables.draw_importance(table, {"row": {w: [x] for w, x in found.items()}}).texts]
-    assert texts == list(table.columns)
+    (axes,) = tables.draw_importance(table, {"row": {w: [x] for w, x in found.items()}}).axes
+    assert [label.get_text() for label in axes.get_yticklabels()] == list(table.columns)
+    assert [bar.get_width() for bar in axes.patches] == pytest.approx(list(found.values()))  # type: ignore[attr-defined]
 
 
 def test_figure_4_from_the_journals(tmp_path: Path) -> None:

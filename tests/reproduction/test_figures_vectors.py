@@ -5,14 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from matplotlib import colormaps
-from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
-from matplotlib.patches import StepPatch
-from scipy.spatial.distance import pdist
 from sklearn.decomposition import KernelPCA
 
-from multicse.reproduction.figures.vectors import angle_kde, pairs_tsne
+from multicse.reproduction.figures.vectors import on_circle, pairs_tsne
 
 
 def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -61,51 +58,17 @@ def test_the_colour_of_a_pair_is_its_cosine() -> None:
     np.testing.assert_allclose(points, np.repeat(found, 2, axis=0))  # both ends
 
 
-def vectors(n: int = 90) -> tuple[np.ndarray, np.ndarray]:
-    """Three classes, one of them around the angle where arctan2 jumps."""
-    rng = np.random.default_rng(1)
-    names = np.asarray(["x", "y", "z"])[np.arange(n) % 3]
-    centre = np.stack([names == "x", names == "y", names == "z"], axis=1).astype(float)
-    return np.concatenate([5 * centre, np.zeros((n, 3))], axis=1) + rng.normal(0, 0.3, (n, 6)), names
-
-
-def histogram(axes: Axes) -> tuple[np.ndarray, np.ndarray]:
-    """Counts and edges."""
-    (steps,) = (patch for patch in axes.patches if isinstance(patch, StepPatch))
-    data = steps.get_data()
-    return np.asarray(data[0]), np.asarray(data[1])
-
-
-def test_points_are_those_of_linear_kernel_pca() -> None:
-    x, _ = vectors()
-    density, angles, distances, bar = angle_kde(x).axes
-    expected = KernelPCA(2, kernel="linear").fit_transform(x)
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    (points,) = (np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection))
-    signs = np.sign((points * expected).sum(axis=0))
-    np.testing.assert_allclose(points, expected * signs, atol=1e-6)
-    counts, edges = histogram(distances)
-    unit = x / np.linalg.norm(x, axis=1, keepdims=True)  # in all dimensions, not in the plane that is drawn
-    np.testing.assert_array_equal(counts, np.histogram(pdist(unit), 10, (0, 2))[0])
-    np.testing.assert_allclose(edges, np.linspace(0, 2, 11))
-    assert len(angles.lines) == 1 and angles.get_legend() is None
-    assert [axes.get_xlabel().split()[0] for axes in (density, angles, distances)] == ["first", "angle", "distance"]
-    assert bar.get_ylabel() == "density"
-
-
-def test_tokens_are_the_points_and_the_vectors_decide_the_distances() -> None:
-    x, names = vectors()
-    tokens = np.random.default_rng(2).normal(size=(len(x), 3, 8))
-    density, _, distances, _ = angle_kde(x, names, tokens).axes
-    drawn = [np.asarray(c.get_offsets()) for c in density.collections if isinstance(c, PathCollection)]
-    assert [len(points) for points in drawn] == [3 * int((names == name).sum()) for name in "xyz"]
-    without = angle_kde(x, names).axes[2]
-    np.testing.assert_array_equal(histogram(distances)[0], histogram(without)[0])
-
-
 def test_collapsed_vectors_cannot_be_drawn() -> None:
     a, b, positive = pairs()
     with pytest.raises(ValueError, match="collapsed"):
         pairs_tsne(0 * a + 1, 0 * b + 1, positive)
     with pytest.raises(ValueError, match="collapsed"):
-        angle_kde(np.ones((9, 4)))
+        on_circle(np.ones((9, 4)))
+
+
+def test_points_on_the_circle_are_those_of_linear_kernel_pca() -> None:
+    x = np.random.default_rng(1).normal(size=(90, 6)) * np.arange(1, 7)
+    expected = KernelPCA(2, kernel="linear").fit_transform(x)
+    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
+    points = on_circle(x)
+    np.testing.assert_allclose(points, expected * np.sign((points * expected).sum(axis=0)), atol=1e-6)

@@ -11,8 +11,7 @@ import pytest
 
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.tasks.labelled_texts import read_labelled
-from multicse.reproduction.figures.drawings import token_states
-from multicse.reproduction.tables.mocoutrl import BINS, DISTANCES, TABLES, circle
+from multicse.reproduction.tables.mocoutrl import BINS, DISTANCES, TABLES, circle, token_states
 from multicse.reproduction.tasks.class_geometry import class_distances
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert
 
@@ -30,13 +29,12 @@ def test_random_tokens_are_tokens_of_their_texts(tmp_path: Path) -> None:
     model = load_encoder(tiny_bert(tmp_path), device="cpu")
     texts = ["the dog runs", "one", "a small cat sleeps on the old house"]
     found = token_states(model, texts)
-    assert found is not None and found.shape[:2] == (3, 5)
+    assert found.shape[:2] == (3, 5)
     for text, drawn in zip(texts, found, strict=True):
         states = model.model(dict(model.model.preprocess([text])))
         own = states["token_embeddings"][0].detach().numpy()
         assert all(np.abs(own - one).max(axis=1).min() < 1e-5 for one in drawn)
-    again = token_states(model, texts)
-    assert again is not None and np.array_equal(found, again)
+    assert np.array_equal(found, token_states(model, texts))
     assert len(np.unique(found[2], axis=0)) > 1
 
 

@@ -5,7 +5,6 @@ The checkpoints are pickles; nothing of them is executed here, only tensors are 
 
 from __future__ import annotations
 
-import math
 import pickle
 import re
 import sys
@@ -22,7 +21,6 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.errors import cli_errors
-from multicse.data.streams.inputs import AudioInput
 from multicse.models.audio_towers import HTSATTower
 
 PREFIX = "sed_model."
@@ -38,46 +36,29 @@ NAMES = {
 }
 """Their names there, and in transformers."""
 DROPPED = ("spectrogram_extractor.", "logmel_extractor.", "tscam_conv.", "head.")
-"""What the tower does not have: the spectrogram, which the stream makes, and AudioSet's classes."""
+"""What the tower does not have: the spectrogram, which the stream makes, and AudioSet's classes. It computes the masks."""
 QKV = ".self.qkv."
 
 
-def convert_htsat(checkpoint: str | Path, out: str | Path) -> None:
+def convert_htsat(checkpoint: str | Path, out: str | Path, tower: HTSATTower | None = None) -> None:
     """Write the model of a checkpoint (``HTSAT-fullset-imagenet-map=0.467.ckpt``) to the folder `out`: config.json and
     model.safetensors.
 
-    Its sizes are those of the weights. Raises ValueError for a file that is no such checkpoint.
+    Args:
+        checkpoint: File of HTSAT's trainer.
+        out: Folder that is made.
+        tower: Sizes of the model. Default: HTSAT-tiny, which all published checkpoints are.
+
+    Raises:
+        ValueError: If the file is no such checkpoint, or one of other sizes.
     """
-    weights = {name: tensor for name, tensor in read_weights(checkpoint).items() if not name.startswith(DROPPED)}
-    try:
-        stages = 1 + max(int(found[1]) for name in weights if (found := re.match(r"layers\.(\d+)\.", name)))
-        depths = [
-            len({name.split(".")[3] for name in weights if name.startswith(f"layers.{i}.blocks.")}) for i in range(stages)
-        ]
-        tables = [weights[f"layers.{i}.blocks.0.attn.relative_position_bias_table"] for i in range(stages)]
-        embed, _, patch_size, _ = weights["patch_embed.proj.weight"].shape
-        (bins,) = weights["bn0.weight"].shape
-        windows = math.isqrt(len(weights["layers.0.blocks.1.attn_mask"]))  # of a side
-    except (KeyError, ValueError) as error:
-        raise ValueError(
-            f"{checkpoint} is no checkpoint of HTSAT without fusion: {error} is missing or of another form"
-        ) from None
-    window = (math.isqrt(len(tables[0])) + 1) // 2
-    tower = HTSATTower(
-        input=AudioInput(bins=bins),
-        spec_size=windows * window * patch_size,
-        patch_size=patch_size,
-        embed=embed,
-        depths=tuple(depths),
-        heads=tuple(table.shape[1] for table in tables),
-        window=window,
-    )
-    model = ClapAudioModel(tower.config())
-    renamed = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(weights).items()}
+    model = ClapAudioModel((tower or HTSATTower()).config())
+    weights = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(read_weights(checkpoint)).items()}
     own = model.state_dict()
-    if wrong := sorted(name for name in own.keys() | renamed.keys() if name not in own or name not in renamed):
-        raise ValueError(f"{checkpoint} is no checkpoint of HTSAT without fusion: {wrong[0]} fits nothing")
-    model.load_state_dict(renamed)
+    for name in sorted(own.keys() | weights.keys()):
+        if name not in own or name not in weights or own[name].shape != weights[name].shape:
+            raise ValueError(f"{checkpoint} is no checkpoint of HTSAT without fusion: {name} fits nothing")
+    model.load_state_dict(weights)
     model.save_pretrained(out)
 
 
@@ -114,8 +95,8 @@ def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The weights by the names of transformers; queries, keys and values, one above the other there, are three tensors."""
     renamed: dict[str, Tensor] = {}
     for name, tensor in weights.items():
-        if name.endswith(".attn_mask"):
-            continue  # which windows a shift cuts; it is computed
+        if name.startswith(DROPPED) or name.endswith(".attn_mask"):
+            continue
         for theirs, ours in NAMES.items():
             name = re.sub(theirs, ours, name)
         if QKV in name:

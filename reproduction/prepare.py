@@ -20,8 +20,7 @@ from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_writer import Output, pack
 from multicse.data.shards import MANIFEST
 from multicse.pipelines.pack import report
-from multicse.reproduction.downloads import SOURCES
-from multicse.reproduction.sources.source import Content, Result, Source
+from multicse.reproduction.downloads import SOURCES, Content, Result, Source
 
 TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 
@@ -90,9 +89,8 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
 
     Raises DataError for a download that has another form.
     """
-    assert result.read is not None
     place, name = out / result.path, Path(result.path).name
-    found = result.read(*(folder / wanted for wanted in result.wanted))
+    found = result.content(folder)
     if isinstance(found, Content):
         size = TEXTS_A_SHARD if found.files is None else FILES_A_SHARD
         output = Output(

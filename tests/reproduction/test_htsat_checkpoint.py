@@ -13,12 +13,13 @@ from torch import Tensor
 
 from multicse.data.streams.inputs import AudioInput
 from multicse.models.towers import HTSATTower
-from multicse.reproduction import convert
 from multicse.reproduction.convert import convert_htsat
 
 SPEC, BINS, PATCH, WINDOW = 32, 8, 2, 4
 DEPTHS, HEADS, EMBED = (2, 2), (1, 2), 4
 SOUND = AudioInput(rate=8000, seconds=1.27, bins=BINS, n_fft=256, hop=80, high_hz=4000)  # 128 frames: 4 strips of 32
+SIZES: dict[str, Any] = {"spec_size": SPEC, "patch_size": PATCH, "embed": EMBED, "depths": DEPTHS, "heads": HEADS}
+SMALL = HTSATTower(input=SOUND, window=WINDOW, **SIZES)
 
 
 class Callback:
@@ -120,7 +121,7 @@ def write(file: Path, **other: Any) -> Path:
 
 def test_a_checkpoint_becomes_a_tower(tmp_path: Path) -> None:
     file = write(tmp_path / "HTSAT.ckpt", callbacks={Callback: {"best": Callback()}})
-    assert convert.main([str(file), str(tmp_path / "out")]) == 0
+    convert_htsat(file, tmp_path / "out", SMALL)
     tower = HTSATTower(input=SOUND, path=str(tmp_path / "out"), mask_bins=0, mask_frames=0)
     tower.check()
     x = torch.randn(3, SOUND.frames, BINS)
@@ -145,5 +146,7 @@ def test_other_files_are_refused_and_nothing_is_executed(tmp_path: Path, monkeyp
     (tmp_path / "text.ckpt").write_text("no checkpoint")
     for file in (harmful, fused, other, tmp_path / "text.ckpt", tmp_path / "absent.ckpt"):
         with pytest.raises(ValueError, match=file.name):
-            convert_htsat(file, tmp_path / "out")
+            convert_htsat(file, tmp_path / "out", SMALL)
+    with pytest.raises(ValueError, match=r"fits nothing"):  # HTSAT-tiny's sizes
+        convert_htsat(write(tmp_path / "small.ckpt"), tmp_path / "out")
     assert not (tmp_path / "harmed").exists() and not (tmp_path / "out").exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +16,9 @@ from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
 from multicse.evaluation.tasks import classification, zero_shot
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.labelled_texts import read_labelled
-from multicse.evaluation.tasks.paired_items import Samples
-from multicse.reproduction.encoders import sbert_wk
-from multicse.reproduction.encoders.padded import PaddedWordVectors
+from multicse.reproduction.encoders import poolings
 from multicse.reproduction.tasks import finetune, heads, probe, transfer
 from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
-from multicse.reproduction.tasks.prompts import CLAP_TEMPLATES
 from multicse.reproduction.tasks.relatedness import RelatednessTask
 from multicse.reproduction.tasks.retrieval import ReleasedRetrievalTask
 
@@ -43,9 +41,9 @@ def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed:
 
 
 load.POST["flow"] = _flow
-baselines.POOLINGS[sbert_wk.PATTERN] = sbert_wk.make
+baselines.POOLINGS[poolings.PATTERN] = poolings.make
 baselines.NAMES += ["wk", "wk-released"]
-word_vectors.POOLINGS["padded"] = PaddedWordVectors
+word_vectors.POOLINGS["padded"] = poolings.PaddedWordVectors
 
 
 # ------------------------------------------------------------------------------------------------------------------ tasks
@@ -87,9 +85,7 @@ def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Ta
 
 def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
     if not place.removesuffix(".gz").endswith(".tsv"):
-        fields = Samples(title, place).shards.fields
-        classes = "cls" in fields and "json" not in fields and "txt" not in fields
-        return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
+        return PairedGeometryTask(title, place)
     data = read_labelled(place, probing.seed)
     if data.pairs:
         raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
@@ -110,8 +106,10 @@ registry.KINDS["finetune"] = Kind(
 )
 _plain_retrieval = registry.KINDS["retrieval"]
 registry.KINDS["retrieval"] = _plain_retrieval._replace(make=_retrieval, options=(*_plain_retrieval.options, "released"))
-registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions or classes", _geometry)
-zero_shot.TEMPLATE_LISTS["clap29"] = CLAP_TEMPLATES
+registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions", _geometry)
+zero_shot.TEMPLATE_LISTS["clap29"] = tuple(
+    tomllib.loads((Path(__file__).parent / "tables" / "clip.toml").read_text(encoding="utf-8"))["prompts"]
+)
 classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three_layers_probe}
 
 

@@ -8,7 +8,7 @@ import logging
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -22,7 +22,6 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
-from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values
@@ -35,8 +34,6 @@ PAPERS = {
     "evidence": "evidence",
 }
 """Papers and the modules of `reproduction/tables` that hold their tables, and the main claim of each, with a verdict."""
-ALSO = {"visualcse": "nonlingcse", "audiocse": "nonlingcse", "cyclip": "clip", "clap": "clip"}
-"""Other names of the same papers: those of their scripts."""
 
 
 @dataclass(frozen=True)
@@ -48,8 +45,7 @@ class Arguments:
     """
 
     paper: tyro.conf.Positional[str | None] = None
-    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl, or by their scripts' names visualcse, audiocse, cyclip, clap; or
-    evidence: the main claim of each."""
+    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl; or evidence: the main claim of each."""
     table: tyro.conf.Positional[str | None] = None
     """Table or figure as the paper counts them: T1, F2 and so on; all: one after the other."""
     scale: Literal["paper", "mini"] = "paper"
@@ -61,16 +57,12 @@ class Arguments:
     """Labels of the rows to run. Default: all."""
     seeds: tuple[int, ...] | None = None
     """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3, of evidence 1 2 3 4 5."""
-    encoder: str | None = None
-    """With mini: the transformer that rows start from, a folder, in the small one's place."""
     out: Path | None = None
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
     """Worker processes of every run (run.workers). Default: the recipes' own."""
     style: Literal["text", "markdown"] = "text"
     """How the table is written."""
-    dry_run: bool = False
-    """Check only what needs neither weights nor data: settings and steps. With mini: also pack its data."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
@@ -93,27 +85,18 @@ def main(argv: list[str] | None = None) -> int:
             save(effects(claims), arguments.results.parent / "figures", "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
-        checked = scale_of(arguments) if arguments.dry_run else None
-        for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
+        for paper in [arguments.paper] if arguments.paper else PAPERS:
             for key, table in tables_of(paper).items():
-                print("\n".join(row_line(paper, key, row, checked) for row in table.rows))
+                print("\n".join(f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(row)}" for row in table.rows))
         return 0
-    tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
-    return max(reproduce(replace(arguments, table=table)) for table in tables)
-
-
-def name_of(paper: str) -> str:
-    """The paper of a name. Raises RecipeError where there is none."""
-    name = ALSO.get(paper, paper)
-    if name not in PAPERS:
-        raise RecipeError(
-            f"there is no paper {paper!r}.{did_you_mean(paper, [*PAPERS, *ALSO])} There are: {', '.join(PAPERS)}"
-        )
-    return name
+    keys = tables_of(arguments.paper) if arguments.table == "all" else (arguments.table,)
+    return max(reproduce(arguments, arguments.paper, key) for key in keys)
 
 
 def module_of(paper: str) -> ModuleType:
-    """What holds a paper's tables."""
+    """What holds a paper's tables. Raises RecipeError for a paper that there is not."""
+    if paper not in PAPERS:
+        raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
     return importlib.import_module(f"{runs.__package__}.{PAPERS[paper]}")
 
 
@@ -123,45 +106,31 @@ def tables_of(paper: str) -> dict[str, Table]:
     return tables
 
 
-def reproduce(arguments: Arguments) -> int:
+def reproduce(arguments: Arguments, paper: str, key: str) -> int:
     """One table, from what is missing to the rendered file."""
-    assert arguments.paper is not None and arguments.table is not None
-    paper = name_of(arguments.paper)
-    tables = tables_of(paper)
-    if arguments.table not in tables:
-        near = did_you_mean(arguments.table, tables)
-        raise RecipeError(f"{paper} has no table {arguments.table!r}.{near} It has: {', '.join(tables)}")
-    table = tables[arguments.table]
+    module, tables = module_of(paper), tables_of(paper)
+    if key not in tables:
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
+    table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
-    scale = scale_of(arguments)
-    if arguments.dry_run:
-        print("\n".join(row_line(paper, arguments.table, row, scale) for row in rows))
-        return 0
     with jobs.results_in(scale.out):
-        return _reproduce(arguments, table, scale, rows)
-
-
-def _reproduce(arguments: Arguments, table: Table, scale: runs.Scale, rows: Sequence[Row]) -> int:
-    assert arguments.paper is not None and arguments.table is not None
-    paper = name_of(arguments.paper)
-    module = module_of(paper)
-    if lacks := runs.missing(table, module, scale, rows, maker):
-        print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
-        return 1
-    published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
-    seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
-    found = runs.results(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
-    kept = kept_of(paper, arguments.table, table, scale, seeds, found)
-    text = table_text(kept, arguments.style)
-    print(text)
-    scale.out.mkdir(parents=True, exist_ok=True)
-    name = scale.out / f"{paper}-{arguments.table}"  # a table may be called C.1
-    Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
-    values = runs.values_of(rows, runs.columns_of(table, scale), found)
-    if table.draw is not None:
-        save(table.draw(table, values), scale.out, name.name)
-        print(f"drawn as {name}.png", file=sys.stderr)
+        if lacks := runs.missing(table, module, scale, rows):
+            print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
+            return 1
+        published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+        seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
+        found = runs.results(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+        kept = kept_of(paper, key, table, scale, seeds, found)
+        text = table_text(kept, arguments.style)
+        print(text)
+        scale.out.mkdir(parents=True, exist_ok=True)
+        name = scale.out / f"{paper}-{key}"  # a table may be called C.1
+        Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
+        if table.draw is not None:
+            values = runs.values_of(rows, runs.columns_of(table, scale), found)
+            save(table.draw(table, values), scale.out, name.name)
+            print(f"drawn as {name}.png", file=sys.stderr)
     return 0
 
 
@@ -235,7 +204,7 @@ def scale_of(arguments: Arguments) -> runs.Scale:
     if mini and not data.is_dir():
         raise RecipeError(f"{data} is no folder: --scale mini takes one that holds sts, text_unlabeled, nli, ... by --data")
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
-    return runs.Scale(out, data, mini, arguments.workers, arguments.encoder)
+    return runs.Scale(out, data, mini, arguments.workers)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
@@ -265,23 +234,14 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def row_line(paper: str, key: str, row: Row, checked: runs.Scale | None) -> str:
-    """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps``."""
-    return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(paper, row, checked)}"
-
-
-def status(paper: str, row: Row, checked: runs.Scale | None) -> str:
-    """How a row is had; after a dry run at a scale with its steps."""
+def status(row: Row) -> str:
+    """How a row is had."""
     if row.lacks is not None:
         return f"not to be had: {row.lacks}"
     if row.model is not None:
         return f"measured: {row.model}"
     changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
-    line = f"trained: {row.recipe} {changes}".rstrip()
-    if checked is None:
-        return line
-    steps = runs.steps(runs.scaled(row, module_of(paper), checked))
-    return f"{line}: settings checked" if steps is None else f"{line}: {steps:,} steps"
+    return f"trained: {row.recipe} {changes}".rstrip()
 
 
 def coverage() -> str:

@@ -14,12 +14,10 @@ from multicse.reproduction.tables import clip, gclsr, mocoutrl, nonling
 from multicse.reproduction.tables import sgbert as sgbert_tables
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import read_tables
-from multicse.trainers.method import MethodConfig
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
-from multicse.trainers.simcse import SimCSEConfig
 
 STEPS = 200
 """Of the plain contrast at the small scale."""
@@ -27,25 +25,25 @@ EVALUATIONS = 6
 """Of a run."""
 CAPTION = 16
 """Tokens of one, about; SimCSE on captions reads them twice."""
-FITTED = 20_000
-"""Sentences of the training text that whitening and its kin are fitted on, as when a model is exported."""
 
-TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
+FILE = Path(__file__).with_suffix(".toml")
+TABLES = read_tables(FILE, globals())
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder and the data at hand, at equal compute."""
     if recipe.paper == "cyclip":
         small = clip.mini(recipe, offline)
-        items = (clip.VIT.input.size // clip.VIT.patch_size) ** 2
+        tower: Any = small.method.tower
+        items = (tower.input.size // tower.patch_size) ** 2
         share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
-        return small.replace("run.max_steps", round(clip.STEPS * share))
+        return small.replace("run.max_steps", round((small.run.max_steps or 0) * share))
     if recipe.paper == "mocoutrl":
         return mocoutrl.mini(recipe, offline).changed(length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
         small = gclsr.mini(recipe, offline)
         steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
-        more = {"encoder.vectors": gclsr.word_vectors(offline, None, 300, 20)} | length(steps)
+        more = {"encoder.vectors": offline.vectors(None, 300, 20)} | length(steps)
         return small.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
     if recipe.paper == "multicse":
         base = nonling.mini(nonlingcse.bert_base(), offline)
@@ -72,29 +70,11 @@ def share_of_contrast(recipe: Recipe) -> float:
     A backward costs two forwards (Kaplan et al. 2020), and all positions as much as the longest text may have.
     """
     text: Any = recipe.streams["text"]
-    tokens = text.batch_size * text.max_length
-    cost = text_passes(recipe.method, text.n_texts) * tokens
-    if isinstance(recipe.method, NonLingSettings):
-        for name, config in recipe.method.nonling.items():
-            cost += 6 * recipe.streams[name].batch_size * config.tokens(recipe.method.variant)
-    return 6 * tokens / cost
-
-
-def text_passes(method: MethodConfig, texts: int) -> int:
-    """Forward passes that a text costs: a view is one, and two more for its backward."""
-    if isinstance(method, SGBERTConfig):
-        return 3 + 1
+    method, tokens = recipe.method, text.batch_size * text.max_length
     guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
-    assert isinstance(method, SimCSEConfig | NonLingSettings)
-    return 3 * max(2, texts) + guided
-
-
-def mini_model(spec: str, offline: Offline) -> str:
-    """The small encoder, with what is fitted fitted on the beginning of the training text."""
-    pooling, _, how = spec.partition("@")[2].partition(":")[0].partition("+")
-    plain = f"{parts.SMALL_ENCODER}@{pooling}"
-    if not how:
-        return plain
-    if spec.endswith(sgbert_tables.STSB):
-        return f"{plain}+{how}:{offline.stsb()}"
-    return f"{plain}+{how}:{offline.lines(offline.sentences(FITTED), f'wiki-{FITTED}')}"
+    passes = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * max(2, text.n_texts) + guided
+    cost = passes * tokens
+    if isinstance(method, NonLingSettings):
+        for name, config in method.nonling.items():
+            cost += 6 * recipe.streams[name].batch_size * config.tokens(method.variant)
+    return 6 * tokens / cost

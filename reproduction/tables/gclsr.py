@@ -9,17 +9,15 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from multicse.data.streams.text import EDATextStream, TextStream
-from multicse.data.word_vectors import is_word_vectors, open_vectors, train_vectors
+from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import parse
 from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
 from multicse.models.word_module import hashed_vectors, split, word_hash
-from multicse.pipelines import gclsr, parts
 from multicse.reproduction.figures.curves import attention_importance, augmented_vector, learning_curves, word_importance
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
@@ -92,52 +90,17 @@ TABLES = read_tables(FILE, globals())
 
 # ---------------------------------------------------------------------------------------------------------- the small scale
 
-BERT, ROBERTA = "google-bert/bert-base-uncased", "FacebookAI/roberta-base"
 FEWER, SHORTER, SMALLER = 640, 10, 8
 """Sentences, epochs, and by how much batches are smaller: 100 steps where the paper has 400."""
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row with 640 sentences, half the epochs, an eighth of its batch, narrow layers, and vectors from 20,000 sentences.
-
-    WikiSplit's rewritten sentences stand in for translations, a table of some 200 words for WordNet.
-    """
+    """The row with 640 sentences, half the epochs, an eighth of its batch, narrow layers, vectors from 20,000 sentences."""
     text, optim = recipe.streams["text"], recipe.optim["text"]
-    assert isinstance(text, TextStream)
     batch = text.batch_size // SMALLER
-    changes: dict[str, Any] = {
-        **small_changes(FILE, recipe, offline),
-        "encoder.vectors": word_vectors(offline),
-        "streams.text.shards": _rewritten(text.columns, offline)
-        if len(text.columns) == 2
-        else offline.lines(offline.sentences(FEWER), f"wiki-{FEWER}"),
+    changes = small_changes(FILE, recipe, offline) | {
         "streams.text.batch_size": batch,
         "evaluation.every": SHORTER * math.ceil(FEWER / batch) // 4,
-        "run.epochs": SHORTER,
     }
     rates = {"optim.text.lr": optim.lr, "optim.text.groups.predictor.lr": optim.groups["predictor"].lr}
-    changes |= {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr}
-    if isinstance(text, EDATextStream):
-        changes["streams.text.lexicon"] = "small"
-    return recipe.changed(changes)
-
-
-def mini_model(spec: str, offline: Offline) -> str:
-    """Word vectors of 100 dimensions for the published ones, the small encoder for BERT and RoBERTa."""
-    if spec.startswith(gclsr.VECTORS):
-        return word_vectors(offline) + spec.removeprefix(gclsr.VECTORS)
-    return parts.SMALL_ENCODER + spec.removeprefix(BERT).removeprefix(ROBERTA)
-
-
-def word_vectors(offline: Offline, sentences: int | None = 20_000, dim: int = 100, epochs: int = 10) -> str:
-    """The folder of word vectors of so many sentences of Wikipedia, None: of all; trained where it is not there yet."""
-    folder = offline.shards / f"word-vectors-{sentences or 'all'}-{dim}-{epochs}"
-    if not is_word_vectors(folder):
-        train_vectors(offline.sentences(sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
-    return str(folder)
-
-
-def _rewritten(columns: tuple[str, ...], offline: Offline) -> str:
-    rows = offline.rows(offline.data / "text_unlabeled" / "wikisplit_pairs.en.tsv.gz")[:FEWER]
-    pairs = [(row["complex"], f"{row['simple1']} {row['simple2']}") for row in rows]
-    return offline.table(columns, pairs, f"rewritten-{FEWER}")
+    return recipe.changed(changes | {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr})

@@ -1,8 +1,8 @@
-"""What the tables of mocoutrl.toml are measured and drawn by, and its rows at the small scale."""
+"""What the tables of mocoutrl.toml are measured and drawn by."""
 
 from __future__ import annotations
 
-import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +12,11 @@ from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import Model, load_model
 from multicse.evaluation.tasks.labelled_texts import Labelled, read_labelled
-from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.figures.vectors import on_circle
-from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
+from multicse.reproduction.tables.table import Table, Values, read_tables, small_recipe
 from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training
-from multicse.trainers.recipe import Recipe
 
-GLOVE = "glove.840B.300d.txt"
 DISTANCES = ("intra_class_distance", "inter_class_distance", "mean_cosine")
 BINS = 36  # of angles
 TOKENS = 5  # of each text
@@ -92,39 +88,5 @@ def _series(found: dict[str, list[float]], prefix: str) -> list[float]:
 
 FILE = Path(__file__).with_suffix(".toml")
 TABLES = read_tables(FILE, globals())
-
-
-def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """100 steps of 16 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""
-    questions(offline)
-    triples = "hard_neg" in getattr(recipe.streams["text"], "columns", ())
-    changes = {
-        "name": f"{recipe.paper}/mini",
-        "streams.text.shards": offline.nli() if triples else offline.wikipedia(),
-        **small_changes(FILE, recipe, offline),
-        **small_changes(FILE, recipe, offline, recipe.paper),
-    }
-    return recipe.changed(changes)
-
-
-def mini_model(spec: str, offline: Offline) -> str:
-    """The model at hand in the place of a published one."""
-    questions(offline)
-    if spec == GLOVE:
-        return str(offline.data / "word_vectors" / "googlenews_word2vec_1000x300.txt.gz")
-    return SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
-
-
-def questions(offline: Offline) -> None:
-    """TREC's questions with their six classes, every tenth one for dev, in the place of Web of Science."""
-    if (offline.shards / "trec.test.tsv").exists():
-        return
-    folder = offline.data / "senteval" / "downstream" / "TREC"
-    learned, tested = (
-        [line.split(" ", 1) for line in (folder / name).read_text(encoding="latin-1").splitlines() if line.strip()]
-        for name in ("train_5500.label", "TREC_10.label")
-    )
-    dev = learned[::10]
-    del learned[::10]
-    for part, rows in (("train", learned), ("dev", dev), ("test", tested)):
-        offline.write(("label", "text"), [(label.partition(":")[0], text.strip()) for label, text in rows], f"trec.{part}")
+mini = partial(small_recipe, FILE)
+"""100 steps of 16 sentences of Wikipedia, our own table of words. Rows that differ in the encoder alone are one run."""

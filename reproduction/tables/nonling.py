@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -89,7 +88,7 @@ def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
     found = nearest_captions(load_model(model), list(NEAREST), database)
     print(neighbour_table(list(NEAREST), found), file=sys.stderr)
     counts = [
-        float(sum(any(fnmatch(neighbour.text, pattern) for pattern in theirs) for neighbour in near))
+        float(sum(any(fnmatch(text, pattern) for pattern in theirs) for text, _ in near))
         for near, both in zip(found, NEAREST.values(), strict=True)
         for theirs in both
     ]
@@ -110,56 +109,24 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
 
     It keeps what rows vary: variant, losses, supervision, noise, language, mix-up and masks.
     """
-    demo: Callable[[], Recipe] = registry.load(recipe.paper).RECIPES["demo"]
-    changes: dict[str, Any] = {
-        "name": f"{recipe.paper}/mini",
-        **small_changes(FILE, recipe, offline),
-        "evaluation.choose_untrained": recipe.evaluation.choose_untrained,
-        **_text(recipe, offline),
-    }
-    given = recipe.flat()
-    if "image" in recipe.streams:
-        changes |= small_changes(FILE, recipe, offline, "image") | {"streams.image.shards": offline.pictures()}
+    demo: Recipe = registry.load(recipe.paper).RECIPES["demo"]()
+    given, small = recipe.flat(), demo.flat()
+    changes: dict[str, Any] = {}
+    method = "method" if recipe.paper == "simcse" else "method.text"
+    if given[f"{method}.supervised"]:
+        changes = {"streams.text": parts.nli(64), f"{method}.supervised": True, "run.epochs": recipe.run.epochs}
+        if first := given["streams.text.first"]:
+            changes["streams.text.first"] = first // NLI_SHARE
+        if given["streams.text.kind"] == "noisy_text":
+            changes |= {"streams.text.kind": "noisy_text", "streams.text.lexicon": "small"}
+            noise = (f"streams.text.{name}" for name in ("deletion", "insertions", "swaps"))
+            changes |= {path: given[path] for path in noise}
+    changes |= small_changes(FILE, recipe, offline)
+    if (select := recipe.evaluation.select or "").startswith("hub:"):
+        pairs = offline.data / "stsb_multi" / f"stsb-{select.split(':')[2]}-dev.tsv.gz"
+        changes["evaluation.select"] = f"pairs:{pairs}"
     if "audio" in recipe.streams:
-        small = demo().flat()
-        changes |= {
-            "streams.audio.shards": offline.speech(),
-            "streams.audio.mixup_probability": given["streams.audio.mixup_probability"],
-        }
         for axis in ("bins", "frames"):  # masks as wide a share
             share = given[f"streams.audio.mask_{axis}"] / given[f"streams.audio.{axis}"]
             changes[f"streams.audio.mask_{axis}"] = round(share * small[f"streams.audio.{axis}"])
-    for stream in recipe.streams.keys() - {"text"}:
-        kept = ("method.variant", f"method.{stream}.loss", f"method.{stream}.temperature")
-        changes |= {path: given[path] for path in kept}
-    return demo().changed(changes)
-
-
-def _text(recipe: Recipe, offline: Offline) -> dict[str, Any]:
-    """What the text stream and its loss are at the small scale."""
-    given = recipe.flat()
-    method = "method" if recipe.paper == "simcse" else "method.text"
-    select = recipe.evaluation.select or ""
-    if select.startswith("hub:"):
-        code = select.split(":")[2]
-        place = offline.data / "stsb_multi"
-        rows = offline.rows(place / f"stsb-{code}-train.tsv.gz")
-        sentences = [row[name] for row in rows for name in ("sentence1", "sentence2")]
-        return {
-            "streams.text.shards": offline.lines(sentences, f"stsb-{code}"),
-            "evaluation.select": f"pairs:{place / f'stsb-{code}-dev.tsv.gz'}",
-        }
-    if not given[f"{method}.supervised"]:
-        return {"streams.text.shards": offline.wikipedia()}
-    changes: dict[str, Any] = {
-        "streams.text": parts.nli(64),
-        "streams.text.shards": offline.nli(),
-        f"{method}.supervised": True,
-        "run.epochs": recipe.run.epochs,
-    }
-    if first := given["streams.text.first"]:
-        changes["streams.text.first"] = first // NLI_SHARE
-    if given["streams.text.kind"] == "noisy_text":
-        changes |= {"streams.text.kind": "noisy_text", "streams.text.lexicon": "small"}
-        changes |= {f"streams.text.{name}": given[f"streams.text.{name}"] for name in ("deletion", "insertions", "swaps")}
-    return changes
+    return demo.changed(changes)

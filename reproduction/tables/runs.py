@@ -1,4 +1,4 @@
-"""The rows of a table carried out: what a row needs, training it once, measuring it, and the store that remembers both.
+"""Run the rows of a table: what a row needs, training it once, measuring it, and the store that remembers both.
 
 A row is trained once for each identity of its recipe and seed, whatever tables ask for it, and measured once for each set of
 columns. What is in the store is not done again, so a command that was stopped goes on where it was.
@@ -19,7 +19,6 @@ from typing import Any
 
 from multicse.data.errors import DataError, command
 from multicse.data.shards import ShardSet
-from multicse.data.streams.base import StreamConfig
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
@@ -28,30 +27,16 @@ from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.task import EvaluationError
 from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
-from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.pipelines.repeat import run_seed
+from multicse.reproduction.downloads import maker
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Row, Table, Values
-from multicse.trainers.engine.checks import check_settings
+from multicse.reproduction.tables.table import Row, Table, Values, filled, small_model
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
-SAMPLES = {
-    **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
-    "bookcorpus": 74_000_000,
-    "nli": 275_601,
-    "stsb-sentences": 17_256,
-    "wiki10k": 10_000,
-    "wiki10k-translated": 10_000,
-    "cc3m": 2_806_641,
-    "clotho-train": 3_839,
-    "audiocaps-train": 49_838,
-    "musiccaps-train": 2_858,
-}
-"""Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
 _RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
@@ -70,8 +55,6 @@ class Scale:
     mini: bool = False
     workers: int | None = None
     """Of every run; None: the recipe's."""
-    encoder: str | None = None
-    """What stands for the small encoder."""
 
     @property
     def offline(self) -> Offline:
@@ -99,8 +82,6 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
     recipe = recipe_of(row)
     if scale.mini:
         recipe = paper.mini(recipe, scale.offline)
-        if scale.encoder is not None and recipe.flat().get("encoder.path") == SMALL_ENCODER:
-            recipe = recipe.replace("encoder.path", scale.encoder)
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
@@ -114,31 +95,13 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
     return recipe.changed(shared)
 
 
-def steps(recipe: Recipe) -> int | None:
-    """Steps of the run, where the shards, the recipe or the paper say how many samples there are.
-
-    Raises RecipeError, which names the setting, for settings that contradict each other.
-    """
-    check_settings(recipe)
-    known = samples(recipe.streams[recipe.lead])
-    return recipe.run.max_steps if known is None else recipe.steps(known)
-
-
-def samples(stream: StreamConfig) -> int | None:
-    """Samples that a stream has."""
-    try:
-        return stream.open().samples
-    except DataError:
-        return stream.first or SAMPLES.get(stream.shards.rpartition("/")[2])
-
-
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
     """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
     if not scale.mini or is_list(table.rows):
         return table.columns
     if table.mini is not None:
-        places = {"data": scale.data, "shards": scale.offline.shards}
-        return tuple(re.sub(r"\{(data|shards)\}", lambda match: str(places[match[1]]), column) for column in table.mini)
+        columns: tuple[str, ...] = filled(table.mini, {"data": str(scale.data), "shards": str(scale.offline.shards)})
+        return columns
     if table.measure is not None:
         return table.columns
     here = found(scale.evaluation) if scale.evaluation.is_dir() else []
@@ -150,31 +113,27 @@ def is_list(rows: Sequence[Row]) -> bool:
     return all(row.lacks for row in rows)
 
 
-def missing(
-    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], maker: Callable[[str], str | None]
-) -> list[str]:
-    """What the rows need and is not there, each with the way to get it. `maker` says which set makes shards of a name."""
-    lacks: dict[str, None] = {}
-
-    def attempt(check: Callable[[], Any], *names: str) -> None:
-        try:
-            check()
-        except (DataError, ValueError) as error:
-            makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
-            lacks["".join([str(error), *(f"\n    {command('prepare', 'reproduction')} {made}" for made in makers)])] = None
-
+def missing(table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row]) -> list[str]:
+    """What the rows need and is not there, each with the way to get it."""
+    checks: list[tuple[Callable[[], Any], str]] = []
     if not scale.mini and table.measure is None and not is_list(rows):
         for task, _ in map(_parted, columns_of(table, scale)):
-            attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
+            checks.append((partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0]))
     for row in rows:
         if row.model is not None:
             model = _model(row.model, paper, scale)
-            attempt(partial(_check_model, model), model.rpartition(":")[2])
+            checks.append((partial(_check_model, model), model.rpartition(":")[2]))
         elif row.recipe is not None:
             recipe = scaled(row, paper, scale)
-            attempt(partial(_check_encoder, recipe))
-            for stream in recipe.streams.values():
-                attempt(stream.open, stream.shards)
+            checks.append((partial(_check_encoder, recipe), ""))
+            checks += [(stream.open, stream.shards) for stream in recipe.streams.values()]
+    lacks: dict[str, None] = {}
+    for check, place in checks:
+        try:
+            check()
+        except (DataError, ValueError) as error:
+            made = maker(place)
+            lacks[str(error) + (f"\n    {command('prepare', 'reproduction')} {made}" if made else "")] = None
     return list(lacks)
 
 
@@ -186,14 +145,6 @@ def _check_model(spec: str) -> None:
 
 def _check_encoder(recipe: Recipe) -> None:
     recipe.method.check(recipe, recipe.encoder.read())
-
-
-def run(
-    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
-) -> Values:
-    """Train and measure what is not in the store yet; the values of every row."""
-    columns = columns_of(table, scale)
-    return values_of(rows, columns, results(table, paper, scale, rows, seeds, say))
 
 
 def results(
@@ -306,9 +257,5 @@ def _parted(column: str) -> tuple[str, str]:
 
 
 def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
-    """The model of an untrained row: at the small scale the small encoder in the published one's place."""
-    if not scale.mini:
-        return spec
-    own = getattr(paper, "mini_model", None)
-    found = str(own(spec, scale.offline)) if own else SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
-    return found.replace(SMALL_ENCODER, scale.encoder) if scale.encoder else found
+    """The model of an untrained row at this scale."""
+    return small_model(paper.FILE, spec, scale.offline) if scale.mini else spec

@@ -1,29 +1,24 @@
-"""What the tables of sgbert.toml are measured and drawn by, and its rows at the small scale."""
+"""What the tables of sgbert.toml are measured and drawn by."""
 
 from __future__ import annotations
 
 import json
 import time
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from multicse.data.streams.eda import eda
 from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
-from multicse.evaluation.load import fit_sentences, load_model, parse
+from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import encode_once
 from multicse.evaluation.tasks.sts import PairTask
-from multicse.pipelines import parts
-from multicse.pipelines.sgbert import ENCODERS
 from multicse.reproduction.encoders.layers import layer_scores
 from multicse.reproduction.figures.curves import layer_curves
 from multicse.reproduction.figures.drawings import extreme_pairs
-from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
-from multicse.trainers.recipe import Recipe
+from multicse.reproduction.tables.table import Table, Values, read_tables, small_recipe
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -102,32 +97,5 @@ def _pairs(name: str, data: Path) -> PairTask:
 
 FILE = Path(__file__).with_suffix(".toml")
 TABLES = read_tables(FILE, globals())
-
-
-# ---------------------------------------------------------------------------------------------------------- the small scale
-
-
-def mini(recipe: Recipe, offline: Offline) -> Recipe:
-    """The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""
-    text = {"streams.text.shards": _sentences(recipe.streams["text"].shards, offline)}
-    return recipe.changed(small_changes(FILE, recipe, offline) | text)
-
-
-def mini_model(spec: str, offline: Offline) -> str:
-    """The small encoder, with all its layers for WK and the sentences at hand for a flow."""
-    how, _, sentences = spec[len(next(path for path in ENCODERS.values() if spec.startswith(path))) :].partition(":")
-    fit = f":{_sentences(sentences, offline)}" if sentences else ""
-    return parts.SMALL_ENCODER + how.replace("@wk", "@wk0") + fit
-
-
-@cache
-def _sentences(shards: str, offline: Offline) -> str:
-    """What stands in for the paper's shards: of translations, STS-B's sentences with words swapped and left out."""
-    if shards == NLI:
-        return offline.nli_sentences()
-    if shards == STSB:
-        return offline.stsb()
-    rng = np.random.default_rng(0)
-    sentences = fit_sentences(offline.stsb())
-    pairs = [(sentence, " ".join(eda(sentence.split(), rng, lambda word: ()))) for sentence in sentences]
-    return offline.table(("original", "translation"), pairs, "stsb-translated")
+mini = partial(small_recipe, FILE)
+"""The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""

@@ -1,11 +1,12 @@
 """What a table or figure of a paper is, as data: `reproduction/reproduce.py` checks, runs and renders it.
 
-Each paper has a TOML file in this folder with its tables (T1, F2, ...), and a module with the functions that they name and
-``mini(recipe, offline)``, which gives the recipe of a row on the small encoder and the data at hand.
+Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small``, and a module with the
+functions that they name and ``mini(recipe, offline)``, the recipe of a row on the small encoder and the data at hand.
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -118,20 +119,56 @@ def content(file: Path) -> dict[str, Any]:
     return tomllib.loads(file.read_text(encoding="utf-8"))
 
 
-def small_changes(file: Path, recipe: Recipe, offline: Offline, part: str | None = None) -> dict[str, Any]:
-    """What the section ``small`` of a paper's file, or ``small.PART`` of it, changes of a recipe at the small scale.
+def small_changes(file: Path, recipe: Recipe, offline: Offline) -> dict[str, Any]:
+    """What the section ``small`` of a paper's file, and ``small.PIPELINE`` of it, change of a recipe at the small scale.
 
-    ``set`` and ``unset`` are as in a row, ``most`` are numbers that settings are cut to. ``{data}`` in a text is the folder
-    of data sets, and ``{encoder}`` the small encoder.
+    Each may have ``set`` and ``unset`` as a row has, ``most``, numbers that settings are cut to, and ``keep``, settings that
+    are the recipe's own where something else is changed; a setting that the recipe does not have is left out. ``{data}``
+    and ``{shards}`` in a text are the folders of data sets and of packed ones, ``{encoder}`` the small encoder and
+    ``{paper}`` the pipeline. ``places``: what stands in for shards and word vectors, see `Offline.stand_in`.
     """
-    section = content(file)["small"] if part is None else content(file)["small"][part]
-    given, places = recipe.flat(), {"{data}": str(offline.data), "{encoder}": SMALL_ENCODER}
-    changes = {path: min(given[path], most) for path, most in section.get("most", {}).items()}
-    for path, value in _values(section.get("set", {})).items():
-        for name, place in places.items():
-            value = value.replace(name, place) if isinstance(value, str) else value
-        changes[path] = value
-    return changes | dict.fromkeys(section.get("unset", ()))
+    section, given = small(file, offline), recipe.flat()
+    names = {"data": str(offline.data), "shards": str(offline.shards), "encoder": SMALL_ENCODER, "paper": recipe.paper}
+    places = section.get("places", {})
+    changes: dict[str, Any] = {}
+    for part in (section, section.get(recipe.paper, {})):
+        changes |= {path: min(given[path], most) for path, most in part.get("most", {}).items() if path in given}
+        changes |= {path: given[path] for path in part.get("keep", ()) if path in given}
+        changes |= filled(part.get("set", {}), names) | dict.fromkeys(part.get("unset", ()))
+    changes |= {path: offline.stand_in(places[place]) for path, place in given.items() if str(place) in places}
+    return {path: value for path, value in changes.items() if any(f"{name}.".startswith(f"{path}.") for name in given)}
+
+
+def small_recipe(file: Path, recipe: Recipe, offline: Offline) -> Recipe:
+    """A row at the small scale, where `small_changes` are all there is to it."""
+    return recipe.changed(small_changes(file, recipe, offline))
+
+
+def small_model(file: Path, spec: str, offline: Offline) -> str:
+    """The model of an untrained row at the small scale: the small encoder, with all its layers for WK, in the place of a
+    published one, and what stands in for word vectors and for the sentences that are fitted on."""
+    places = small(file, offline).get("places", {})
+    how, _, fit = spec.partition(":")
+    path = re.split("[@+]", how)[0]
+    model = offline.stand_in(places[path]) if path in places else SMALL_ENCODER
+    return model + how[len(path) :].replace("@wk", "@wk0") + (f":{offline.stand_in(places[fit])}" if fit else "")
+
+
+def small(file: Path, offline: Offline) -> dict[str, Any]:
+    """The section ``small`` of a paper, once the sets are packed that its columns name: ``needs``, methods of `Offline`."""
+    section: dict[str, Any] = content(file)["small"]
+    for name in section.get("needs", ()):
+        getattr(offline, name)()
+    return section
+
+
+def filled(value: Any, names: Mapping[str, str]) -> Any:
+    """With ``{data}`` and its like replaced in all texts by `names`, and tuples for lists."""
+    if isinstance(value, dict):
+        return {key: filled(one, names) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(filled(one, names) for one in value)
+    return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), value) if isinstance(value, str) else value
 
 
 def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
@@ -148,7 +185,7 @@ def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
 
 def _row(given: Mapping[str, Any], table: Mapping[str, Any], functions: Mapping[str, Any]) -> Row:
     fields = _fields(given, functions)
-    changes = _values(fields.pop("set", {})) | dict.fromkeys(fields.pop("unset", ()))
+    changes = fields.pop("set", {}) | dict.fromkeys(fields.pop("unset", ()))
     fields["paper"] = tuple(None if number == "-" else number for number in fields.get("paper", ()))
     if "lacks" in table and not fields.keys() & {"recipe", "model"}:
         fields.setdefault("lacks", table["lacks"])
@@ -157,9 +194,5 @@ def _row(given: Mapping[str, Any], table: Mapping[str, Any], functions: Mapping[
 
 def _fields(given: Mapping[str, Any], functions: Mapping[str, Any]) -> dict[str, Any]:
     named = {name: functions[given[name]] for name in ("measure", "draw", "picture") if name in given}
-    return _values(given) | named
-
-
-def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With tuples for lists."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
+    fields: dict[str, Any] = filled(given, {})
+    return fields | named

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
-from multicse.evaluation.task import Encoder, EvaluationError, Score, embed, look_up
+from multicse.evaluation.task import Encoder, EvaluationError, Score, look_up
 from multicse.evaluation.tasks.geometry import anisotropy, cosine_blocks, on_sphere
-from multicse.evaluation.tasks.paired_items import Samples
 
 BINS = 10  # of the histogram of distances, over 0 to 2
 
@@ -56,7 +54,7 @@ def class_distances(x: np.ndarray, labels: Sequence[Any] | np.ndarray) -> ClassD
 
 
 class ClassGeometryTask:
-    """Distances within and between classes, of labelled texts or of shards whose samples have a class (field cls).
+    """Distances within and between classes of labelled texts.
 
     ``intra_class_distance`` (lower: classes are tighter), ``inter_class_distance``, ``distance_ratio``, the first divided
     by the second, and `anisotropy`. The counts in the details are the histogram of MoCoUTRL's figure. Not in points.
@@ -64,39 +62,24 @@ class ClassGeometryTask:
 
     primary = "distance_ratio"
 
-    def __init__(
-        self,
-        name: str,
-        texts: Sequence[str] = (),
-        labels: Sequence[Any] = (),
-        shards: str | Path | Sequence[str] | None = None,
-    ) -> None:
+    def __init__(self, name: str, texts: Sequence[str], labels: Sequence[str]) -> None:
         self.name = name
-        self.texts = list(texts)
-        self.labels = list(labels)
-        self.samples = None if shards is None else Samples(name, shards)
-        if self.samples is None and (len(self.texts) != len(self.labels) or len(set(self.labels)) < 2):
-            raise EvaluationError(
-                f"task {name}: {len(self.texts)} texts with {len(self.labels)} labels of {len(set(self.labels))} classes; "
-                "every text needs a label, and there must be two classes (or give shards)"
-            )
+        self.texts, self.labels = list(texts), list(labels)
 
     @property
     def hash(self) -> str:
-        """sha256 of the shards, or of the texts and labels."""
-        if self.samples is not None:
-            return self.samples.hash
-        return hashlib.sha256(repr(list(zip(self.texts, map(str, self.labels), strict=True))).encode()).hexdigest()
+        """sha256 of the texts and labels."""
+        return hashlib.sha256(repr(list(zip(self.texts, self.labels, strict=True))).encode()).hexdigest()
 
     def sentences(self) -> list[str]:
-        """Distinct texts; none for shards, which are read when the task is scored."""
+        """Distinct texts."""
         return list(dict.fromkeys(self.texts))
 
     def score(self, encoder: Encoder) -> Score:
         """The numbers above; counts, and histograms of the distances."""
-        vectors, labels = self._vectors(encoder)
+        (vectors,) = look_up(encoder, self.texts)
         try:
-            found = class_distances(vectors, labels)
+            found = class_distances(vectors, self.labels)
         except EvaluationError as error:
             raise EvaluationError(f"task {self.name}: {error}") from error
         metrics = {
@@ -105,14 +88,5 @@ class ClassGeometryTask:
             "distance_ratio": found.intra / found.inter if found.inter else 1.0,
         }
         counts = {"intra_counts": found.intra_counts, "inter_counts": found.inter_counts}
-        return Score(metrics | anisotropy(vectors), {"items": len(vectors), "classes": len(set(labels)), **counts})
-
-    def _vectors(self, encoder: Encoder) -> tuple[np.ndarray, list[Any]]:
-        if self.samples is None:
-            return look_up(encoder, self.texts)[0], self.labels
-        vectors: list[np.ndarray] = []
-        labels: list[Any] = []
-        for chunk in self.samples.chunks():
-            labels += [sample.label() for sample in chunk]
-            vectors.append(embed(encoder, [sample.item for sample in chunk], self.samples.modality))
-        return np.concatenate(vectors), labels
+        details = {"items": len(vectors), "classes": len(set(self.labels)), **counts}
+        return Score(metrics | anisotropy(vectors), details)

@@ -46,7 +46,7 @@ def _fitted(fit: Callable[[Parts, Parts, Protocol], Result], x: Parts, y: Parts,
     return Fitted(result.predicted, {**result.details(), "protocol": dataclasses.asdict(protocol)})
 
 
-def fit_head(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol) -> Result:
+def fit_head(x: Parts, y: Parts, protocol: Protocol) -> Result:
     """MoCoUTRL's head on features x (N, d) of train, dev and test: Adam, no L2, the best round by dev accuracy."""
     inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
     labels = torch.from_numpy(y["train"])

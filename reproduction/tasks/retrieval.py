@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from multicse.evaluation.tables import layout
-from multicse.evaluation.task import Encoder, EvaluationError, embed, shorten, unit
+from multicse.evaluation.task import Encoder, embed, shorten, unit
 from multicse.evaluation.tasks.retrieval import Found, RetrievalTask, place_in_group
-
-logger = logging.getLogger(__name__)
 
 ENCODE = 8192  # captions of a database encoded at a time
 
@@ -39,49 +35,29 @@ class ReleasedRetrievalTask(RetrievalTask):
         return self.with_means(super().metrics(there, back) | own)
 
 
-class Neighbour(NamedTuple):
-    """A text of the database that is near to a query."""
-
-    text: str
-    score: float  # cosine
-    row: int  # position in the database, from 0
+Neighbour = tuple[str, float]
+"""A text of the database that is near to a query, and their cosine."""
 
 
 def nearest_captions(encoder: Encoder, queries: Sequence[str], database: Sequence[str], k: int = 3) -> list[list[Neighbour]]:
     """The k texts of `database` nearest to each query, best first (NonLing-CSE, Table D.1).
 
-    A text that occurs several times in the database is found once (at its first row), and the query itself not at all.
-    The database is encoded in chunks, of which only the best texts are kept.
+    A text that occurs several times in the database is found once, and the query itself not at all.
     """
-    row = {text: i for i, text in reversed(list(enumerate(database)))}
-    distinct = sorted(row, key=row.__getitem__)
-    if len(distinct) < len(database):
-        logger.info("%d of %d database texts repeat an earlier one", len(database) - len(distinct), len(database))
-    others = len(distinct) - any(query in row for query in queries)
-    if not queries or not 1 <= k <= others:
-        raise EvaluationError(
-            f"k is {k} for {len(queries)} queries; the database has {others} distinct texts beside a query, so there must "
-            f"be a query, and k must be 1 to {others}"
-        )
+    texts = list(dict.fromkeys(database))
     asking = unit(embed(encoder, list(queries)))
-    best, numbers = np.empty((len(queries), 0)), np.empty((len(queries), 0), np.int64)
-    for start in range(0, len(distinct), ENCODE):
-        scores = asking @ unit(embed(encoder, distinct[start : start + ENCODE])).T
-        numbers = np.concatenate([numbers, np.broadcast_to(np.arange(scores.shape[1]) + start, scores.shape)], 1)
-        best = np.concatenate([best, scores], 1)
-        kept = np.argsort(-best, axis=1, kind="stable")[:, : k + 1]  # one more: the query itself may be among them
-        best, numbers = np.take_along_axis(best, kept, 1), np.take_along_axis(numbers, kept, 1)
+    parts = (texts[start : start + ENCODE] for start in range(0, len(texts), ENCODE))
+    cosines = np.concatenate([asking @ unit(embed(encoder, part)).T for part in parts], axis=1)
     found = []
-    for query, scores, rows in zip(queries, best.tolist(), numbers.tolist(), strict=True):
-        near = [Neighbour(distinct[i], score, row[distinct[i]]) for score, i in zip(scores, rows, strict=True)]
-        found.append([neighbour for neighbour in near if neighbour.text != query][:k])
+    for query, row in zip(queries, cosines, strict=True):
+        best = np.argsort(-row, kind="stable")[: k + 1]  # one more: the query itself may be among them
+        found.append([(texts[i], float(row[i])) for i in best if texts[i] != query][:k])
     return found
 
 
 def neighbour_table(queries: Sequence[str], found: Sequence[Sequence[Neighbour]]) -> str:
     """Queries with their nearest texts below them, as a text table."""
-    rows = [["query, nearest texts", "cosine", "row"]]
+    rows = [["query, nearest texts", "cosine"]]
     for query, neighbours in zip(queries, found, strict=True):
-        rows.append([shorten(query, 100), "", ""])
-        rows += [[f"  {shorten(n.text, 98)}", f"{n.score:.4f}", f"{n.row:,}"] for n in neighbours]
+        rows += [[shorten(query, 100), ""], *([f"  {shorten(text, 98)}", f"{cosine:.4f}"] for text, cosine in neighbours)]
     return layout(rows)

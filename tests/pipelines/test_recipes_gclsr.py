@@ -161,8 +161,9 @@ def test_figure_4_from_the_journals(tmp_path: Path) -> None:
 def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
     """What a row varies stays as it is; vectors, sentences and widths are smaller."""
     offline = Offline(datasets, tmp_path)
-    with mock.patch.object(
-        tables, "train_vectors", lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9)))
+    with mock.patch(
+        "multicse.reproduction.tables.offline.train_vectors",
+        lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9))),
     ):
         for table in tables.TABLES.values():
             for row in table.rows:

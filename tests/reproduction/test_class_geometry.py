@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks import geometry
 from multicse.reproduction.tasks.class_geometry import ClassGeometryTask, class_distances
 from tests.evaluation.evaluation_helpers import Bag
-from tests.evaluation.paired_helpers import Coded, image_shards
 from tests.evaluation.tasks.test_geometry import cone, squares
 
 
@@ -34,7 +31,7 @@ def test_class_distances_are_those_of_all_pairs(chunk: int, monkeypatch: pytest.
     assert found.inter_counts == np.histogram(distances[~same], 10, (0, 2))[0].tolist()
 
 
-def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
+def test_class_geometry_of_texts() -> None:
     texts, labels = ["a dog", "the dog", "a red car", "the red car", "a dog"], ["animal"] * 2 + ["thing"] * 2 + ["animal"]
     task = ClassGeometryTask("t", texts, labels)
     metrics, details, _ = task.score(Bag())
@@ -45,9 +42,3 @@ def test_class_geometry_of_texts_and_of_shards(tmp_path: Path) -> None:
     assert (details["items"], details["classes"], sum(details["intra_counts"])) == (5, 2, 4)
     assert task.sentences() == ["a dog", "the dog", "a red car", "the red car"]
     assert task.hash != ClassGeometryTask("t", texts, [*labels[:4], "thing"]).hash
-
-    pictures = ClassGeometryTask("p", shards=image_shards(tmp_path, [[]] * 6, [0, 1, 0, 1, 0, 2]))
-    want = class_distances(np.stack([Coded().vector(i) for i in range(6)]), [0, 1, 0, 1, 0, 2])
-    assert pictures.sentences() == []
-    assert pictures.score(Coded()).metrics["intra_class_distance"] == pytest.approx(want.intra)
-    assert isinstance(make_tasks([f"geometry:{tmp_path}"])[0], ClassGeometryTask)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
 from multicse.evaluation.tasks import classification, zero_shot
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.labelled_texts import read_labelled
+from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders import poolings
 from multicse.reproduction.tasks import finetune, heads, probe, transfer
 from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
@@ -117,15 +119,22 @@ classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three
 
 
 def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[report.Drawing]:
-    from multicse.reproduction.figures import drawings  # and Matplotlib with it
+    """For pair sets t-SNE of pairs (SG-BERT, Figure 5)."""
+    from multicse.reproduction.figures.vectors import extreme_pairs  # and Matplotlib with it
 
-    return drawings.drawings(encoded, tasks, seed)
+    for task in tasks:
+        if isinstance(task, PairTask):
+            yield f"tsne_{task.name}", partial(extreme_pairs, encoded, task, seed)
 
 
 def _scatters(task: Task, runs: report.Runs) -> Iterator[tuple[str, Figure]]:
-    from multicse.reproduction.figures import drawings
+    """For items with captions alignment, and their uniformity, against that of texts (Zhao et al. 2023, Figures 2 and 3)."""
+    from multicse.reproduction.figures.scores import alignment_text_uniformity, text_item_uniformity
 
-    return drawings.scatters(task, runs)
+    if isinstance(task, PairedGeometryTask):
+        models = {label: [run[task.name] for run in found] for label, found in runs.items()}
+        yield f"alignment_{task.name}", alignment_text_uniformity(models)
+        yield f"uniformity_{task.name}", text_item_uniformity(models)
 
 
 def _layers(model: str, tasks: list[Task], device: str | None, batch_size: int) -> report.Outcome:

@@ -9,7 +9,11 @@ from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
 from multicse.evaluation.figures.basic import MARKERS, finite, legend, new_figure
-from multicse.evaluation.task import unit
+from multicse.evaluation.task import Encoded, unit
+from multicse.evaluation.tasks.sts import PairTask
+
+DRAWN_PAIRS = 20
+"""Of each kind in a t-SNE figure (SG-BERT, Figure 5)."""
 
 
 def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarray, seed: int = 0) -> Figure:
@@ -45,6 +49,19 @@ def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarra
     axes.set(xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
     legend(axes)
     return figure
+
+
+def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
+    """t-SNE of 20 pairs with the highest rating and 20 with the lowest (SG-BERT, Figure 5), fewer of a small set.
+
+    Where fewer than 20 are rated exactly so, those with the next ratings follow.
+    """
+    ties = np.random.default_rng(seed).permutation(len(task.gold))  # which of equally rated pairs are drawn
+    order = ties[np.argsort(task.gold[ties], kind="stable")]
+    size = min(DRAWN_PAIRS, len(order) // 2)
+    rows = np.concatenate([order[len(order) - size :], order[:size]])
+    first, second = ([side[i] for i in rows] for side in (task.pairs.first, task.pairs.second))
+    return pairs_tsne(encoded.encode(first), encoded.encode(second), np.arange(len(rows)) < size, seed)
 
 
 def on_circle(x: np.ndarray) -> np.ndarray:

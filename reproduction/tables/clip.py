@@ -4,28 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+from matplotlib.figure import Figure
 
 from multicse.pipelines.clap import AUDIOCAPS, CLOTHO, MUSICCAPS
+from multicse.reproduction.figures.scores import alignment_text_uniformity, text_item_uniformity
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
 from multicse.trainers.recipe import Recipe
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 
 def figure_2(table: Table, values: Values) -> Figure:
     """Alignment against the uniformity of texts, a mark for each run."""
-    from multicse.reproduction.figures.pairs import alignment_text_uniformity
-
     return alignment_text_uniformity(_runs(values))
 
 
 def figure_3(table: Table, values: Values) -> Figure:
     """The uniformity of items against that of texts, a mark for each run."""
-    from multicse.reproduction.figures.pairs import text_item_uniformity
-
     return text_item_uniformity(_runs(values))
 
 

@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import encode_once
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders.layers import layer_scores
-from multicse.reproduction.figures.curves import layer_curves
-from multicse.reproduction.figures.drawings import extreme_pairs
+from multicse.reproduction.figures.scores import layer_curves
+from multicse.reproduction.figures.vectors import extreme_pairs
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_recipe
 
 if TYPE_CHECKING:
@@ -60,20 +59,6 @@ def draw_layers(table: Table, values: Values) -> Figure:
     trained = {row.label for row in table.rows if row.recipe}
     curves = {label: curve for label, curve in means.items() if label not in trained}
     return layer_curves(curves, {label: curve[0] for label, curve in means.items() if label in trained})
-
-
-def draw_domains(table: Table, values: Values) -> Figure:
-    """Figure 4: STS-B and the average over the sets, a bar for each model and the sentences that it was trained on."""
-    figure = new_figure()
-    axes = figure.add_subplot()
-    for i, (label, row) in enumerate(values.items()):
-        means = {column: float(np.mean(runs)) for column, runs in row.items()}
-        heights = [means["stsb-test"], float(np.mean([*means.values()]))]
-        axes.bar(np.arange(2) + 0.2 * i, heights, 0.2, color=COLOURS[i], label=label)
-    axes.set_xticks(np.arange(2) + 0.2 * (len(values) - 1) / 2, ["STS-B", "average"])
-    axes.set(ylabel="Spearman x 100")
-    legend(axes)
-    return figure
 
 
 def extremes(model: str, table: Table, data: Path) -> dict[str, float]:

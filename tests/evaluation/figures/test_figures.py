@@ -16,7 +16,6 @@ from multicse.evaluation.figures.basic import (
     save,
     similarity_by_gold_figure,
 )
-from multicse.reproduction.figures.pairs import similarity_matrix
 
 HISTORY = [(0, 0.3, -1.0), (100, 0.25, -2.0), (200, 0.2, -2.5)]
 MODELS = {"BERT": (0.1, -1.0), "SimCSE": (0.2, -2.4), "a $ b": (0.19, -2.3)}
@@ -54,19 +53,6 @@ def test_similarity_by_gold_figure() -> None:
     medians = [np.asarray(line.get_ydata())[0] for line in axes.lines if to_hex(line.get_color()) == "#d55e00"]
     ranges = [(gold >= low) & (gold <= low + 1) for low in (0, 1, 4)]
     assert medians == pytest.approx([np.median(similarities[chosen]) for chosen in ranges])
-
-
-def test_similarity_matrix() -> None:
-    cosines = np.array([[0.9, 0.1, 0.2], [0.3, 0.2, 0.8]])
-    long = "a very long caption that would take all the room there is"
-    figure = similarity_matrix(cosines, ["$1", "two"], ["one", "$", long])
-    axes, bar = figure.axes
-    assert np.asarray(axes.images[0].get_array()).tolist() == cosines.tolist()
-    assert offsets(axes) == [[0, 0], [2, 1]]  # column and row of the best
-    assert [text.get_text() for text in axes.get_yticklabels()] == ["$1", "two"]
-    columns = [text.get_text() for text in axes.get_xticklabels()]
-    assert columns[:2] == ["one", "$"] and columns[2].endswith("…") and len(columns[2]) == 32
-    assert bar.get_ylabel() == "cosine similarity"
 
 
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:

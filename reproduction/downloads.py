@@ -7,10 +7,13 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multicse.data.errors import command
 from multicse.data.shard_writer import Drafts, Files, Form
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
 
 @dataclass(frozen=True)
@@ -28,7 +31,7 @@ class Content:
 
 @dataclass(frozen=True)
 class Result:
-    """A folder of shards, or a file, and what it is made from."""
+    """A folder of shards or of a model, or a file, and what it is made from."""
 
     path: str
     """Below the output folder, as recipes and tables name it: ``shards/wiki1m``, ``wos/wos7.tsv``."""
@@ -40,11 +43,11 @@ class Result:
     """What the reader is called with."""
     split: str = "train"
 
-    def content(self, folder: Path) -> Content | Iterable[str]:
-        """What is packed, or the lines of a text file, from the download in `folder`."""
+    def content(self, folder: Path) -> Content | PreTrainedModel | Iterable[str]:
+        """What is packed, a model, or the lines of a text file, from the download in `folder`."""
         assert self.read is not None
         module, _, name = self.read.partition(".")
-        reader: Callable[..., Content | Iterable[str]]
+        reader: Callable[..., Content | PreTrainedModel | Iterable[str]]
         reader = getattr(importlib.import_module(f"{__package__}.sources.{module}"), name)
         return reader(*(folder / wanted for wanted in self.wanted), **self.settings)
 

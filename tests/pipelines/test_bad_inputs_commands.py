@@ -139,7 +139,6 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "track sync nowhere.jsonl": "nowhere.jsonl",
     "track sync sentences.txt": "sentences.txt",
     "track": "sync",
-    "convert nowhere.ckpt out": "nowhere.ckpt",
 }
 """Command as behind `multicse`, and what has to be in what it says."""
 

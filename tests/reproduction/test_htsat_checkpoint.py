@@ -11,9 +11,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from multicse.data.errors import DataError
 from multicse.data.streams.inputs import AudioInput
 from multicse.models.towers import HTSATTower
-from multicse.reproduction.convert import convert_htsat
+from multicse.reproduction.sources import htsat
 
 SPEC, BINS, PATCH, WINDOW = 32, 8, 2, 4
 DEPTHS, HEADS, EMBED = (2, 2), (1, 2), 4
@@ -121,7 +122,7 @@ def write(file: Path, **other: Any) -> Path:
 
 def test_a_checkpoint_becomes_a_tower(tmp_path: Path) -> None:
     file = write(tmp_path / "HTSAT.ckpt", callbacks={Callback: {"best": Callback()}})
-    convert_htsat(file, tmp_path / "out", SMALL)
+    htsat.tower(file, SMALL).save_pretrained(tmp_path / "out")
     tower = HTSATTower(input=SOUND, path=str(tmp_path / "out"), mask_bins=0, mask_frames=0)
     tower.check()
     x = torch.randn(3, SOUND.frames, BINS)
@@ -145,8 +146,8 @@ def test_other_files_are_refused_and_nothing_is_executed(tmp_path: Path, monkeyp
     torch.save({"state_dict": {"audio_branch.norm.weight": torch.ones(2)}}, other)
     (tmp_path / "text.ckpt").write_text("no checkpoint")
     for file in (harmful, fused, other, tmp_path / "text.ckpt", tmp_path / "absent.ckpt"):
-        with pytest.raises(ValueError, match=file.name):
-            convert_htsat(file, tmp_path / "out", SMALL)
-    with pytest.raises(ValueError, match=r"fits nothing"):  # HTSAT-tiny's sizes
-        convert_htsat(write(tmp_path / "small.ckpt"), tmp_path / "out")
-    assert not (tmp_path / "harmed").exists() and not (tmp_path / "out").exists()
+        with pytest.raises(DataError, match=file.name):
+            htsat.tower(file, SMALL)
+    with pytest.raises(DataError, match="fits nothing"):  # HTSAT-tiny's sizes
+        htsat.tower(write(tmp_path / "small.ckpt"))
+    assert not (tmp_path / "harmed").exists()

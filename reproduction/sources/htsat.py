@@ -1,26 +1,16 @@
-"""HTSAT's AudioSet checkpoint as a tower: ``python reproduction/convert.py HTSAT-fullset-imagenet-map=0.467.ckpt OUT``.
-
-The checkpoints are pickles; nothing of them is executed here, only tensors are read.
-"""
+"""HTSAT's AudioSet checkpoint as a tower. It is a pickle; nothing of it is executed, only tensors are read."""
 
 from __future__ import annotations
 
 import pickle
 import re
-import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import tyro
 from torch import Tensor
 from transformers import ClapAudioModel
 
-if not __package__:  # run as a file: this clone comes first, not an installed copy
-    sys.path[0] = str(Path(__file__).resolve().parents[1])
-
-from multicse.data.errors import cli_errors
+from multicse.data.errors import DataError
 from multicse.models.audio_towers import HTSATTower
 
 PREFIX = "sed_model."
@@ -40,32 +30,30 @@ DROPPED = ("spectrogram_extractor.", "logmel_extractor.", "tscam_conv.", "head."
 QKV = ".self.qkv."
 
 
-def convert_htsat(checkpoint: str | Path, out: str | Path, tower: HTSATTower | None = None) -> None:
-    """Write the model of a checkpoint (``HTSAT-fullset-imagenet-map=0.467.ckpt``) to the folder `out`: config.json and
-    model.safetensors.
+def tower(checkpoint: Path, sizes: HTSATTower | None = None) -> ClapAudioModel:
+    """The model of a checkpoint (``HTSAT-fullset-imagenet-map=0.467.ckpt``).
 
     Args:
         checkpoint: File of HTSAT's trainer.
-        out: Folder that is made.
-        tower: Sizes of the model. Default: HTSAT-tiny, which all published checkpoints are.
+        sizes: Sizes of the model. Default: HTSAT-tiny, which all published checkpoints are.
 
     Raises:
-        ValueError: If the file is no such checkpoint, or one of other sizes.
+        DataError: If the file is no such checkpoint, or one of other sizes.
     """
-    model = ClapAudioModel((tower or HTSATTower()).config())
+    model = ClapAudioModel((sizes or HTSATTower()).config())
     weights = {f"audio_encoder.{name}": tensor for name, tensor in _renamed(read_weights(checkpoint)).items()}
     own = model.state_dict()
     for name in sorted(own.keys() | weights.keys()):
         if name not in own or name not in weights or own[name].shape != weights[name].shape:
-            raise ValueError(f"{checkpoint} is no checkpoint of HTSAT without fusion: {name} fits nothing")
+            raise DataError(f"{checkpoint} is no checkpoint of HTSAT without fusion: {name} fits nothing")
     model.load_state_dict(weights)
-    model.save_pretrained(out)
+    return model
 
 
-def read_weights(checkpoint: str | Path) -> dict[str, Tensor]:
+def read_weights(checkpoint: Path) -> dict[str, Tensor]:
     """The tensors below ``sed_model.`` of a checkpoint, by their names after that.
 
-    Objects of classes that torch does not know to be harmless (a trainer's callbacks) become empty ones. Raises ValueError
+    Objects of classes that torch does not know to be harmless (a trainer's callbacks) become empty ones. Raises DataError
     for a file that cannot be read so, or holds none.
     """
     try:
@@ -73,11 +61,11 @@ def read_weights(checkpoint: str | Path) -> dict[str, Tensor]:
         with torch.serialization.safe_globals([(_Empty, name) for name in unknown]):
             content = torch.load(checkpoint, map_location="cpu", weights_only=True)
     except (OSError, ValueError, RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{checkpoint} cannot be read as a checkpoint of tensors: {error}") from None
+        raise DataError(f"{checkpoint} cannot be read as a checkpoint of tensors: {error}") from None
     state = content.get("state_dict", content) if isinstance(content, dict) else {}
     weights = {name.removeprefix(PREFIX): tensor for name, tensor in state.items() if str(name).startswith(PREFIX)}
     if not weights:
-        raise ValueError(f"{checkpoint} holds no weights below {PREFIX!r}: it is no checkpoint of HTSAT's trainer")
+        raise DataError(f"{checkpoint} holds no weights below {PREFIX!r}: it is no checkpoint of HTSAT's trainer")
     return weights
 
 
@@ -105,31 +93,3 @@ def _renamed(weights: dict[str, Tensor]) -> dict[str, Tensor]:
         else:
             renamed[name] = tensor
     return renamed
-
-
-@dataclass(frozen=True)
-class Arguments:
-    """Turn a checkpoint of HTSAT's trainer into a folder for method.tower.path; clap's recipes have models/htsat-audioset.
-
-    The file is a pickle; only its tensors are read, nothing of it is executed.
-
-    Example: python reproduction/convert.py "HTSAT-fullset-imagenet-map=0.467.ckpt" models/htsat-audioset
-    """
-
-    checkpoint: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="CHECKPOINT")]
-    """Checkpoint file of HTSAT's trainer (.ckpt)."""
-    out: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="OUT")]
-    """Folder that is made: config.json and model.safetensors."""
-
-
-@cli_errors
-def main(argv: list[str] | None = None) -> int:
-    """The command line; 2 when the input was bad."""
-    arguments = tyro.cli(Arguments, args=argv)
-    convert_htsat(arguments.checkpoint, arguments.out)
-    print(f"written to {arguments.out}")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -20,9 +20,8 @@ from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders import poolings
 from multicse.reproduction.tasks import finetune, heads, probe, transfer
-from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
+from multicse.reproduction.tasks.measures import ClassGeometryTask, ReleasedRetrievalTask
 from multicse.reproduction.tasks.relatedness import RelatednessTask
-from multicse.reproduction.tasks.retrieval import ReleasedRetrievalTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -129,12 +128,14 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[re
 
 def _scatters(task: Task, runs: report.Runs) -> Iterator[tuple[str, Figure]]:
     """For items with captions alignment, and their uniformity, against that of texts (Zhao et al. 2023, Figures 2 and 3)."""
-    from multicse.reproduction.figures.scores import alignment_text_uniformity, text_item_uniformity
+    from multicse.reproduction.figures.scores import scatter
 
     if isinstance(task, PairedGeometryTask):
         models = {label: [run[task.name] for run in found] for label, found in runs.items()}
-        yield f"alignment_{task.name}", alignment_text_uniformity(models)
-        yield f"uniformity_{task.name}", text_item_uniformity(models)
+        of_items = next(name for name in ("image_uniformity", "audio_uniformity") if name in next(iter(models.values()))[0])
+        for name, metric in (("alignment", "alignment"), ("uniformity", of_items)):
+            places = {label: [(run["text_uniformity"], run[metric]) for run in found] for label, found in models.items()}
+            yield f"{name}_{task.name}", scatter(places, "text_uniformity", metric)
 
 
 def _layers(model: str, tasks: list[Task], device: str | None, batch_size: int) -> report.Outcome:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 import re
@@ -10,10 +9,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
 import tyro
+from matplotlib.figure import Figure
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -22,18 +22,17 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
+from multicse.reproduction.figures.scores import curves, scatter
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values
+from multicse.reproduction.tables.table import paper as paper_module
 from multicse.trainers import jobs
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
 
-PAPERS = {
-    **{"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"},
-    "evidence": "evidence",
-}
-"""Papers and the modules of `reproduction/tables` that hold their tables, and the main claim of each, with a verdict."""
+PAPERS = {"nonlingcse": "nonling"} | {name: name for name in ("sgbert", "clip", "gclsr", "mocoutrl", "evidence")}
+"""Papers and the files of `reproduction/tables` that hold their tables, and the main claim of each, with a verdict."""
 
 
 @dataclass(frozen=True)
@@ -93,11 +92,11 @@ def main(argv: list[str] | None = None) -> int:
     return max(reproduce(arguments, arguments.paper, key) for key in keys)
 
 
-def module_of(paper: str) -> ModuleType:
+def module_of(paper: str) -> Any:
     """What holds a paper's tables. Raises RecipeError for a paper that there is not."""
     if paper not in PAPERS:
         raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
-    return importlib.import_module(f"{runs.__package__}.{PAPERS[paper]}")
+    return paper_module(PAPERS[paper])
 
 
 def tables_of(paper: str) -> dict[str, Table]:
@@ -129,9 +128,23 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
         Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
         if table.draw is not None:
             values = runs.values_of(rows, runs.columns_of(table, scale), found)
-            save(table.draw(table, values), scale.out, name.name)
+            save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
             print(f"drawn as {name}.png", file=sys.stderr)
     return 0
+
+
+def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
+    """Draw the figure of a table that is one."""
+    heads = table.names if len(table.names) == len(columns) else columns
+    if isinstance(table.draw, tuple):
+        x, y = (columns[heads.index(name)] for name in table.draw)
+        return scatter({label: list(zip(row[x], row[y], strict=True)) for label, row in values.items()}, *table.draw)
+    means = {
+        label: {head: float(np.mean(row[column])) for head, column in zip(heads, columns, strict=True)}
+        for label, row in values.items()
+        if all(row[column] for column in columns)
+    }
+    return curves(means, "", table.title)
 
 
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")

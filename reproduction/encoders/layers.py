@@ -17,7 +17,7 @@ from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.task import Encoded, Task, encode_once
 from multicse.models.pooling import pool
-from multicse.reproduction.figures.scores import layer_curves
+from multicse.reproduction.figures.scores import curves as drawn_curves
 
 Scores = dict[str, dict[str, float]]  # metrics by task
 
@@ -60,7 +60,9 @@ def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size:
     )
     rows = [[str(layer), *(f"{value:.2f}" for value in values)] for layer, *values in scores.itertuples()]
     figures = {
-        f"layers_{task.name}": layer_curves(scores[task.name].to_dict("list"), ylabel=f"{task.primary} on {task.name}")
+        f"layers_{task.name}": drawn_curves(
+            scores.rename(index=str)[task.name].to_dict(), "layer (0: embeddings)", f"{task.primary} on {task.name}"
+        )
         for task in tasks
     }
     metrics = {f"{t}/{how}/layer{i}": value for (t, how), curve in scores.items() for i, value in enumerate(curve)}

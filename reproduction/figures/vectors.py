@@ -1,4 +1,4 @@
-"""Figures of vectors: pairs in a t-SNE plane, and where vectors lie on the circle."""
+"""Figures of vectors: pairs in a t-SNE plane."""
 
 from __future__ import annotations
 
@@ -62,16 +62,3 @@ def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
     rows = np.concatenate([order[len(order) - size :], order[:size]])
     first, second = ([side[i] for i in rows] for side in (task.pairs.first, task.pairs.second))
     return pairs_tsne(encoded.encode(first), encoded.encode(second), np.arange(len(rows)) < size, seed)
-
-
-def on_circle(x: np.ndarray) -> np.ndarray:
-    """(N, d) -> unit vectors (N, 2) along the two components of most variance (the linear kernel's PCA is PCA)."""
-    from sklearn.decomposition import PCA
-
-    if len(x) < 3 or x.shape[1] < 2:
-        raise ValueError(f"a plane needs at least 3 vectors of at least 2 dimensions, got {x.shape}")
-    varies = np.ptp(x, axis=0).max() > 0
-    plane = PCA(2, random_state=0).fit_transform(x) if varies else np.zeros((len(x), 2))
-    if np.linalg.matrix_rank(plane) < 2:
-        raise ValueError("the vectors lie on one line or point; the encoder has collapsed, and no plane can be drawn")
-    return unit(plane)

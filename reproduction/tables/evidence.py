@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from multicse.pipelines import multicse, nonlingcse, parts, sgbert
-from multicse.reproduction.tables import clip, gclsr, mocoutrl, nonling
+from multicse.reproduction.tables import clip, gclsr, nonling
 from multicse.reproduction.tables import sgbert as sgbert_tables
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import read_tables
+from multicse.reproduction.tables.table import paper, read_tables
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
@@ -32,6 +32,7 @@ TABLES = read_tables(FILE, globals())
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder and the data at hand, at equal compute."""
+    small: Recipe
     if recipe.paper == "cyclip":
         small = clip.mini(recipe, offline)
         tower: Any = small.method.tower
@@ -39,7 +40,8 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
         share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
         return small.replace("run.max_steps", round((small.run.max_steps or 0) * share))
     if recipe.paper == "mocoutrl":
-        return mocoutrl.mini(recipe, offline).changed(length(STEPS))
+        small = paper("mocoutrl").mini(recipe, offline)
+        return small.changed(length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
         small = gclsr.mini(recipe, offline)
         steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2

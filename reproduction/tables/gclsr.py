@@ -9,7 +9,6 @@ import math
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,14 +17,10 @@ from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import parse
 from multicse.models import word_module
 from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
-from multicse.reproduction.figures.scores import learning_curves
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
+from multicse.reproduction.tables.table import Table, read_tables, small_changes
 from multicse.trainers.engine.figures import histories
 from multicse.trainers.recipe import Recipe
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 EPOCHS = 20
 
@@ -66,12 +61,6 @@ def curve(model: str, table: Table, data: Path) -> dict[str, float]:
     history = histories(Path(model).parent / "journal.jsonl")["stsb-dev"]
     last = history[-1][0]
     return {str(round(EPOCHS * step / last)): metrics["spearman"] for step, metrics in history}
-
-
-def draw_curves(table: Table, values: Values) -> Figure:
-    """Figure 4: the mean over seeds."""
-    curves = {label: {int(epoch): float(np.mean(runs)) for epoch, runs in row.items()} for label, row in values.items()}
-    return learning_curves(curves, "epoch", "STS-B dev, Spearman x 100")
 
 
 FILE = Path(__file__).with_suffix(".toml")

@@ -1,62 +1,18 @@
-"""What the tables of nonling.toml are measured and drawn by, and its rows at the small scale."""
+"""What Table 5 of nonling.toml is measured by, and its rows at the small scale."""
 
 from __future__ import annotations
 
-import sys
-from fnmatch import fnmatch
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from multicse.data.shards import RawSample, ShardSet, read
-from multicse.data.streams import decode
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.pipelines import parts, registry
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Table, Values, content, read_tables, small_changes
-from multicse.reproduction.tasks.retrieval import nearest_captions, neighbour_table
+from multicse.reproduction.tables.table import Table, read_tables, small_changes
 from multicse.trainers.recipe import Recipe
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 FILE = Path(__file__).with_suffix(".toml")
-NEAREST = {one["query"]: (one["simcse"], one["visualcse"]) for one in content(FILE)["nearest"]}
-"""Table D.1: query -> what the paper's SimCSE and VisualCSE find, an asterisk for what it leaves out."""
-
-
-# ---------------------------------------------------------------------------------------------------------------- figures
-
-
-def against_supervision(table: Table, values: Values) -> Figure:
-    """The average over the measured sets along the rows; the last row, which has no supervision, as a line."""
-    from multicse.evaluation.figures.basic import COLOURS, legend, new_figure
-
-    means = {label: float(np.mean(list(columns.values()))) for label, columns in values.items() if any(columns.values())}
-    reference = table.rows[-1].label
-    supervised = [row.label for row in table.rows[:-1] if row.label in means]
-    figure = new_figure()
-    axes = figure.add_subplot()
-    axes.plot(supervised, [means[label] for label in supervised], marker="o", color=COLOURS[0], label="supervised SimCSE")
-    if reference in means:
-        axes.axhline(means[reference], color=COLOURS[3], linestyle="--", label=reference)
-    axes.set(ylabel="average Spearman x 100")
-    legend(axes)
-    return figure
-
-
-def alignment_and_uniformity(table: Table, values: Values) -> Figure:
-    """A point a model."""
-    from multicse.evaluation.figures.basic import alignment_uniformity_scatter
-
-    points = {label: [float(np.mean(runs)) for runs in columns.values()] for label, columns in values.items()}
-    return alignment_uniformity_scatter({label: (align, uniform) for label, (align, uniform) in points.items()})
-
-
-# --------------------------------------------------------------------------------------------------------------- measures
 
 
 def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
@@ -65,34 +21,6 @@ def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
     assert recipe.evaluation.select is not None
     (task,) = make_tasks([recipe.evaluation.select], data)
     return {table.columns[0]: task.score(load_model(model)).metrics["spearman"]}
-
-
-def captions(data: Path) -> list[str]:
-    """Those of Flickr30K: 145,000 beside the folder of evaluation data, else of the shards."""
-    at_hand = data.resolve().parents[1] / "multi30k" / "captions5.train.en.tsv.gz"
-    if at_hand.is_file():
-        return read_captions(at_hand, ("c1", "c2", "c3", "c4", "c5"))
-    shards = ShardSet.open("shards/flickr30k-train").shards
-    samples = (sample for shard in shards for sample in read(shard, range(shard.samples)))
-    return [
-        caption
-        for sample in samples
-        if isinstance(sample, RawSample)
-        for caption in decode.captions(sample.fields, sample.key)
-    ]
-
-
-def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
-    """For each query, how many of a model's nearest three captions are the paper's SimCSE's, and its VisualCSE's."""
-    database = captions(data)
-    found = nearest_captions(load_model(model), list(NEAREST), database)
-    print(neighbour_table(list(NEAREST), found), file=sys.stderr)
-    counts = [
-        float(sum(any(fnmatch(text, pattern) for pattern in theirs) for text, _ in near))
-        for near, both in zip(found, NEAREST.values(), strict=True)
-        for theirs in both
-    ]
-    return dict(zip(table.columns, counts, strict=True))
 
 
 TABLES = read_tables(FILE, globals())

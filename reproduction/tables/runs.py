@@ -14,12 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from multicse.data.errors import DataError, command
 from multicse.data.shards import ShardSet
-from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
 from multicse.evaluation.registry import Probing, absolute, found, make_tasks
@@ -77,7 +75,7 @@ def recipe_of(row: Row) -> Recipe:
     return recipes[name]().changed(row.changes)
 
 
-def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
+def scaled(row: Row, paper: Any, scale: Scale) -> Recipe:
     """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
     recipe = recipe_of(row)
     if scale.mini:
@@ -113,7 +111,7 @@ def is_list(rows: Sequence[Row]) -> bool:
     return all(row.lacks for row in rows)
 
 
-def missing(table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row]) -> list[str]:
+def missing(table: Table, paper: Any, scale: Scale, rows: Sequence[Row]) -> list[str]:
     """What the rows need and is not there, each with the way to get it."""
     checks: list[tuple[Callable[[], Any], str]] = []
     if not scale.mini and table.measure is None and not is_list(rows):
@@ -148,7 +146,7 @@ def _check_encoder(recipe: Recipe) -> None:
 
 
 def results(
-    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+    table: Table, paper: Any, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What the store has of every row and seed once all is done: label, scores, and what they are of."""
     asked = [(row, seeds if row.recipe else [0]) for row in rows if row.recipe or row.model]
@@ -169,7 +167,7 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     return values
 
 
-def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, Any]:
+def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Any, scale: Scale) -> dict[str, Any]:
     trained: dict[str, Any] = {}
     run = {}
     if row.recipe is not None:
@@ -194,8 +192,6 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         assert row.model is not None
         spec = _model(row.model, paper, scale)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
-    if row.measure is not None:
-        table = replace(table, measure=row.measure)
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
@@ -205,10 +201,6 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     scores, source = _measured(spec, table, columns, scale)
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
-    if table.picture is not None:
-        name = re.sub(r"\W+", "-", row.label) + (f"-seed-{seed}" if row.recipe else "")
-        png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
-        source["picture"] = str(png)
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -256,6 +248,6 @@ def _parted(column: str) -> tuple[str, str]:
     return task, metric
 
 
-def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
+def _model(spec: str, paper: Any, scale: Scale) -> str:
     """The model of an untrained row at this scale."""
     return small_model(paper.FILE, spec, scale.offline) if scale.mini else spec

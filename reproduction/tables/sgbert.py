@@ -1,4 +1,4 @@
-"""What the tables of sgbert.toml are measured and drawn by."""
+"""What the tables of sgbert.toml are measured by."""
 
 from __future__ import annotations
 
@@ -6,21 +6,12 @@ import json
 import time
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.task import encode_once
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders.layers import layer_scores
-from multicse.reproduction.figures.scores import layer_curves
-from multicse.reproduction.figures.vectors import extreme_pairs
-from multicse.reproduction.tables.table import Table, Values, read_tables, small_recipe
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from multicse.reproduction.tables.table import Table, read_tables, small_recipe
 
 STSB, NLI = "shards/stsb-sentences", "shards/nli-sentences"
 
@@ -53,25 +44,11 @@ def layers(model: str, table: Table, data: Path) -> dict[str, float]:
     return {layer: curve[int(layer)][task.name]["spearman"] for layer in table.columns}
 
 
-def draw_layers(table: Table, values: Values) -> Figure:
-    """Figure 1: a curve for each pooling, a line for each trained model."""
-    means = {label: [float(np.mean(runs)) for runs in row.values()] for label, row in values.items()}
-    trained = {row.label for row in table.rows if row.recipe}
-    curves = {label: curve for label, curve in means.items() if label not in trained}
-    return layer_curves(curves, {label: curve[0] for label, curve in means.items() if label in trained})
-
-
 def extremes(model: str, table: Table, data: Path) -> dict[str, float]:
     """Mean cosine x 100 of the pairs of STS-B's development part that are rated 5, and of those rated 0."""
     task = _pairs("stsb-dev", data)
     cosines = 100 * task.similarities(load_model(model))
     return {"rated 5": float(cosines[task.gold == 5].mean()), "rated 0": float(cosines[task.gold == 0].mean())}
-
-
-def plane(model: str, data: Path) -> Figure:
-    """Figures 5 and 6: 20 pairs of STS-B's development part that are rated 5 and 20 rated 0, by t-SNE."""
-    task = _pairs("stsb-dev", data)
-    return extreme_pairs(encode_once([task], load_model(model)), task)
 
 
 def _pairs(name: str, data: Path) -> PairTask:

@@ -1,18 +1,21 @@
 """What a table or figure of a paper is, as data: `reproduction/reproduce.py` checks, runs and renders it.
 
-Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small``, and a module with the
-functions that they name and ``mini(recipe, offline)``, the recipe of a row on the small encoder and the data at hand.
+Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small``. What cannot be said so is
+in a module of the same name: the functions that tables name, and ``mini(recipe, offline)``, the recipe of a row on the small
+encoder and the data at hand.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from types import SimpleNamespace
+from typing import Any, Literal
 
 from braceexpand import braceexpand
 
@@ -20,16 +23,12 @@ from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.tables.offline import Offline
 from multicse.trainers.recipe import Recipe
 
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
-
 Numbers = tuple[float | None, ...]
 """The paper's numbers of a row, one a column; None where it has none."""
 Values = dict[str, dict[str, list[float]]]
 """Label of a row -> column -> one value a seed."""
 Measure = Callable[[str, "Table", Path], dict[str, float]]
-"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column, and what else the
-figure is drawn from."""
+"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column."""
 
 
 @dataclass(frozen=True)
@@ -54,8 +53,6 @@ class Row:
     model: str | None = None
     """``PLACE[@POOLING][+whitening|+flow]`` of a row that is not trained."""
     paper: Numbers = ()
-    measure: Measure | None = None
-    """What gives this row's columns in place of the table's `measure`: of a model that must be made first."""
     reference: str | None = None
     """Label of the row against which p is computed, where it is not the table's."""
     lacks: str | None = None
@@ -95,10 +92,8 @@ class Table:
     mini: tuple[str, ...] | None = None
     """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
     same, without those whose data is not there."""
-    draw: Callable[[Table, Values], Figure] | None = None
-    """The figure of a table that is one."""
-    picture: Callable[[str, Path], Figure] | None = None
-    """The figure of one model: (what `evaluate.py --model` takes, the folder of evaluation data) -> it."""
+    draw: Literal["curves"] | tuple[str, str] | None = None
+    """The figure of a table that is one: a curve for each row over the columns, or rows in the plane of two columns."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""
 
@@ -111,6 +106,15 @@ def read_tables(file: Path, functions: Mapping[str, Any]) -> dict[str, Table]:
     and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
     """
     return {key: _table(given, functions) for key, given in content(file).items() if "rows" in given}
+
+
+@cache
+def paper(name: str) -> Any:
+    """The module of a paper's tables, or, where its TOML file says it all, what such a module has."""
+    file = Path(__file__).with_name(f"{name}.toml")
+    if file.with_suffix(".py").is_file():
+        return importlib.import_module(f"{__package__}.{name}")
+    return SimpleNamespace(FILE=file, TABLES=read_tables(file, {}), mini=partial(small_recipe, file))
 
 
 @cache
@@ -172,8 +176,10 @@ def filled(value: Any, names: Mapping[str, str]) -> Any:
 
 
 def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
-    fields = _fields(given, functions)
-    fields["rows"] = tuple(_row(row, given, functions) for row in given["rows"])
+    fields: dict[str, Any] = filled(given, {})
+    if "measure" in given:
+        fields["measure"] = functions[given["measure"]]
+    fields["rows"] = tuple(_row(row, given.get("lacks")) for row in given["rows"])
     fields["claims"] = tuple(Claim(**claim) for claim in given.get("claims", ()))
     fields["mini"] = fields.pop("small", None)
     for name in ("columns", "mini"):
@@ -183,16 +189,10 @@ def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
     return Table(**fields)
 
 
-def _row(given: Mapping[str, Any], table: Mapping[str, Any], functions: Mapping[str, Any]) -> Row:
-    fields = _fields(given, functions)
+def _row(given: Mapping[str, Any], lacks: str | None) -> Row:
+    fields: dict[str, Any] = filled(given, {})
     changes = fields.pop("set", {}) | dict.fromkeys(fields.pop("unset", ()))
     fields["paper"] = tuple(None if number == "-" else number for number in fields.get("paper", ()))
-    if "lacks" in table and not fields.keys() & {"recipe", "model"}:
-        fields.setdefault("lacks", table["lacks"])
+    if lacks is not None and not fields.keys() & {"recipe", "model"}:
+        fields.setdefault("lacks", lacks)
     return Row(changes=changes, **fields)
-
-
-def _fields(given: Mapping[str, Any], functions: Mapping[str, Any]) -> dict[str, Any]:
-    named = {name: functions[given[name]] for name in ("measure", "draw", "picture") if name in given}
-    fields: dict[str, Any] = filled(given, {})
-    return fields | named

@@ -202,19 +202,3 @@ def test_the_small_scale_keeps_what_rows_vary() -> None:
     assert isinstance(noisy, NoisyTextStream) and (noisy.deletion, noisy.insertions, noisy.swaps) == (0.3, 2, 2)
     assert small["Russian, VisualCSE"].evaluation.select == "pairs:data/stsb_multi/stsb-ru-dev.tsv.gz"
     assert small["Russian, VisualCSE"].method.variant == "released"
-
-
-def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that finds the paper's VisualCSE's captions first."""
-    own = {query: [text.replace("*", " so ") for text in theirs[1]] for query, theirs in nonling.NEAREST.items()}
-    database = ["Something else.", *dict.fromkeys(text for texts in own.values() for text in texts)]
-
-    class Finds:
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return np.array([[1.0 + (item in (query, *texts)) for query, texts in own.items()] for item in items])
-
-    monkeypatch.setattr(nonling, "captions", lambda data: database)
-    monkeypatch.setattr(nonling, "load_model", lambda model: Finds())
-    table = nonling.TABLES["TD.1"]
-    paper = next(row.paper for row in table.rows if row.label.startswith("Visual"))
-    assert tuple(nonling.nearest("x", table, Path()).values()) == paper == (0, 3, 1, 3, 2, 3)

@@ -19,7 +19,7 @@ from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders import poolings
-from multicse.reproduction.tasks import finetune, heads, probe, transfer
+from multicse.reproduction.tasks import finetune, probe, transfer
 from multicse.reproduction.tasks.measures import ClassGeometryTask, ReleasedRetrievalTask
 from multicse.reproduction.tasks.relatedness import RelatednessTask
 
@@ -111,7 +111,7 @@ registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions", _ge
 zero_shot.TEMPLATE_LISTS["clap29"] = tuple(
     tomllib.loads((Path(__file__).parent / "tables" / "clip.toml").read_text(encoding="utf-8"))["prompts"]
 )
-classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three_layers_probe}
+classification.HEADS |= {"senteval": probe.senteval, "three-layers": probe.three_layers_probe}
 
 
 # ---------------------------------------------------------------------------------------------------------------- figures
@@ -119,7 +119,7 @@ classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three
 
 def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[report.Drawing]:
     """For pair sets t-SNE of pairs (SG-BERT, Figure 5)."""
-    from multicse.reproduction.figures.vectors import extreme_pairs  # and Matplotlib with it
+    from multicse.reproduction.figures import extreme_pairs  # and Matplotlib with it
 
     for task in tasks:
         if isinstance(task, PairTask):
@@ -128,7 +128,7 @@ def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[re
 
 def _scatters(task: Task, runs: report.Runs) -> Iterator[tuple[str, Figure]]:
     """For items with captions alignment, and their uniformity, against that of texts (Zhao et al. 2023, Figures 2 and 3)."""
-    from multicse.reproduction.figures.scores import scatter
+    from multicse.reproduction.figures import scatter
 
     if isinstance(task, PairedGeometryTask):
         models = {label: [run[task.name] for run in found] for label, found in runs.items()}

@@ -22,7 +22,7 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
-from multicse.reproduction.figures.scores import curves, scatter
+from multicse.reproduction.figures import curves, scatter
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values

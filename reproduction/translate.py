@@ -1,16 +1,15 @@
 """Back-translations: ``python reproduction/translate.py --there DIR --back DIR --text sentences.txt --out translated.tsv``.
 
 DIR is the folder of a Hugging Face encoder-decoder that translates between two languages (Marian, FSMT, ...), or its name on
-the hub. The result has the columns ``original`` and ``translation``; a run that was ended goes on where its file ends.
+the hub. The result has the columns ``original`` and ``translation``; a run that was ended goes on where its file ends, which
+must have been made with the same models.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +32,7 @@ class Translate:
     text: Path
     """A file with a sentence a line, or a folder of shards with the field txt."""
     out: Path
-    """The .tsv that is written; its settings are stored next to it as OUT.json."""
+    """The .tsv that is written."""
     there: str
     """Model that translates from the sentences' language."""
     back: str
@@ -50,7 +49,7 @@ class Translate:
     def run(self) -> str:
         """Write the rows that the file lacks, and return what was done, in a line.
 
-        Raises DataError for a file of other settings; and as `fit_sentences` and `translator` do.
+        Raises DataError for a file with other sentences; and as `fit_sentences` and `translator` do.
         """
         sentences = [one_line(sentence) for sentence in fit_sentences(self.text)]
         done = self.resume(sentences)
@@ -59,28 +58,14 @@ class Translate:
         return f"{self.out}: {len(sentences):,} rows, {len(sentences) - done:,} of them new"
 
     def resume(self, sentences: Sequence[str]) -> int:
-        """Start the file, or cut it to whole batches, and return how many sentences are done.
-
-        Raises DataError for a file that other settings or sentences made.
-        """
-        settings = {name: value for name, value in asdict(self).items() if name not in ("text", "out", "device")}
-        settings["sentences"] = hashlib.sha256("\n".join(sentences).encode()).hexdigest()
-        record = self.out.with_name(f"{self.out.name}.json")
+        """Start the file, or cut it to whole batches, and return how many sentences are done."""
         content = self.out.read_bytes().splitlines(keepends=True) if self.out.exists() else []
-        lines = [line for line in content if line.endswith(b"\n")]
-        if not lines:
-            self.out.parent.mkdir(parents=True, exist_ok=True)
-            record.write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
-            self.out.write_text(HEADER, encoding="utf-8")
-            return 0
-        before = json.loads(record.read_text(encoding="utf-8")) if record.exists() else {}
-        for name, value in settings.items():
-            if (made := before.get(name, "unknown")) != value:
-                raise DataError(
-                    f"{self.out} was made with {name} {made!r}, now it is {value!r}; remove the file, or name another --out"
-                )
+        lines = [line for line in content if line.endswith(b"\n")] or [HEADER.encode()]
+        if [line.decode().split("\t")[0] for line in lines[1:]] != list(sentences[: len(lines) - 1]):
+            raise DataError(f"{self.out} has translations of other sentences; remove it, or name another --out")
         rows = len(lines) - 1
         done = rows if rows == len(sentences) else rows // self.batch * self.batch
+        self.out.parent.mkdir(parents=True, exist_ok=True)
         self.out.write_bytes(b"".join(lines[: done + 1]))
         return done
 

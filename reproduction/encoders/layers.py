@@ -17,7 +17,7 @@ from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.task import Encoded, Task, encode_once
 from multicse.models.pooling import pool
-from multicse.reproduction.figures.scores import curves as drawn_curves
+from multicse.reproduction.figures import curves as drawn_curves
 
 Scores = dict[str, dict[str, float]]  # metrics by task
 

@@ -6,54 +6,14 @@ That is fewer sentences, half the epochs, narrow layers, and word vectors traine
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
-import numpy as np
-import torch
-
-from multicse.data.word_vectors import open_vectors
-from multicse.evaluation.load import parse
-from multicse.models import word_module
-from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, read_tables, small_changes
 from multicse.trainers.engine.figures import histories
 from multicse.trainers.recipe import Recipe
 
 EPOCHS = 20
-
-AUGMENTATIONS: dict[str, Callable[..., torch.Tensor]] = {
-    "GWN": partial(gaussian_noise, form="released"),
-    "RZS": partial(random_zeros, form="released"),
-    "IFFT": lambda words, generator: fourier(words, "released"),
-    "RBN": partial(background_noise, form="released"),
-}
-SENTENCE = "the performances are immaculate, with roussillon providing comic relief"
-"""Of the movie reviews: the one whose largest weights section 3.2 names."""
-
-
-def change(model: str, table: Table, data: Path) -> dict[str, float]:
-    """How far each augmentation moves a word: |w' - w| / |w| in percent, the mean over the first 1,000 words of a file."""
-    words = torch.from_numpy(np.array(open_vectors(parse(model).place).vectors[:1000]))
-    seeds = {name: torch.Generator().manual_seed(0) for name in AUGMENTATIONS}
-    moved = {name: augment(words, generator=seeds[name]) - words for name, augment in AUGMENTATIONS.items()}
-    return {name: 100 * float((step.norm(dim=1) / words.norm(dim=1)).mean()) for name, step in moved.items()}
-
-
-def attention_importance(vectors: np.ndarray) -> np.ndarray:
-    """What GCLSR's attention gives each word of a sentence, of their vectors (L, d); there is no padding."""
-    words = torch.from_numpy(np.asarray(vectors, dtype=float))[None]
-    return word_module.importance(words, torch.ones(words.shape[:2]), words.shape[1])[0].numpy()
-
-
-def importance(model: str, table: Table, data: Path) -> dict[str, float]:
-    """What Algorithm 1 gives each word of `SENTENCE`; 0 where it has no vector."""
-    vectors = open_vectors(parse(model).place)
-    known = [word for word in word_module.split(SENTENCE) if word in vectors.row]
-    weights = attention_importance(vectors.vectors[[vectors.row[word] for word in known]])
-    return dict.fromkeys(table.columns, 0.0) | dict(zip(known, weights.tolist(), strict=True))
 
 
 def curve(model: str, table: Table, data: Path) -> dict[str, float]:

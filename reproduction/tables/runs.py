@@ -12,7 +12,6 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -113,32 +112,29 @@ def is_list(rows: Sequence[Row]) -> bool:
 
 def missing(table: Table, paper: Any, scale: Scale, rows: Sequence[Row]) -> list[str]:
     """What the rows need and is not there, each with the way to get it."""
-    checks: list[tuple[Callable[[], Any], str]] = []
-    if not scale.mini and table.measure is None and not is_list(rows):
-        for task, _ in map(_parted, columns_of(table, scale)):
-            checks.append((partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0]))
-    for row in rows:
-        if row.model is not None:
-            model = _model(row.model, paper, scale)
-            checks.append((partial(_check_model, model), model.rpartition(":")[2]))
-        elif row.recipe is not None:
-            recipe = scaled(row, paper, scale)
-            checks.append((partial(_check_encoder, recipe), ""))
-            checks += [(stream.open, stream.shards) for stream in recipe.streams.values()]
     lacks: dict[str, None] = {}
-    for check, place in checks:
+
+    def attempt(place: str, check: Callable[..., Any], *arguments: Any) -> None:
         try:
-            check()
+            check(*arguments)
         except (DataError, ValueError) as error:
             made = maker(place)
             lacks[str(error) + (f"\n    {command('prepare', 'reproduction')} {made}" if made else "")] = None
+
+    if not scale.mini and table.measure is None and not is_list(rows):
+        for task, _ in map(_parted, columns_of(table, scale)):
+            attempt(task.partition(":")[2].partition("?")[0], make_tasks, [task], scale.evaluation)
+    for row in rows:
+        if row.model is not None:
+            fit = parse_model(_model(row.model, paper, scale)).fit
+            if fit is not None and not Path(fit).is_file():
+                attempt(fit, ShardSet.open, fit)
+        elif row.recipe is not None:
+            recipe = scaled(row, paper, scale)
+            attempt("", _check_encoder, recipe)
+            for stream in recipe.streams.values():
+                attempt(stream.shards, stream.open)
     return list(lacks)
-
-
-def _check_model(spec: str) -> None:
-    fit = parse_model(spec).fit
-    if fit is not None and not Path(fit).is_file():
-        ShardSet.open(fit)
 
 
 def _check_encoder(recipe: Recipe) -> None:

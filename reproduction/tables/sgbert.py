@@ -13,7 +13,7 @@ from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders.layers import layer_scores
 from multicse.reproduction.tables.table import Table, read_tables, small_recipe
 
-STSB, NLI = "shards/stsb-sentences", "shards/nli-sentences"
+STSB = "shards/stsb-sentences"
 
 
 # ------------------------------------------------------------------------------------------------- what is no task's number

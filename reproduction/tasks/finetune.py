@@ -16,7 +16,7 @@ from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode,
 from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
 from multicse.evaluation.tasks.classification import accuracy, check, score
 from multicse.evaluation.tasks.labelled_texts import Labelled, LabelledTask
-from multicse.reproduction.tasks.heads import MODULES
+from multicse.reproduction.tasks.probe import MODULES
 
 logger = logging.getLogger(__name__)
 

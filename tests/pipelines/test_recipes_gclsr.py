@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -115,41 +114,12 @@ def test_table_3_has_the_released_classifier() -> None:
 # ------------------------------------------------------------------------------------------------------------- the figures
 
 
-def test_figure_2_how_far_augmentations_move_a_word(tmp_path: Path) -> None:
-    """By the noise's decibels, the share of zeros, the mean of the vector, and next to nothing."""
-    words = np.random.default_rng(0).normal(0.1, 0.2, (1000, 300)).astype(np.float32)
-    folder = write_vectors(tmp_path / "vectors", [f"word{i}" for i in range(1000)], words)
-    table = tables.TABLES["F2"]
-    found = tables.change(f"{folder}", table, tmp_path)
-    power = float((words**2).mean())
-    expected: dict[str, float] = {
-        "GWN": sum(10 ** (-decibel / 20) for decibel in range(6, 12)) / 6,
-        "RZS": math.sqrt(17.27 / 300),
-        "IFFT": math.sqrt(0.1**2 / power),
-    }
-    assert {name: found[name] for name in expected} == pytest.approx({n: 100 * x for n, x in expected.items()}, rel=0.03)
-    assert tuple(found) == table.columns and 0.5 < found["RBN"] < 0.8
-
-
-def test_figure_3_the_weights_of_the_paper_s_sentence(tmp_path: Path) -> None:
-    table = tables.TABLES["F3"]
-    vectors = np.eye(3, 4, dtype=np.float32) + 1
-    folder = write_vectors(tmp_path / "vectors", ["comic", "relief", "the"], vectors)
-    found = tables.importance(str(folder), table, tmp_path)
-    by_word = dict(zip(("comic", "relief", "the"), (vectors @ vectors.T).sum(1) / 2, strict=True))
-    assert found == pytest.approx({word: by_word.get(word, 0.0) for word in table.columns})
-
-
 def test_figure_4_from_the_journals(tmp_path: Path) -> None:
     lines = [{"step": step, "metrics": {"eval/stsb-dev/spearman": 50 + step / 10}} for step in range(0, 401, 20)]
     (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     table = tables.TABLES["F4"]
     found = tables.curve(str(tmp_path / "export"), table, tmp_path)
     assert found == {epoch: 50 + 2 * int(epoch) for epoch in table.columns}
-    values = {label: {epoch: [value, value + 2] for epoch, value in found.items()} for label in ("All", "non-att")}
-    lines_drawn = tables.draw_curves(table, values).axes[0].get_lines()
-    assert [line.get_label() for line in lines_drawn] == ["All", "non-att"]
-    assert np.asarray(lines_drawn[0].get_xydata())[-1].tolist() == [20, 91]
 
 
 def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Pairs in a plane, and vectors on the circle."""
+"""Pairs in a plane by t-SNE."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ import pytest
 from matplotlib import colormaps
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
-from sklearn.decomposition import KernelPCA
 
-from multicse.reproduction.figures.vectors import on_circle, pairs_tsne
+from multicse.reproduction.figures import pairs_tsne
 
 
 def pairs(n: int = 12) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -62,13 +61,3 @@ def test_collapsed_vectors_cannot_be_drawn() -> None:
     a, b, positive = pairs()
     with pytest.raises(ValueError, match="collapsed"):
         pairs_tsne(0 * a + 1, 0 * b + 1, positive)
-    with pytest.raises(ValueError, match="collapsed"):
-        on_circle(np.ones((9, 4)))
-
-
-def test_points_on_the_circle_are_those_of_linear_kernel_pca() -> None:
-    x = np.random.default_rng(1).normal(size=(90, 6)) * np.arange(1, 7)
-    expected = KernelPCA(2, kernel="linear").fit_transform(x)
-    expected /= np.linalg.norm(expected, axis=1, keepdims=True)
-    points = on_circle(x)
-    np.testing.assert_allclose(points, expected * np.sign((points * expected).sum(axis=0)), atol=1e-6)

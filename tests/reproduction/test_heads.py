@@ -11,7 +11,7 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError, Probing
 from multicse.pipelines.evaluate import Arguments, _check_probing, run
 from multicse.reproduction.tasks import probe
-from multicse.reproduction.tasks.heads import three_layers
+from multicse.reproduction.tasks.probe import three_layers
 from tests.evaluation.evaluation_helpers import WORDS, Bag
 from tests.evaluation.tasks.test_classification import examples, write
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,13 +22,18 @@ from multicse.evaluation.tasks.sts import lee
 from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce
-from multicse.reproduction.downloads import maker
-from multicse.reproduction.tables import evidence, gclsr, runs
+from multicse.reproduction.tables import evidence, runs
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.render import judged, render, verdicts
 from multicse.reproduction.tables.table import Claim, Row, Table, Values
 from multicse.trainers.engine import launch
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
+
+
+def run(table: Table, paper: Any, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:
+    """The values of every row."""
+    return runs.values_of(rows, runs.columns_of(table, scale), runs.results(table, paper, scale, rows, seeds, say))
 
 
 def distinct_rows(paper: str) -> list[Row]:
@@ -50,7 +54,7 @@ def test_every_row_of_every_table(paper: str) -> None:
             assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
     for row in distinct_rows(paper):
         if row.recipe is not None:
-            runs.steps(runs.recipe_of(row))
+            check_settings(runs.recipe_of(row))
 
 
 def test_coverage_is_up_to_date() -> None:
@@ -79,14 +83,15 @@ def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
     models = ("google-bert/bert-base-uncased", f"{SMALL_ENCODER}@last2+flow:shards/stsb-sentences")
     rows = (Row("BERT", "simcse/bert-base"), *(Row(model, model=model) for model in models))
     table = Table("none", ("stsb-dev",), rows)
-    said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows, maker))  # type: ignore[arg-type]
+    said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows))
     for part in (str(tmp_path / "data"), "encoder.path", "prepare.py wiki1m", "prepare.py stsb-sentences", "hf download"):
         assert part in said
 
 
 @pytest.mark.usefixtures("tracking_uri")
 def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paper: Any = SimpleNamespace(mini=smallest, mini_model=lambda spec, offline: SMALL_ENCODER)
+    (tmp_path / "paper.toml").write_text("[small]\n")
+    paper = SimpleNamespace(mini=smallest, FILE=tmp_path / "paper.toml")
     rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
     table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
     scale = runs.Scale(tmp_path, tmp_path, mini=True)
@@ -105,10 +110,10 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.run(table, paper, scale, rows, (1, 2), stop)
-    values = runs.run(table, paper, scale, rows, (1, 2), lambda line: None)
+        run(table, paper, scale, rows, (1, 2), stop)
+    values = run(table, paper, scale, rows, (1, 2))
     assert fitted == [1, 2]
-    assert runs.run(table, paper, scale, rows, (1, 2), lambda line: None) == values
+    assert run(table, paper, scale, rows, (1, 2)) == values
     assert fitted == [1, 2]
     stored = [json.loads(file.read_text()) for file in (tmp_path / "results").iterdir()]
     (second,) = (content for content in stored if content.get("seed") == 2)
@@ -120,7 +125,7 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_small_scale_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce.main(["sgbert", "T5", "--scale", "mini", "--dry-run", "--data", str(tmp_path / "none")]) == 2
+    assert reproduce.main(["sgbert", "T5", "--scale", "mini", "--data", str(tmp_path / "none")]) == 2
     assert "--data" in capsys.readouterr().err
 
 
@@ -170,18 +175,20 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
     def one_word(sentences: list[str], folder: str, **settings: Any) -> Path:
         return write_vectors(folder, ["a"], np.ones((1, 9)))
 
-    with mock.patch.object(gclsr, "train_vectors", one_word):
+    with mock.patch("multicse.reproduction.tables.offline.train_vectors", one_word):
         yield runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
 
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
 def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
-    """Nothing that a row needs is missing, its settings fit the small encoder, and it has few steps."""
+    """Nothing that a row needs is missing, and its settings fit the small encoder."""
     tables, module, rows = reproduce.tables_of(paper), reproduce.module_of(paper), distinct_rows(paper)
-    assert runs.missing(next(iter(tables.values())), module, mini, rows, maker) == []
+    assert runs.missing(next(iter(tables.values())), module, mini, rows) == []
     for row in rows:
         if row.recipe is not None:
-            assert 0 < (runs.steps(runs.scaled(row, module, mini)) or 0) <= 1000, row.label
+            small = runs.scaled(row, module, mini)
+            check_settings(small)
+            assert 0 < (small.run.max_steps or 1) <= 200, row.label
 
 
 @pytest.mark.parametrize("key", evidence.TABLES)
@@ -220,22 +227,16 @@ def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatc
     assert [image for *_, (_, image) in tried] == pytest.approx([1.5e-6, 1.5e-5, 3e-5])
 
 
-def encoders() -> list[str]:
-    """The small encoder, and a published one where MULTICSE_DISTILBERT names its folder."""
-    return [SMALL_ENCODER, *filter(None, [os.environ.get("MULTICSE_DISTILBERT")])]
-
-
 @pytest.mark.timeout(1800)  # a sentence at a time
-@pytest.mark.parametrize("folder", encoders(), ids=lambda folder: Path(folder).name)
-def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> None:
+def test_untuned_rows_by_hand(datasets: Path, tmp_path: Path) -> None:
+    """Poolings over layers, and whitening, by transformers and numpy."""
     poolings = ("cls", "mean", "first-last", "first-last+whitening")
-    table = Table("untuned", ("stsb-dev",), tuple(Row(name, model=f"{folder}@{name}") for name in poolings))
-    paper: Any = SimpleNamespace()
-    values = runs.run(table, paper, runs.Scale(tmp_path, datasets / "sts"), table.rows, (0,), lambda line: None)
+    table = Table("untuned", ("stsb-dev",), tuple(Row(name, model=f"{SMALL_ENCODER}@{name}") for name in poolings))
+    values = run(table, None, runs.Scale(tmp_path, datasets / "sts"), table.rows, (0,))
 
     lines = (datasets / "sts" / "STSB.dev.raw.tsv").read_text(encoding="utf-8").splitlines()
     pairs = [line.split("\t")[3:6] for line in lines[1:]]
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
+    tokenizer, model = AutoTokenizer.from_pretrained(SMALL_ENCODER), AutoModel.from_pretrained(SMALL_ENCODER).eval()
     vectors: dict[str, list[np.ndarray]] = {}
     for sentence in dict.fromkeys(text for _, *texts in pairs for text in texts):
         with torch.no_grad():

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +12,7 @@ import pytest
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.tasks.sts import PairTask
+from multicse.reproduction import reproduce
 from multicse.reproduction.tables import runs, sgbert
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row
@@ -42,7 +41,7 @@ def test_averages_are_those_of_the_rows() -> None:
 
 @pytest.mark.parametrize("name", TRAINED)
 def test_the_small_scale_keeps_what_a_row_varies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sgbert, "_sentences", lambda shards, offline: f"small/{shards}")
+    monkeypatch.setattr(Offline, "stand_in", lambda self, name: f"small/{name}")
     recipe = runs.recipe_of(TRAINED[name])
     small = sgbert.mini(recipe, Offline(Path("data"), Path("shards")))
     assert isinstance(recipe.method, SGBERTConfig) and isinstance(small.method, SGBERTConfig)
@@ -50,7 +49,8 @@ def test_the_small_scale_keeps_what_a_row_varies(name: str, monkeypatch: pytest.
     assert recipe.method.model_copy(update=sizes) == small.method.model_copy(update=sizes)
     assert bool(recipe.method.head_width) == bool(small.method.head_width)
     assert bool(recipe.method.first_layer) == bool(small.method.first_layer)
-    assert small.streams["text"].shards == f"small/{recipe.streams['text'].shards}"
+    shards = recipe.streams["text"].shards.removeprefix("shards/").replace("-", "_")
+    assert small.streams["text"].shards == f"small/{shards.removesuffix('_sentences') if 'stsb' in shards else shards}"
 
 
 def test_a_curve_is_one_over_layers_and_a_trained_model_is_a_line(model: Path) -> None:
@@ -64,9 +64,19 @@ def test_a_curve_is_one_over_layers_and_a_trained_model_is_a_line(model: Path) -
     curve = sgbert.layers(f"{model}@max", table, data)
     assert curve == pytest.approx({str(layer): score(f"layer{layer}-max") for layer in range(3)})
     assert sgbert.layers(str(model), table, data) == pytest.approx(dict.fromkeys("012", score("mean")))
-    values = {row.label: {layer: [value] for layer, value in curve.items()} for row in table.rows}
-    axes = sgbert.draw_layers(table, values).axes[0]
-    assert [line.get_label() for line in axes.lines] == ["CLS", "Mean", "Max", "SG", "SG-OPT"]
+    values = {row.label: {layer: [value, value + 2] for layer, value in curve.items()} for row in table.rows}
+    drawn = reproduce.drawn(table, table.columns, values).axes[0].lines
+    assert [line.get_label() for line in drawn] == ["CLS", "Mean", "Max", "SG", "SG-OPT"]
+    assert np.asarray(drawn[0].get_ydata()) == pytest.approx([value + 1 for value in curve.values()])
+
+
+def test_models_in_the_plane_of_two_columns() -> None:
+    """CLIP's Figure 2: runs, and their mean."""
+    table = reproduce.tables_of("clip")["F2a"]
+    values = {label: dict(zip(table.columns, ([0.1, 0.3], [-2.0, -3.0], [-1.0, -1.5]), strict=True)) for label in "ab"}
+    runs_of, mean, *_ = reproduce.drawn(table, table.columns, values).axes[0].collections
+    assert np.asarray(runs_of.get_offsets()) == pytest.approx(np.array([[-2.0, 0.1], [-3.0, 0.3]]))
+    assert np.asarray(mean.get_offsets()) == pytest.approx(np.array([[-2.5, 0.2]]))
 
 
 def test_seconds_of_a_run_of_a_flow_and_of_neither(model: Path) -> None:
@@ -82,7 +92,7 @@ def test_flows_are_fitted_on_what_the_paper_says() -> None:
     """Footnote 7: STS-B's sentences, whatever is measured; Figure 4 has NLI's as well."""
     flows = {(key, row.model) for key, table in sgbert.TABLES.items() for row in table.rows if "flow" in (row.model or "")}
     fitted = {key: {model.rpartition(":")[2] for place, model in flows if model and place == key} for key, _ in flows}
-    assert fitted == {"T1": {sgbert.STSB}, "T6": {sgbert.STSB}, "F4": {sgbert.STSB, sgbert.NLI}}
+    assert fitted == {"T1": {sgbert.STSB}, "T6": {sgbert.STSB}, "F4": {sgbert.STSB, "shards/nli-sentences"}}
 
 
 def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> None:
@@ -91,20 +101,16 @@ def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> N
     assert metrics == {"T2": {"pearson_wmean"}, "T3": {"pearson"}}
     file = write_raw(tmp_path / "es.tsv", rated(30), ("news", "news", "wikipedia"))
     table = replace(sgbert.TABLES["T2"], columns=(f"pairs:{file}#pearson_wmean",))
-    paper: Any = SimpleNamespace()
-    values = runs.run(table, paper, runs.Scale(tmp_path, tmp_path), [Row("x", model=str(model))], (0,), lambda line: None)
+    (found,) = runs.results(table, None, runs.Scale(tmp_path, tmp_path), [Row("x", model=str(model))], (0,), print)
     (task,) = make_tasks([f"pairs:{file}"])
     parts = task.score(load_model(str(model), device="cpu")).details["subsets"]
     weighted = (20 * parts["news"]["pearson"] + 10 * parts["wikipedia"]["pearson"]) / 30
-    assert values["x"][table.columns[0]] == [pytest.approx(weighted, abs=1e-3)]
+    assert found["scores"][table.columns[0]] == pytest.approx(weighted, abs=1e-3)
 
 
-def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> None:
-    row = Row("untuned", model=str(model))
-    paper: Any = SimpleNamespace()
-    values = runs.run(sgbert.TABLES["F5"], paper, runs.Scale(tmp_path, model.parent), [row], (0,), lambda line: None)
+def test_pairs_of_figure_5(model: Path) -> None:
     (task,) = make_tasks(["stsb-dev"], model.parent)
     assert isinstance(task, PairTask)
     found = task.similarities(load_model(str(model), device="cpu"))
-    assert values["untuned"]["rated 5"] == [pytest.approx(100 * np.mean(found[task.gold == 5]), abs=1e-3)]
-    assert len(list((tmp_path / "pictures").glob("untuned-*.png"))) == 1
+    values = sgbert.extremes(str(model), sgbert.TABLES["F5"], model.parent)
+    assert values["rated 5"] == pytest.approx(100 * np.mean(found[task.gold == 5]), abs=1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from matplotlib import colormaps
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.figure import Figure
 
@@ -40,21 +39,6 @@ def test_pairs_are_joined() -> None:
     assert "t-SNE" in figure.axes[0].get_xlabel()
     np.testing.assert_array_equal(lines(pairs_tsne(3 * a, b, positive))[0], joined[0])
     assert not np.allclose(lines(pairs_tsne(a, b, positive, seed=1))[0], joined[0])
-
-
-def test_the_colour_of_a_pair_is_its_cosine() -> None:
-    a, b, positive = pairs()
-    figure = pairs_tsne(a, b, positive)
-    axes, bar = figure.axes
-    assert "cosine" in bar.get_ylabel()
-    joined = [c for c in axes.collections if isinstance(c, LineCollection)]
-    found = np.concatenate([c.get_colors() for c in joined])
-    cosines = (a * b).sum(axis=1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    shares = (cosines - cosines.min()) / np.ptp(cosines)
-    order = np.concatenate([np.flatnonzero(positive), np.flatnonzero(~positive)])
-    np.testing.assert_allclose(found, colormaps["viridis"](shares[order]))
-    points = np.concatenate([c.get_facecolor() for c in axes.collections if isinstance(c, PathCollection)])
-    np.testing.assert_allclose(points, np.repeat(found, 2, axis=0))  # both ends
 
 
 def test_collapsed_vectors_cannot_be_drawn() -> None:

@@ -1,4 +1,4 @@
-"""SBERT-WK against its formulas, and the curves over layers against each layer alone."""
+"""SBERT-WK by its formulas, curves over layers by each layer alone, and GCLSR's word vectors over 64 places."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ import torch
 from transformers import AutoTokenizer, BertConfig, BertModel
 
 from multicse.evaluation.encoders.encoder import load_encoder
+from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.geometry import GeometryTask
 from multicse.evaluation.tasks.sts import PairTask, read_pairs
 from multicse.reproduction.encoders.layers import layer_scores
 from tests.evaluation.encoders.test_baselines import states_of
+from tests.evaluation.encoders.test_word_vectors import VECTORS, write
 from tests.evaluation.evaluation_helpers import rated, texts, tiny_bert, write_raw
 
 
@@ -86,3 +88,21 @@ def test_layer_curves_are_those_of_each_layer_alone(folders: dict[str, Path], tm
             for name, metrics in want.items():
                 assert got[name] == pytest.approx(metrics, abs=1e-3), (pool, layer, name)
     assert curves["cls"][0]["set0"]["spearman"] == 0  # [CLS] before any layer knows nothing of the sentence
+
+
+def test_padded_is_the_mean_over_64_places_as_released(tmp_path: Path) -> None:
+    """Every place of a sentence is filled: words, random vectors for unknown ones, one padding vector; cut at 64."""
+    encoder = load_model(f"{write(tmp_path, 'txt')}@padded")
+    assert "64 padded places" in encoder.protocol["pooling"] and encoder.name == "tiny@padded"
+    texts = ["The dog-cat.", "the zebra", "a zebra the", "cat " * 70 + "dog", "", "?!"]
+    short, unknown, elsewhere, cut, *empty = encoder.encode(texts)
+    padding = (short * 64 - VECTORS[[3, 0, 1]].sum(0)) / 61
+    assert 0.1 < np.abs(padding).max() <= np.sqrt(3 / 4)
+    np.testing.assert_allclose(cut, VECTORS[1], atol=1e-6)
+    zebra = unknown * 64 - VECTORS[3] - 62 * padding
+    assert 0.1 < np.abs(zebra).max() <= np.sqrt(3 / 4) + 1e-4
+    assert not np.allclose(zebra, elsewhere * 64 - VECTORS[3] - 61 * padding, atol=0.1)  # "a" has no vector either
+    np.testing.assert_array_equal(encoder.encode(["the zebra"])[0], unknown)
+    for vector in empty:  # the word "sickeningly", which is not among these
+        assert 0.1 < np.abs(vector * 64 - 63 * padding).max() <= np.sqrt(3 / 4) + 1e-4
+    assert encoder.protocol["unknown_words"] == 3 and encoder.protocol["texts_without_known_word"] == 2

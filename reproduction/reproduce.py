@@ -39,8 +39,8 @@ PAPERS = {"nonlingcse": "nonling"} | {name: name for name in ("sgbert", "clip", 
 class Arguments:
     """Run what a table or figure of a paper needs and was not run yet, and print it: paper, ours, difference, mean ± sd, p.
 
-    Without a table every row of the paper's is listed, without a paper those of all. What is missing is said first, with the
-    way to get it. A command that was stopped goes on where it was.
+    Without a table those of the paper are listed, without a paper those of all. What is missing is said first, with the way
+    to get it. A command that was stopped goes on where it was.
     """
 
     paper: tyro.conf.Positional[str | None] = None
@@ -86,7 +86,7 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.paper is None or arguments.table is None:
         for paper in [arguments.paper] if arguments.paper else PAPERS:
             for key, table in tables_of(paper).items():
-                print("\n".join(f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(row)}" for row in table.rows))
+                print(f"{paper:<11}{key:<5}{table.title}")
         return 0
     keys = tables_of(arguments.paper) if arguments.table == "all" else (arguments.table,)
     return max(reproduce(arguments, arguments.paper, key) for key in keys)
@@ -222,11 +222,11 @@ def scale_of(arguments: Arguments) -> runs.Scale:
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     """The rows of these labels, all without any. Raises RecipeError for a label that is none."""
-    known = [row.label for row in table.rows]
+    known = {row.label: row for row in table.rows}
     for label in labels:
         if label not in known:
             raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
-    return [row for row in table.rows if not labels or row.label in labels]
+    return [known[label] for label in labels] if labels else list(table.rows)
 
 
 def head(table: Table, kept: Mapping[str, Any]) -> str:
@@ -245,16 +245,6 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
     if table.open:
         lines.append(f"Open in the paper: {table.open}")
     return "\n".join(lines)
-
-
-def status(row: Row) -> str:
-    """How a row is had."""
-    if row.lacks is not None:
-        return f"not to be had: {row.lacks}"
-    if row.model is not None:
-        return f"measured: {row.model}"
-    changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
-    return f"trained: {row.recipe} {changes}".rstrip()
 
 
 def coverage() -> str:

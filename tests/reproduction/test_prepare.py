@@ -79,15 +79,6 @@ def test_ten_thousand_sentences_are_drawn_the_same_every_time(tmp_path: Path) ->
     assert run("wiki1m", "--source", tmp_path / "few", "--out", tmp_path / "c") == 2
 
 
-def test_class_numbers_follow_the_download(tmp_path: Path) -> None:
-    """ImageNetV2's folders count as numbers, so that class 2 is the third of ImageNet's names; CIFAR's names keep theirs."""
-    for name in ("imagenet-v2", "cifar10"):
-        DOWNLOADS[name](tmp_path / name)
-        assert run(name, "--source", tmp_path / name, "--out", tmp_path) == 0
-    assert ShardSet.open(str(tmp_path / "shards/imagenet-v2")).classes == ("0", "2", "10")
-    assert ShardSet.open(str(tmp_path / "shards/cifar10")).classes == ("airplane", "automobile", "bird")
-
-
 def test_what_is_missing_is_told_and_the_rest_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,8 +117,6 @@ def test_what_is_read_as_it_is_has_its_place(
         ("cifar100", {"fine_label_names.txt": "a\n", "test.bin": b"ab"}, "test.bin has 2 bytes"),
         ("imagenet-a", {"imagenet-a/README.txt": "none", "imagenet-a/n01498041/a.jpg": b""}, "n01498041 NAME"),
         ("librispeech", {"train-clean-100/1/2/1-2-3.flac": b""}, "1 speakers, 50"),
-        ("nli", {"nli_for_simcse.csv": "a,b,c\n1,2,3\n"}, "'sent0'"),
-        ("stsb-sentences", {f"sts-{part}.csv": "a\tb\n" for part in ("train", "dev", "test")}, "sts-train.csv, line 1"),
     ],
 )
 def test_another_form_is_told(

@@ -1,4 +1,4 @@
-"""The batched classifiers against one model at a time, SentEval's folds by a plain loop, and the papers' heads by their names."""
+"""The batched classifiers against one model at a time, SentEval's folds by a plain loop, and the papers' heads."""
 
 from __future__ import annotations
 

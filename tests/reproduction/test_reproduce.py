@@ -122,11 +122,6 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     assert values["SimCSE"]["lee"][1] == pytest.approx(100 * stats.spearmanr((a * b).sum(1), pairs.gold)[0], abs=1e-3)
 
 
-def test_the_small_scale_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce.main(["sgbert", "T5", "--scale", "mini", "--data", str(tmp_path / "none")]) == 2
-    assert "--data" in capsys.readouterr().err
-
-
 def test_a_rendered_table() -> None:
     rows = (Row("a", "x", paper=(1.0, 2.0, 1.5)), Row("b", "y", paper=(3.0, None, None)), Row("c", lacks="not published"))
     values: Values = {

@@ -11,7 +11,6 @@ import pytest
 
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import make_tasks
-from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction import reproduce
 from multicse.reproduction.tables import runs, sgbert
 from multicse.reproduction.tables.offline import Offline
@@ -79,11 +78,10 @@ def test_models_in_the_plane_of_two_columns() -> None:
     assert np.asarray(mean.get_offsets()) == pytest.approx(np.array([[-2.5, 0.2]]))
 
 
-def test_seconds_of_a_run_of_a_flow_and_of_neither(model: Path) -> None:
+def test_seconds_of_a_run_and_of_what_is_not_trained(model: Path) -> None:
     table, data = sgbert.TABLES["T6"], model.parent
-    (model.parent / "fit.txt").write_text("\n".join(text for row in rated(40) for text in row[1:]))
-    plain, flow = (sgbert.seconds(f"{model}@last2{post}", table, data) for post in ("", f"+flow:{model.parent}/fit.txt"))
-    assert plain["inference"] > 0 and flow["training"] > plain["training"] == 0
+    plain = sgbert.seconds(f"{model}@last2", table, data)
+    assert plain["inference"] > plain["training"] == 0
     (model.parent / "summary.json").write_text(json.dumps({"train_seconds": 12.5}))
     assert sgbert.seconds(str(model), table, data)["training"] == 12.5
 
@@ -106,11 +104,3 @@ def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> N
     parts = task.score(load_model(str(model), device="cpu")).details["subsets"]
     weighted = (20 * parts["news"]["pearson"] + 10 * parts["wikipedia"]["pearson"]) / 30
     assert found["scores"][table.columns[0]] == pytest.approx(weighted, abs=1e-3)
-
-
-def test_pairs_of_figure_5(model: Path) -> None:
-    (task,) = make_tasks(["stsb-dev"], model.parent)
-    assert isinstance(task, PairTask)
-    found = task.similarities(load_model(str(model), device="cpu"))
-    values = sgbert.extremes(str(model), sgbert.TABLES["F5"], model.parent)
-    assert values["rated 5"] == pytest.approx(100 * np.mean(found[task.gold == 5]), abs=1e-3)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -89,38 +88,10 @@ def shared_size(train: list[np.ndarray], rows: int, protocol: Protocol) -> int:
     return round(protocol.batch * rows * len(train) / sum(map(len, train)))
 
 
-@pytest.mark.parametrize(
-    ("classes", "changes"),
-    [
-        (2, {}),
-        (5, {"tenacity": 0}),
-        (3, {"optimizer": "rmsprop", "epoch_size": 2}),
-    ],
-)
-def test_equals_one_model_at_a_time(classes: int, changes: dict[str, Any]) -> None:
-    x, y = synthetic(150, classes)
-    protocol = SHORT.replace(**changes)
-    pairs = [pair for seed in (0, 1) for pair in probe.folds(y, 3, seed)]
-    l2 = np.tile([1e-4, 1e-1], 3)
-    train, dev = probe._masks(pairs, len(y))
-    fitted = probe.fit(x, y, train, dev, l2, protocol)
-    size = shared_size([learn for learn, _ in pairs], len(y), protocol)
-    naive = [
-        one_model(x, y, learn, stop, strength, size, np.arange(len(y)), protocol)
-        for (learn, stop), strength in zip(pairs, l2, strict=True)
-    ]
-    assert len({epochs for _, _, epochs in naive}) > 1, "all models stopped together: the mask of the living is not tested"
-    assert fitted.epochs.tolist() == [epochs for _, _, epochs in naive]
-    np.testing.assert_allclose(fitted.dev, [best for _, best, _ in naive], atol=1e-12)
-    inputs = torch.cat([torch.from_numpy(x), torch.ones(len(x), 1)], 1)
-    expected = torch.stack([(inputs @ weights).argmax(1) for weights, _, _ in naive], 1)
-    assert (fitted.predict(x) != expected.numpy()).mean() < 1e-3
-
-
-@pytest.mark.parametrize("last_fit", ["all", "held_out"])
-def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
-    x, y = synthetic(120)
-    protocol = SHORT.replace(last_fit=last_fit, max_epochs=200, tenacity=12, batch=8, epoch_size=4)
+@pytest.mark.parametrize(("last_fit", "optimizer", "classes"), [("all", "adam", 2), ("held_out", "rmsprop", 3)])
+def test_nested_is_the_loop_of_the_toolkit(last_fit: str, optimizer: str, classes: int) -> None:
+    x, y = synthetic(120, classes)
+    protocol = SHORT.replace(last_fit=last_fit, optimizer=optimizer, max_epochs=200, tenacity=12, batch=8, epoch_size=4)
     accuracies, chosen, lengths = [], [], []
     splitter = StratifiedKFold(3, shuffle=True, random_state=1111)
     outer = list(splitter.split(x, y))
@@ -146,7 +117,7 @@ def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
         accuracies.append(100 * np.mean((x[test] @ weights[:-1] + weights[-1]).argmax(1) == y[test]))
     result = probe.run({"all": x}, {"all": y}, protocol)
     assert result.l2 == chosen
-    assert min(accuracies) > 60, "nothing was learned, so nothing is compared"
+    assert min(accuracies) > 50, "nothing was learned, so nothing is compared"
     np.testing.assert_allclose(result.folds, accuracies)
     assert result.accuracy == pytest.approx(np.mean(accuracies))
     assert result.accuracy == pytest.approx(probe.accuracy(y, result.predicted))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -60,8 +61,6 @@ class Arguments:
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
     """Worker processes of every run (run.workers). Default: the recipes' own."""
-    style: Literal["text", "markdown"] = "text"
-    """How the table is written."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
@@ -120,12 +119,12 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
         seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
         found = runs.results(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
         kept = kept_of(paper, key, table, scale, seeds, found)
-        text = table_text(kept, arguments.style)
+        text = table_text(kept, "text")
         print(text)
         scale.out.mkdir(parents=True, exist_ok=True)
         name = scale.out / f"{paper}-{key}"  # a table may be called C.1
         Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
+        Path(f"{name}.txt").write_text(text + "\n", encoding="utf-8")
         if table.draw is not None:
             values = runs.values_of(rows, runs.columns_of(table, scale), found)
             save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
@@ -213,7 +212,8 @@ def compared(report: Mapping[str, Any]) -> str:
 def scale_of(arguments: Arguments) -> runs.Scale:
     """Where tables are run, by the command line. Raises RecipeError where the small scale has no data."""
     mini = arguments.scale == "mini"
-    data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
+    at_hand = Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets")) if mini else runs.SENTEVAL
+    data = arguments.data or at_hand
     if mini and not data.is_dir():
         raise RecipeError(f"{data} is no folder: --scale mini takes one that holds sts, text_unlabeled, nli, ... by --data")
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))

@@ -37,11 +37,6 @@ SENTEVAL = Path("SentEval/data/downstream")
 _RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
-def datasets() -> Path:
-    """The folder of data sets for the small scale: MULTICSE_DATASETS, else the one beside the repository."""
-    return Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets"))
-
-
 @dataclass(frozen=True)
 class Scale:
     """Where a table is run: as the paper has it, or small."""

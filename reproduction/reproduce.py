@@ -26,14 +26,13 @@ from multicse.evaluation.tables import Row as Models
 from multicse.reproduction.figures import curves, scatter
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
-from multicse.reproduction.tables.table import Row, Table, Values
-from multicse.reproduction.tables.table import paper as paper_module
+from multicse.reproduction.tables.table import Row, Table, Values, read_tables
 from multicse.trainers import jobs
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
 
-PAPERS = {"nonlingcse": "nonling"} | {name: name for name in ("sgbert", "clip", "gclsr", "mocoutrl", "evidence")}
-"""Papers and the files of `reproduction/tables` that hold their tables, and the main claim of each, with a verdict."""
+PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
+"""Files of `reproduction/tables`: the papers', and the main claim of each, with a verdict."""
 
 
 @dataclass(frozen=True)
@@ -91,33 +90,27 @@ def main(argv: list[str] | None = None) -> int:
     return max(reproduce(arguments, arguments.paper, key) for key in keys)
 
 
-def module_of(paper: str) -> Any:
-    """What holds a paper's tables. Raises RecipeError for a paper that there is not."""
+def tables_of(paper: str) -> dict[str, Table]:
+    """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
     if paper not in PAPERS:
         raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
-    return paper_module(PAPERS[paper])
-
-
-def tables_of(paper: str) -> dict[str, Table]:
-    """The tables and figures of a paper, by T1, F2, ..."""
-    tables: dict[str, Table] = module_of(paper).TABLES
-    return tables
+    return read_tables(paper)
 
 
 def reproduce(arguments: Arguments, paper: str, key: str) -> int:
     """One table, from what is missing to the rendered file."""
-    module, tables = module_of(paper), tables_of(paper)
+    tables = tables_of(paper)
     if key not in tables:
         raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
     table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
     with jobs.results_in(scale.out):
-        if lacks := runs.missing(table, module, scale, rows):
+        if lacks := runs.missing(table, paper, scale, rows):
             print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
             return 1
         published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
         seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
-        found = runs.results(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+        found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
         kept = kept_of(paper, key, table, scale, seeds, found)
         text = table_text(kept, "text")
         print(text)

@@ -6,14 +6,11 @@ table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLI
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from multicse.pipelines import multicse, nonlingcse, parts, sgbert
-from multicse.reproduction.tables import clip, gclsr, nonling
-from multicse.reproduction.tables import sgbert as sgbert_tables
+from multicse.reproduction.tables import small
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import paper, read_tables
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
@@ -26,39 +23,35 @@ EVALUATIONS = 6
 CAPTION = 16
 """Tokens of one, about; SimCSE on captions reads them twice."""
 
-FILE = Path(__file__).with_suffix(".toml")
-TABLES = read_tables(FILE, globals())
-
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder and the data at hand, at equal compute."""
-    small: Recipe
     if recipe.paper == "cyclip":
-        small = clip.mini(recipe, offline)
-        tower: Any = small.method.tower
+        own = small.clip(recipe, offline)
+        tower: Any = own.method.tower
         items = (tower.input.size // tower.patch_size) ** 2
-        share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
-        return small.replace("run.max_steps", round((small.run.max_steps or 0) * share))
+        share = (CAPTION + items) / (2 * CAPTION + items) if own.flat()["method.captions"] else 1.0
+        return own.replace("run.max_steps", round((own.run.max_steps or 0) * share))
     if recipe.paper == "mocoutrl":
-        small = paper("mocoutrl").mini(recipe, offline)
-        return small.changed(length(STEPS))
+        own = small.row("mocoutrl", recipe, offline)
+        return own.changed(length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
-        small = gclsr.mini(recipe, offline)
-        steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
+        own = small.gclsr(recipe, offline)
+        steps = STEPS if own.flat()["method.augmentation"] == "none" else STEPS // 2
         more = {"encoder.vectors": offline.vectors(None, 300, 20)} | length(steps)
-        return small.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
+        return own.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
     if recipe.paper == "multicse":
-        base = nonling.mini(nonlingcse.bert_base(), offline)
-        small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
-        small = small.changed({"name": "multicse/mini", "export": recipe.export})
-    elif recipe.streams["text"].shards == sgbert_tables.STSB:
-        small = sgbert_tables.mini(recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
+        base = small.nonlingcse(nonlingcse.bert_base(), offline)
+        own = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
+        own = own.changed({"name": "multicse/mini", "export": recipe.export})
+    elif recipe.streams["text"].shards == "shards/stsb-sentences":
+        own = small.row("sgbert", recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
         if recipe.paper == "simcse":
-            small = small.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
+            own = own.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
     else:
-        small = nonling.mini(recipe, offline)
-    steps = round(STEPS * share_of_contrast(small))
-    return small.changed(length(steps))
+        own = small.nonlingcse(recipe, offline)
+    steps = round(STEPS * share_of_contrast(own))
+    return own.changed(length(steps))
 
 
 def length(steps: int) -> dict[str, int]:

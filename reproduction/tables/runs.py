@@ -12,6 +12,7 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,8 +27,9 @@ from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
+from multicse.reproduction.tables import evidence, small
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Row, Table, Values, filled, small_model
+from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
@@ -69,11 +71,12 @@ def recipe_of(row: Row) -> Recipe:
     return recipes[name]().changed(row.changes)
 
 
-def scaled(row: Row, paper: Any, scale: Scale) -> Recipe:
+def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
     """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
     recipe = recipe_of(row)
     if scale.mini:
-        recipe = paper.mini(recipe, scale.offline)
+        own = evidence.mini if paper == "evidence" else partial(small.row, paper)
+        recipe = own(recipe, scale.offline)
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
@@ -105,7 +108,7 @@ def is_list(rows: Sequence[Row]) -> bool:
     return all(row.lacks for row in rows)
 
 
-def missing(table: Table, paper: Any, scale: Scale, rows: Sequence[Row]) -> list[str]:
+def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list[str]:
     """What the rows need and is not there, each with the way to get it."""
     lacks: dict[str, None] = {}
 
@@ -137,7 +140,7 @@ def _check_encoder(recipe: Recipe) -> None:
 
 
 def results(
-    table: Table, paper: Any, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+    table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What the store has of every row and seed once all is done: label, scores, and what they are of."""
     asked = [(row, seeds if row.recipe else [0]) for row in rows if row.recipe or row.model]
@@ -158,7 +161,7 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     return values
 
 
-def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Any, scale: Scale) -> dict[str, Any]:
+def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, scale: Scale) -> dict[str, Any]:
     trained: dict[str, Any] = {}
     run = {}
     if row.recipe is not None:
@@ -239,6 +242,6 @@ def _parted(column: str) -> tuple[str, str]:
     return task, metric
 
 
-def _model(spec: str, paper: Any, scale: Scale) -> str:
+def _model(spec: str, paper: str, scale: Scale) -> str:
     """The model of an untrained row at this scale."""
-    return small_model(paper.FILE, spec, scale.offline) if scale.mini else spec
+    return small.model(paper, spec, scale.offline) if scale.mini else spec

@@ -1,27 +1,21 @@
 """What a table or figure of a paper is, as data: `reproduction/reproduce.py` checks, runs and renders it.
 
-Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small``. What cannot be said so is
-in a module of the same name: the functions that tables name, and ``mini(recipe, offline)``, the recipe of a row on the small
-encoder and the data at hand.
+Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small`` (`small.py`).
 """
 
 from __future__ import annotations
 
-import importlib
 import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cache, partial
+from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Literal
 
 from braceexpand import braceexpand
 
-from multicse.pipelines.parts import SMALL_ENCODER
-from multicse.reproduction.tables.offline import Offline
-from multicse.trainers.recipe import Recipe
+from multicse.reproduction.tables import measures
 
 Numbers = tuple[float | None, ...]
 """The paper's numbers of a row, one a column; None where it has none."""
@@ -98,72 +92,21 @@ class Table:
     """What the paper leaves open of it and what is done here, in a line."""
 
 
-def read_tables(file: Path, functions: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of a TOML file, by T1, F2, ...; `functions` are those that they name.
+@cache
+def read_tables(paper: str) -> dict[str, Table]:
+    """The tables of a paper's TOML file, by T1, F2, ...
 
     A table's keys are the fields of `Table`, and a row's those of `Row`, but for these: ``small`` are the columns at the
     small scale, ``set`` the changes of a recipe and ``unset`` those to None, "-" is a number that the paper does not have,
     and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
     """
-    return {key: _table(given, functions) for key, given in content(file).items() if "rows" in given}
+    return {key: _table(given) for key, given in content(paper).items() if isinstance(given, dict) and "rows" in given}
 
 
 @cache
-def paper(name: str) -> Any:
-    """The module of a paper's tables, or, where its TOML file says it all, what such a module has."""
-    file = Path(__file__).with_name(f"{name}.toml")
-    if file.with_suffix(".py").is_file():
-        return importlib.import_module(f"{__package__}.{name}")
-    return SimpleNamespace(FILE=file, TABLES=read_tables(file, {}), mini=partial(small_recipe, file))
-
-
-@cache
-def content(file: Path) -> dict[str, Any]:
-    """What a TOML file says."""
-    return tomllib.loads(file.read_text(encoding="utf-8"))
-
-
-def small_changes(file: Path, recipe: Recipe, offline: Offline) -> dict[str, Any]:
-    """What the section ``small`` of a paper's file, and ``small.PIPELINE`` of it, change of a recipe at the small scale.
-
-    Each may have ``set`` and ``unset`` as a row has, ``most``, numbers that settings are cut to, and ``keep``, settings that
-    are the recipe's own where something else is changed; a setting that the recipe does not have is left out. ``{data}``
-    and ``{shards}`` in a text are the folders of data sets and of packed ones, ``{encoder}`` the small encoder and
-    ``{paper}`` the pipeline. ``places``: what stands in for shards and word vectors, see `Offline.stand_in`.
-    """
-    section, given = small(file, offline), recipe.flat()
-    names = {"data": str(offline.data), "shards": str(offline.shards), "encoder": SMALL_ENCODER, "paper": recipe.paper}
-    places = section.get("places", {})
-    changes: dict[str, Any] = {}
-    for part in (section, section.get(recipe.paper, {})):
-        changes |= {path: min(given[path], most) for path, most in part.get("most", {}).items() if path in given}
-        changes |= {path: given[path] for path in part.get("keep", ()) if path in given}
-        changes |= filled(part.get("set", {}), names) | dict.fromkeys(part.get("unset", ()))
-    changes |= {path: offline.stand_in(places[place]) for path, place in given.items() if str(place) in places}
-    return {path: value for path, value in changes.items() if any(f"{name}.".startswith(f"{path}.") for name in given)}
-
-
-def small_recipe(file: Path, recipe: Recipe, offline: Offline) -> Recipe:
-    """A row at the small scale, where `small_changes` are all there is to it."""
-    return recipe.changed(small_changes(file, recipe, offline))
-
-
-def small_model(file: Path, spec: str, offline: Offline) -> str:
-    """The model of an untrained row at the small scale: the small encoder, with all its layers for WK, in the place of a
-    published one, and what stands in for word vectors and for the sentences that are fitted on."""
-    places = small(file, offline).get("places", {})
-    how, _, fit = spec.partition(":")
-    path = re.split("[@+]", how)[0]
-    model = offline.stand_in(places[path]) if path in places else SMALL_ENCODER
-    return model + how[len(path) :].replace("@wk", "@wk0") + (f":{offline.stand_in(places[fit])}" if fit else "")
-
-
-def small(file: Path, offline: Offline) -> dict[str, Any]:
-    """The section ``small`` of a paper, once the sets are packed that its columns name: ``needs``, methods of `Offline`."""
-    section: dict[str, Any] = content(file)["small"]
-    for name in section.get("needs", ()):
-        getattr(offline, name)()
-    return section
+def content(paper: str) -> dict[str, Any]:
+    """What a paper's TOML file says."""
+    return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text(encoding="utf-8"))
 
 
 def filled(value: Any, names: Mapping[str, str]) -> Any:
@@ -175,10 +118,10 @@ def filled(value: Any, names: Mapping[str, str]) -> Any:
     return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), value) if isinstance(value, str) else value
 
 
-def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
+def _table(given: Mapping[str, Any]) -> Table:
     fields: dict[str, Any] = filled(given, {})
     if "measure" in given:
-        fields["measure"] = functions[given["measure"]]
+        fields["measure"] = getattr(measures, given["measure"])
     fields["rows"] = tuple(_row(row, given.get("lacks")) for row in given["rows"])
     fields["claims"] = tuple(Claim(**claim) for claim in given.get("claims", ()))
     fields["mini"] = fields.pop("small", None)

@@ -13,13 +13,15 @@ import pytest
 from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import gclsr, parts
-from multicse.reproduction.tables import gclsr as tables
+from multicse.reproduction.tables import measures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
+from multicse.reproduction.tables.table import read_tables
 from multicse.reproduction.tasks.probe import PRESETS
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 
+TABLES = read_tables("gclsr")
 NUMBERS: dict[str, Any] = {
     # Section 4.1: 0.03 x 512 / 128 ([errata 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
     **{"streams.text.batch_size": 512, "optim.text.lr": 0.12, "optim.text.weight_decay": 1e-3, "run.epochs": 20},
@@ -56,7 +58,7 @@ def test_differences(name: str) -> None:
 
 @pytest.mark.parametrize("batch", [64, 128, 1024])
 def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
-    recipe = recipe_of(next(row for row in tables.TABLES["T4"].rows if row.label == str(batch)))
+    recipe = recipe_of(next(row for row in TABLES["T4"].rows if row.label == str(batch)))
     assert recipe.optim["text"].lr == pytest.approx(0.03 * batch / 128)
     assert recipe.steps(10_000) == 20 * recipe.evaluation.every  # measured after each epoch
 
@@ -64,7 +66,7 @@ def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: 
 def test_disagree_5_8_averages_that_are_misprinted() -> None:
     """[errata 5.8] Of Table 3's PWVA, printed with 83.35, "PWVA alone is best" is concluded. Others differ by rounding."""
     off: dict[tuple[str, str], float] = {}
-    for name, table in tables.TABLES.items():
+    for name, table in TABLES.items():
         for row in table.rows:
             *numbers, printed = [number for number in row.paper if number is not None] or [0.0]
             if table.average and len(numbers) == len(table.columns):
@@ -88,7 +90,7 @@ def test_disagree_5_8_averages_that_are_misprinted() -> None:
 )
 def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: int, varied: set[str]) -> None:
     """As many rows as printed, one of them the recipe as it stands; STS12 to STS15 and their average."""
-    table = tables.TABLES[key]
+    table = TABLES[key]
     changes = {row.label: difference(recipe_of(row), gclsr.full()) for row in table.rows}
     assert len(changes) == count and set().union(*changes.values()) == varied
     assert [label for label, changed in changes.items() if not changed] == [table.reference]
@@ -97,7 +99,7 @@ def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: 
 
 def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
     """Table 6, "Decay": the released scheduler without its switch gives both groups one rate, warm-up included."""
-    optim = recipe_of(tables.TABLES["T6"].rows[0]).optim["text"]
+    optim = recipe_of(TABLES["T6"].rows[0]).optim["text"]
     base = optim.model_dump(include={"lr", "schedule", "warmup"})
     assert (
         optim.groups["predictor"].model_dump(include=set(base)) == base == {"lr": 0.12, "schedule": "cosine", "warmup": 0.25}
@@ -106,9 +108,9 @@ def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
 
 def test_table_3_has_the_released_classifier() -> None:
     """Two folds, and ten epochs between looks at the accuracy; the rest as SentEval's test setting."""
-    protocol = PRESETS[tables.TABLES["T3"].protocol]
+    protocol = PRESETS[TABLES["T3"].protocol]
     assert (protocol.kfold, protocol.epoch_size, protocol.tenacity, protocol.batch) == (2, 10, 5, 64)
-    assert (protocol.optimizer, protocol.last_fit) == ("adam", "held_out") and tables.TABLES["T3"].hidden == 0
+    assert (protocol.optimizer, protocol.last_fit) == ("adam", "held_out") and TABLES["T3"].hidden == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- the figures
@@ -117,8 +119,8 @@ def test_table_3_has_the_released_classifier() -> None:
 def test_figure_4_from_the_journals(tmp_path: Path) -> None:
     lines = [{"step": step, "metrics": {"eval/stsb-dev/spearman": 50 + step / 10}} for step in range(0, 401, 20)]
     (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = tables.TABLES["F4"]
-    found = tables.curve(str(tmp_path / "export"), table, tmp_path)
+    table = TABLES["F4"]
+    found = measures.curve(str(tmp_path / "export"), table, tmp_path)
     assert found == {epoch: 50 + 2 * int(epoch) for epoch in table.columns}
 
 
@@ -129,18 +131,18 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
         "multicse.reproduction.tables.offline.train_vectors",
         lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9))),
     ):
-        for table in tables.TABLES.values():
+        for table in TABLES.values():
             for row in table.rows:
                 if row.recipe is not None:
-                    recipe = tables.mini(recipe_of(row), offline)
+                    recipe = small.gclsr(recipe_of(row), offline)
                     check_settings(recipe)
                     recipe.encoder.read()
                     samples = ShardSet.open(recipe.streams["text"].shards).samples
-                    assert recipe.run.epochs == 10 and samples == tables.FEWER
+                    assert recipe.run.epochs == 10 and samples == small.FEWER
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
                     holds(recipe, recipe.changed(kept).flat())
-        place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)
+        place = small.model("gclsr", f"{gclsr.VECTORS}@padded", offline)
     assert place == f"{tmp_path / 'word-vectors-20000-100-10'}@padded"
-    assert tables.mini_model("FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
-    word2vec = [row.model for row in tables.TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
+    assert small.model("gclsr", "FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
+    word2vec = [row.model for row in TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
     assert word2vec == [f"{gclsr.VECTORS}@padded", f"{gclsr.VECTORS}@letters"]  # as released, and of words alone

@@ -6,7 +6,6 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -20,7 +19,7 @@ from multicse.evaluation.tasks.sts import lee
 from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce
-from multicse.reproduction.tables import evidence, runs
+from multicse.reproduction.tables import evidence, runs, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.render import judged, render, verdicts
 from multicse.reproduction.tables.table import Claim, Row, Table, Values
@@ -29,7 +28,7 @@ from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
 
 
-def run(table: Table, paper: Any, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:
+def run(table: Table, paper: str, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:
     """The values of every row."""
     return runs.values_of(rows, runs.columns_of(table, scale), runs.results(table, paper, scale, rows, seeds, say))
 
@@ -81,15 +80,14 @@ def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
     models = ("google-bert/bert-base-uncased", f"{SMALL_ENCODER}@last2+flow:shards/stsb-sentences")
     rows = (Row("BERT", "simcse/bert-base"), *(Row(model, model=model) for model in models))
     table = Table("none", ("stsb-dev",), rows)
-    said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows))
+    said = "\n".join(runs.missing(table, "sgbert", runs.Scale(tmp_path, tmp_path / "data"), rows))
     for part in (str(tmp_path / "data"), "encoder.path", "prepare.py wiki1m", "prepare.py stsb-sentences", "hf download"):
         assert part in said
 
 
 @pytest.mark.usefixtures("tracking_uri")
 def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "paper.toml").write_text("[small]\n")
-    paper = SimpleNamespace(mini=smallest, FILE=tmp_path / "paper.toml")
+    monkeypatch.setitem(small.OWN, "sgbert", smallest)
     rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
     table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
     scale = runs.Scale(tmp_path, tmp_path, mini=True)
@@ -108,10 +106,10 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(table, paper, scale, rows, (1, 2), stop)
-    values = run(table, paper, scale, rows, (1, 2))
+        run(table, "sgbert", scale, rows, (1, 2), stop)
+    values = run(table, "sgbert", scale, rows, (1, 2))
     assert fitted == [1, 2]
-    assert run(table, paper, scale, rows, (1, 2)) == values
+    assert run(table, "sgbert", scale, rows, (1, 2)) == values
     assert fitted == [1, 2]
     stored = [json.loads(file.read_text()) for file in (tmp_path / "results").iterdir()]
     (second,) = (content for content in stored if content.get("seed") == 2)
@@ -175,25 +173,25 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
 def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
     """Nothing that a row needs is missing, and its settings fit the small encoder."""
-    tables, module, rows = reproduce.tables_of(paper), reproduce.module_of(paper), distinct_rows(paper)
-    assert runs.missing(next(iter(tables.values())), module, mini, rows) == []
+    tables, rows = reproduce.tables_of(paper), distinct_rows(paper)
+    assert runs.missing(next(iter(tables.values())), paper, mini, rows) == []
     for row in rows:
         if row.recipe is not None:
-            small = runs.scaled(row, module, mini)
-            check_settings(small)
-            assert 0 < (small.run.max_steps or 1) <= 200, row.label
+            recipe = runs.scaled(row, paper, mini)
+            check_settings(recipe)
+            assert 0 < (recipe.run.max_steps or 1) <= 200, row.label
 
 
-@pytest.mark.parametrize("key", evidence.TABLES)
+@pytest.mark.parametrize("key", reproduce.tables_of("evidence"))
 def test_evidence_at_the_small_scale(key: str, mini: runs.Scale) -> None:
     """Rows differ, and none has more compute than the plain contrast."""
-    table = evidence.TABLES[key]
-    small = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
-    for recipe in small.values():
+    table = reproduce.tables_of("evidence")[key]
+    found = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
+    for recipe in found.values():
         assert recipe.evaluation.select
         if recipe.paper not in ("gclsr", "cyclip", "mocoutrl"):
             assert recipe.run.max_steps == pytest.approx(evidence.STEPS * evidence.share_of_contrast(recipe), abs=1)
-    assert len({recipe.replace("name", "x").identity() for recipe in small.values()}) == len(small)
+    assert len({recipe.replace("name", "x").identity() for recipe in found.values()}) == len(found)
     assert {claim.row for claim in table.claims} | {claim.against for claim in table.claims} <= {r.label for r in table.rows}
 
 

@@ -12,13 +12,14 @@ import pytest
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import make_tasks
 from multicse.reproduction import reproduce
-from multicse.reproduction.tables import runs, sgbert
+from multicse.reproduction.tables import measures, runs, small
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Row
+from multicse.reproduction.tables.table import Row, read_tables
 from multicse.trainers.sgbert import SGBERTConfig
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 
-TRAINED = {row.recipe: row for table in sgbert.TABLES.values() for row in table.rows if row.recipe}
+TABLES = read_tables("sgbert")
+TRAINED = {row.recipe: row for table in TABLES.values() for row in table.rows if row.recipe}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_averages_are_those_of_the_rows() -> None:
     """Within the rounding of seven numbers that are themselves means of eight runs, but for one that is misprinted."""
-    rows = [(key, row) for key, table in sgbert.TABLES.items() for row in table.rows if table.average]
+    rows = [(key, row) for key, table in TABLES.items() for row in table.rows if table.average]
     full = {(key, row.label): np.array(row.paper, float) for key, row in rows if None not in row.paper}
     off = {place: numbers[:-1].mean() for place, numbers in full.items() if abs(numbers[-1] - numbers[:-1].mean()) > 0.011}
     assert off == {("T1", "BERT-large Flow"): pytest.approx(69.74, abs=0.005)}
@@ -42,27 +43,27 @@ def test_averages_are_those_of_the_rows() -> None:
 def test_the_small_scale_keeps_what_a_row_varies(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offline, "stand_in", lambda self, name: f"small/{name}")
     recipe = runs.recipe_of(TRAINED[name])
-    small = sgbert.mini(recipe, Offline(Path("data"), Path("shards")))
-    assert isinstance(recipe.method, SGBERTConfig) and isinstance(small.method, SGBERTConfig)
+    found = small.row("sgbert", recipe, Offline(Path("data"), Path("shards")))
+    assert isinstance(recipe.method, SGBERTConfig) and isinstance(found.method, SGBERTConfig)
     sizes = {"head_width": 0, "first_layer": 0}
-    assert recipe.method.model_copy(update=sizes) == small.method.model_copy(update=sizes)
-    assert bool(recipe.method.head_width) == bool(small.method.head_width)
-    assert bool(recipe.method.first_layer) == bool(small.method.first_layer)
+    assert recipe.method.model_copy(update=sizes) == found.method.model_copy(update=sizes)
+    assert bool(recipe.method.head_width) == bool(found.method.head_width)
+    assert bool(recipe.method.first_layer) == bool(found.method.first_layer)
     shards = recipe.streams["text"].shards.removeprefix("shards/").replace("-", "_")
-    assert small.streams["text"].shards == f"small/{shards.removesuffix('_sentences') if 'stsb' in shards else shards}"
+    assert found.streams["text"].shards == f"small/{shards.removesuffix('_sentences') if 'stsb' in shards else shards}"
 
 
 def test_a_curve_is_one_over_layers_and_a_trained_model_is_a_line(model: Path) -> None:
-    table, data = sgbert.TABLES["F1"], model.parent
+    table, data = TABLES["F1"], model.parent
     (task,) = make_tasks(["stsb-test"], data)
 
     def score(pooling: str) -> float:
         return task.score(load_model(f"{model}@{pooling}", device="cpu")).metrics["spearman"]
 
     table = replace(table, columns=("0", "1", "2"))
-    curve = sgbert.layers(f"{model}@max", table, data)
+    curve = measures.layers(f"{model}@max", table, data)
     assert curve == pytest.approx({str(layer): score(f"layer{layer}-max") for layer in range(3)})
-    assert sgbert.layers(str(model), table, data) == pytest.approx(dict.fromkeys("012", score("mean")))
+    assert measures.layers(str(model), table, data) == pytest.approx(dict.fromkeys("012", score("mean")))
     values = {row.label: {layer: [value, value + 2] for layer, value in curve.items()} for row in table.rows}
     drawn = reproduce.drawn(table, table.columns, values).axes[0].lines
     assert [line.get_label() for line in drawn] == ["CLS", "Mean", "Max", "SG", "SG-OPT"]
@@ -79,27 +80,31 @@ def test_models_in_the_plane_of_two_columns() -> None:
 
 
 def test_seconds_of_a_run_and_of_what_is_not_trained(model: Path) -> None:
-    table, data = sgbert.TABLES["T6"], model.parent
-    plain = sgbert.seconds(f"{model}@last2", table, data)
+    table, data = TABLES["T6"], model.parent
+    plain = measures.seconds(f"{model}@last2", table, data)
     assert plain["inference"] > plain["training"] == 0
     (model.parent / "summary.json").write_text(json.dumps({"train_seconds": 12.5}))
-    assert sgbert.seconds(str(model), table, data)["training"] == 12.5
+    assert measures.seconds(str(model), table, data)["training"] == 12.5
 
 
 def test_flows_are_fitted_on_what_the_paper_says() -> None:
     """Footnote 7: STS-B's sentences, whatever is measured; Figure 4 has NLI's as well."""
-    flows = {(key, row.model) for key, table in sgbert.TABLES.items() for row in table.rows if "flow" in (row.model or "")}
+    flows = {(key, row.model) for key, table in TABLES.items() for row in table.rows if "flow" in (row.model or "")}
     fitted = {key: {model.rpartition(":")[2] for place, model in flows if model and place == key} for key, _ in flows}
-    assert fitted == {"T1": {sgbert.STSB}, "T6": {sgbert.STSB}, "F4": {sgbert.STSB, "shards/nli-sentences"}}
+    assert fitted == {
+        "T1": {"shards/stsb-sentences"},
+        "T6": {"shards/stsb-sentences"},
+        "F4": {"shards/stsb-sentences", "shards/nli-sentences"},
+    }
 
 
 def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> None:
     """In Table 2 of subsets weighted by their size, of which one has twice as many pairs here."""
-    metrics = {key: {column.partition("#")[2] for column in sgbert.TABLES[key].columns} for key in ("T2", "T3")}
+    metrics = {key: {column.partition("#")[2] for column in TABLES[key].columns} for key in ("T2", "T3")}
     assert metrics == {"T2": {"pearson_wmean"}, "T3": {"pearson"}}
     file = write_raw(tmp_path / "es.tsv", rated(30), ("news", "news", "wikipedia"))
-    table = replace(sgbert.TABLES["T2"], columns=(f"pairs:{file}#pearson_wmean",))
-    (found,) = runs.results(table, None, runs.Scale(tmp_path, tmp_path), [Row("x", model=str(model))], (0,), print)
+    table = replace(TABLES["T2"], columns=(f"pairs:{file}#pearson_wmean",))
+    (found,) = runs.results(table, "sgbert", runs.Scale(tmp_path, tmp_path), [Row("x", model=str(model))], (0,), print)
     (task,) = make_tasks([f"pairs:{file}"])
     parts = task.score(load_model(str(model), device="cpu")).details["subsets"]
     weighted = (20 * parts["news"]["pearson"] + 10 * parts["wikipedia"]["pearson"]) / 30

@@ -1,22 +1,32 @@
-"""What the tables of sgbert.toml are measured by."""
+"""Columns of tables that are no task's metrics: (model, table, folder of evaluation data) -> a value for each column."""
 
 from __future__ import annotations
 
 import json
 import time
-from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders.layers import layer_scores
-from multicse.reproduction.tables.table import Table, read_tables, small_recipe
+from multicse.trainers.engine.figures import histories
+from multicse.trainers.recipe import Recipe
 
-STSB = "shards/stsb-sentences"
+if TYPE_CHECKING:
+    from multicse.reproduction.tables.table import Table
+
+EPOCHS = 20
+"""Of GCLSR's runs."""
 
 
-# ------------------------------------------------------------------------------------------------- what is no task's number
+def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Spearman on the pairs on which the run chose its checkpoint; `model` is the run's export."""
+    recipe = Recipe.from_json((Path(model).parent / "recipe.json").read_text(encoding="utf-8"))
+    assert recipe.evaluation.select is not None
+    (task,) = make_tasks([recipe.evaluation.select], data)
+    return {table.columns[0]: task.score(load_model(model)).metrics["spearman"]}
 
 
 def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
@@ -51,13 +61,14 @@ def extremes(model: str, table: Table, data: Path) -> dict[str, float]:
     return {"rated 5": float(cosines[task.gold == 5].mean()), "rated 0": float(cosines[task.gold == 0].mean())}
 
 
+def curve(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Spearman on STS-B dev after each epoch, from the journal of the run that made the model."""
+    history = histories(Path(model).parent / "journal.jsonl")["stsb-dev"]
+    last = history[-1][0]
+    return {str(round(EPOCHS * step / last)): metrics["spearman"] for step, metrics in history}
+
+
 def _pairs(name: str, data: Path) -> PairTask:
     (task,) = make_tasks([name], data)
     assert isinstance(task, PairTask)
     return task
-
-
-FILE = Path(__file__).with_suffix(".toml")
-TABLES = read_tables(FILE, globals())
-mini = partial(small_recipe, FILE)
-"""The row on the small encoder of 2 layers: 100 steps of 16 sentences, chosen on STS-B's development part."""

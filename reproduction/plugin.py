@@ -19,6 +19,7 @@ from multicse.evaluation.tasks.geometry import PairedGeometryTask
 from multicse.evaluation.tasks.labelled_texts import read_labelled
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders import poolings
+from multicse.reproduction.encoders.flow import Flowed
 from multicse.reproduction.tasks import finetune, probe, transfer
 from multicse.reproduction.tasks.measures import ClassGeometryTask, ReleasedRetrievalTask
 from multicse.reproduction.tasks.relatedness import RelatednessTask
@@ -36,8 +37,6 @@ REGRESSION = {  # SentEval's trained mode: train, dev and test part
 
 
 def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    from multicse.reproduction.encoders.flow import Flowed
-
     return Flowed(model, fit, seed=seed, source=source)
 
 

@@ -77,8 +77,9 @@ def main(argv: list[str] | None = None) -> int:
         arguments.coverage.write_text(coverage(), encoding="utf-8")
         return 0
     if arguments.results is not None:
-        arguments.results.write_text(rendered(arguments.results), encoding="utf-8")
-        if claims := claims_of(arguments.results):
+        text, claims = rendered(arguments.results)
+        arguments.results.write_text(text, encoding="utf-8")
+        if claims:
             save(effects(claims), arguments.results.parent / "figures", "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
@@ -172,26 +173,20 @@ def table_text(kept: Mapping[str, Any], style: str) -> str:
     return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
-def rendered(page: Path) -> str:
-    """A Markdown page with its tables rendered anew, from files named relative to it."""
+def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
+    """A Markdown page with its tables rendered anew, from files named relative to it; verdicts of claims by table."""
+    claims: dict[str, list[Verdict]] = {}
 
     def block(match: re.Match[str]) -> str:
         kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
-        table = compared(kept) if "models" in kept else table_text(kept, "markdown")
-        return f"<!-- {match[1]} -->\n{table}\n<!-- end -->"
+        if "models" in kept:
+            text = compared(kept)
+        else:
+            text, (table, _, values) = table_text(kept, "markdown"), read(kept)
+            claims[kept["table"]] = judged(table, kept["columns"], values)
+        return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
-    return MARKED.sub(block, page.read_text(encoding="utf-8"))
-
-
-def claims_of(page: Path) -> dict[str, list[Verdict]]:
-    """The verdicts of all tables of a page that have claims, by the tables' names."""
-    found = {}
-    for name in MARKED.findall(page.read_text(encoding="utf-8")):
-        kept = json.loads((page.parent / name).read_text(encoding="utf-8"))
-        if "models" not in kept:
-            table, _, values = read(kept)
-            found[kept["table"]] = judged(table, kept["columns"], values)
-    return found
+    return MARKED.sub(block, page.read_text(encoding="utf-8")), claims
 
 
 def compared(report: Mapping[str, Any]) -> str:

@@ -54,13 +54,6 @@ def layers(model: str, table: Table, data: Path) -> dict[str, float]:
     return {layer: curve[int(layer)][task.name]["spearman"] for layer in table.columns}
 
 
-def extremes(model: str, table: Table, data: Path) -> dict[str, float]:
-    """Mean cosine x 100 of the pairs of STS-B's development part that are rated 5, and of those rated 0."""
-    task = _pairs("stsb-dev", data)
-    cosines = 100 * task.similarities(load_model(model))
-    return {"rated 5": float(cosines[task.gold == 5].mean()), "rated 0": float(cosines[task.gold == 0].mean())}
-
-
 def curve(model: str, table: Table, data: Path) -> dict[str, float]:
     """Spearman on STS-B dev after each epoch, from the journal of the run that made the model."""
     history = histories(Path(model).parent / "journal.jsonl")["stsb-dev"]

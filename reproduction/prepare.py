@@ -78,15 +78,15 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
     place, name = out / result.path, Path(result.path).name
     found = result.content(folder)
     if isinstance(found, Content):
-        about = {"licence": source.licence, "source": source.home}
         output = Output(
             place,
             name.removesuffix(f"-{result.split}"),
             result.split,
             TEXTS_A_SHARD if found.files is None else FILES_A_SHARD,
+            licence=source.licence,
+            source=source.home,
             overwrite=overwrite,
             form=found.form,
-            **about,
         )
         return report(pack(found.drafts, output, found.files, found.classes))
     if hasattr(found, "save_pretrained"):

@@ -48,8 +48,7 @@ def one_model(
     layer, bound = torch.nn.Linear(width, classes), 1 / math.sqrt(width)
     drawn = torch.empty(width + 1, classes).uniform_(-bound, bound, generator=generator)
     layer.weight.data, layer.bias.data = drawn[:-1].T.contiguous(), drawn[-1].clone()
-    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[protocol.optimizer]
-    optimizer = kind(layer.parameters(), weight_decay=l2)
+    optimizer = torch.optim.Adam(layer.parameters(), weight_decay=l2)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
     own, dev = torch.zeros(len(y), dtype=torch.bool), torch.from_numpy(stop)
     own[torch.from_numpy(learn)] = True
@@ -88,10 +87,10 @@ def shared_size(train: list[np.ndarray], rows: int, protocol: Protocol) -> int:
     return round(protocol.batch * rows * len(train) / sum(map(len, train)))
 
 
-@pytest.mark.parametrize(("last_fit", "optimizer", "classes"), [("all", "adam", 2), ("held_out", "rmsprop", 3)])
-def test_nested_is_the_loop_of_the_toolkit(last_fit: str, optimizer: str, classes: int) -> None:
-    x, y = synthetic(120, classes)
-    protocol = SHORT.replace(last_fit=last_fit, optimizer=optimizer, max_epochs=200, tenacity=12, batch=8, epoch_size=4)
+@pytest.mark.parametrize("last_fit", ["all", "held_out"])
+def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
+    x, y = synthetic(120)
+    protocol = SHORT.replace(last_fit=last_fit, max_epochs=200, tenacity=12, batch=8, epoch_size=4)
     accuracies, chosen, lengths = [], [], []
     splitter = StratifiedKFold(3, shuffle=True, random_state=1111)
     outer = list(splitter.split(x, y))
@@ -117,7 +116,7 @@ def test_nested_is_the_loop_of_the_toolkit(last_fit: str, optimizer: str, classe
         accuracies.append(100 * np.mean((x[test] @ weights[:-1] + weights[-1]).argmax(1) == y[test]))
     result = probe.run({"all": x}, {"all": y}, protocol)
     assert result.l2 == chosen
-    assert min(accuracies) > 50, "nothing was learned, so nothing is compared"
+    assert min(accuracies) > 60, "nothing was learned, so nothing is compared"
     np.testing.assert_allclose(result.folds, accuracies)
     assert result.accuracy == pytest.approx(np.mean(accuracies))
     assert result.accuracy == pytest.approx(probe.accuracy(y, result.predicted))

@@ -28,9 +28,9 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder and the data at hand, at equal compute."""
     if recipe.paper == "cyclip":
         own = small.clip(recipe, offline)
-        tower: Any = own.method.tower
-        items = (tower.input.size // tower.patch_size) ** 2
-        share = (CAPTION + items) / (2 * CAPTION + items) if own.flat()["method.captions"] else 1.0
+        method: Any = own.method
+        items = (method.tower.input.size // method.tower.patch_size) ** 2
+        share = (CAPTION + items) / (2 * CAPTION + items) if method.captions else 1.0
         return own.replace("run.max_steps", round((own.run.max_steps or 0) * share))
     if recipe.paper == "mocoutrl":
         own = small.row("mocoutrl", recipe, offline)

@@ -125,9 +125,9 @@ def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
 def test_a_hidden_layer_is_as_good_as_sklearn() -> None:
     x, y = synthetic(3000)
     parts = dict(zip(("train", "dev", "test"), np.array_split(np.arange(3000), 3), strict=True))
-    given = [{part: values[rows] for part, rows in parts.items()} for values in (x, y)]
+    inputs, labels = ({part: values[rows] for part, rows in parts.items()} for values in (x, y))
     theirs = LogisticRegression().fit(x[parts["train"]], y[parts["train"]]).score(x[parts["test"]], y[parts["test"]])
-    assert probe.run(*given, TEST.replace(nhid=50)).accuracy >= 100 * theirs - 1.0
+    assert probe.run(inputs, labels, TEST.replace(nhid=50)).accuracy >= 100 * theirs - 1.0
 
 
 @pytest.mark.parametrize("head", ["senteval", "three-layers"])

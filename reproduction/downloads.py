@@ -1,39 +1,81 @@
-"""The data sets of sources.toml by their names, and which of them makes a place that a recipe names."""
+"""The data sets of sources.toml: where each is had, what recipes read of it, and which of them makes a place."""
 
 from __future__ import annotations
 
+import importlib
 import tomllib
-from collections.abc import Mapping
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from multicse.data.errors import command
-from multicse.reproduction.sources import pictures, sheets, sounds, texts
-from multicse.reproduction.sources.source import Reader, Result, Source
+from multicse.data.shard_writer import Drafts, Form
 
-READERS = {"pictures": pictures, "sheets": sheets, "sounds": sounds, "texts": texts}
-TRANSLATE = command("translate", "reproduction")
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True)
+class Content:
+    """What a reader found in a download, to be packed."""
+
+    drafts: Drafts
+    files: Path | None = None
+    """The folder of the files that the drafts name."""
+    classes: tuple[str, ...] | None = None
+    """Names of the classes 0, 1, ...; none: those that occur, sorted."""
+    form: Form = "tar"
+    """Of its shards; texts are small in Parquet."""
+
+
+@dataclass(frozen=True)
+class Result:
+    """A folder of shards or of a model, or a file, and what it is made from."""
+
+    path: str
+    """Below the output folder, as recipes and tables name it: ``shards/wiki1m``, ``wos/wos7.tsv``."""
+    wanted: tuple[str, ...]
+    """Files, and folders (``audio/``), below the folder of the download; without a reader: below `path` itself."""
+    read: str | None = None
+    """``MODULE.NAME`` of the reader in `sources/`; None: used as it is, where it is."""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """What the reader is called with."""
+    split: str = "train"
+
+    def content(self, folder: Path) -> Content | PreTrainedModel | Iterable[str]:
+        """What is packed, a model, or the lines of a text file, from the download in `folder`."""
+        assert self.read is not None
+        module, _, name = self.read.partition(".")
+        reader: Callable[..., Content | PreTrainedModel | Iterable[str]]
+        reader = getattr(importlib.import_module(f"{__package__}.sources.{module}"), name)
+        return reader(*(folder / wanted for wanted in self.wanted), **self.settings)
+
+
+@dataclass(frozen=True)
+class Source:
+    """A data set: what it is called, where it is had on which terms, and what is made from it."""
+
+    title: str
+    home: str
+    licence: str
+    """As its makers state it; it goes into the shards, and from there into model cards."""
+    results: tuple[Result, ...]
+    hint: str = ""
+    """What there is to do beside downloading and unpacking."""
+
+
+def _tuples(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}
 
 
 def _source(given: Mapping[str, Any]) -> Source:
-    said = {name: text.replace("{translate}", TRANSLATE) for name, text in given.items() if name != "results"}
-    return Source(results=tuple(map(_result, given["results"])), **said)
+    results = [Result(**_tuples(one) | {"settings": _tuples(one.get("settings", {}))}) for one in given["results"]]
+    told = {name: text.replace("{translate}", TRANSLATE) for name, text in given.items() if name != "results"}
+    return Source(results=tuple(results), **told)
 
 
-def _result(given: Mapping[str, Any]) -> Result:
-    return Result(given["path"], tuple(given["wanted"]), _reader(given), given.get("split", "train"))
-
-
-def _reader(given: Mapping[str, Any]) -> Reader | None:
-    """The function ``MODULE.NAME`` of `sources/`, with what is set beside it; None: a place is used as it is."""
-    if "read" not in given:
-        return None
-    module, _, name = given["read"].partition(".")
-    settings = {key: tuple(value) if isinstance(value, list) else value for key, value in given.get("with", {}).items()}
-    return partial(getattr(READERS[module], name), **settings)
-
-
+TRANSLATE = command("translate", "reproduction")
 SOURCES = {
     name: _source(given)
     for name, given in tomllib.loads(Path(__file__).with_name("sources.toml").read_text(encoding="utf-8")).items()

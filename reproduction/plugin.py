@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,14 +17,12 @@ from multicse.evaluation.task import Encoded, EvaluationError, Probing, Task
 from multicse.evaluation.tasks import classification, zero_shot
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.evaluation.tasks.geometry import PairedGeometryTask
-from multicse.evaluation.tasks.paired_items import Samples
-from multicse.reproduction.encoders import sbert_wk
-from multicse.reproduction.encoders.padded import PaddedWordVectors
-from multicse.reproduction.tasks import finetune, heads, probe, transfer
-from multicse.reproduction.tasks.class_geometry import ClassGeometryTask
-from multicse.reproduction.tasks.prompts import CLAP_TEMPLATES
+from multicse.evaluation.tasks.sts import PairTask
+from multicse.reproduction.encoders import poolings
+from multicse.reproduction.encoders.flow import Flowed
+from multicse.reproduction.tasks import finetune, probe, transfer
+from multicse.reproduction.tasks.measures import ClassGeometryTask, ReleasedRetrievalTask
 from multicse.reproduction.tasks.relatedness import RelatednessTask
-from multicse.reproduction.tasks.retrieval import ReleasedRetrievalTask
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -37,15 +37,13 @@ REGRESSION = {  # SentEval's trained mode: train, dev and test part
 
 
 def _flow(model: Model, fit: Sequence[str], size: int | None, source: str, seed: int) -> Model:
-    from multicse.reproduction.encoders.flow import Flowed
-
     return Flowed(model, fit, seed=seed, source=source)
 
 
 load.POST["flow"] = _flow
-baselines.POOLINGS[sbert_wk.PATTERN] = sbert_wk.make
+baselines.POOLINGS[poolings.PATTERN] = poolings.make
 baselines.NAMES += ["wk", "wk-released"]
-word_vectors.POOLINGS["padded"] = PaddedWordVectors
+word_vectors.POOLINGS["padded"] = poolings.PaddedWordVectors
 
 
 # ------------------------------------------------------------------------------------------------------------------ tasks
@@ -87,9 +85,7 @@ def _retrieval(title: str, place: str, options: Options, probing: Probing) -> Ta
 
 def _geometry(title: str, place: str, options: Options, probing: Probing) -> Task:
     if not place.removesuffix(".gz").endswith(".tsv"):
-        fields = Samples(title, place).shards.fields
-        classes = "cls" in fields and "json" not in fields and "txt" not in fields
-        return ClassGeometryTask(title, shards=place) if classes else PairedGeometryTask(title, place)
+        return PairedGeometryTask(title, place)
     data = read_labelled(place, probing.seed)
     if data.pairs:
         raise EvaluationError(f"task {title}: {place} holds pairs; distances within classes are those of single texts")
@@ -110,24 +106,35 @@ registry.KINDS["finetune"] = Kind(
 )
 _plain_retrieval = registry.KINDS["retrieval"]
 registry.KINDS["retrieval"] = _plain_retrieval._replace(make=_retrieval, options=(*_plain_retrieval.options, "released"))
-registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions or classes", _geometry)
-zero_shot.TEMPLATE_LISTS["clap29"] = CLAP_TEMPLATES
-classification.HEADS |= {"senteval": heads.senteval, "three-layers": heads.three_layers_probe}
+registry.KINDS["geometry"] = Kind("a labelled TSV, or shards with captions", _geometry)
+zero_shot.TEMPLATE_LISTS["clap29"] = tuple(
+    tomllib.loads((Path(__file__).parent / "tables" / "clip.toml").read_text(encoding="utf-8"))["prompts"]
+)
+classification.HEADS |= {"senteval": probe.senteval, "three-layers": probe.three_layers_probe}
 
 
 # ---------------------------------------------------------------------------------------------------------------- figures
 
 
 def _drawings(encoded: Encoded, tasks: Sequence[Task], seed: int) -> Iterator[report.Drawing]:
-    from multicse.reproduction.figures import drawings  # and Matplotlib with it
+    """For pair sets t-SNE of pairs (SG-BERT, Figure 5)."""
+    from multicse.reproduction.figures import extreme_pairs  # and Matplotlib with it
 
-    return drawings.drawings(encoded, tasks, seed)
+    for task in tasks:
+        if isinstance(task, PairTask):
+            yield f"tsne_{task.name}", partial(extreme_pairs, encoded, task, seed)
 
 
 def _scatters(task: Task, runs: report.Runs) -> Iterator[tuple[str, Figure]]:
-    from multicse.reproduction.figures import drawings
+    """For items with captions alignment, and their uniformity, against that of texts (Zhao et al. 2023, Figures 2 and 3)."""
+    from multicse.reproduction.figures import scatter
 
-    return drawings.scatters(task, runs)
+    if isinstance(task, PairedGeometryTask):
+        models = {label: [run[task.name] for run in found] for label, found in runs.items()}
+        of_items = next(name for name in ("image_uniformity", "audio_uniformity") if name in next(iter(models.values()))[0])
+        for name, metric in (("alignment", "alignment"), ("uniformity", of_items)):
+            places = {label: [(run["text_uniformity"], run[metric]) for run in found] for label, found in models.items()}
+            yield f"{name}_{task.name}", scatter(places, "text_uniformity", metric)
 
 
 def _layers(model: str, tasks: list[Task], device: str | None, batch_size: int) -> report.Outcome:

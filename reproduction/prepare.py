@@ -20,8 +20,7 @@ from multicse.data.errors import DataError, cli_errors, did_you_mean
 from multicse.data.shard_writer import Output, pack
 from multicse.data.shards import MANIFEST
 from multicse.pipelines.pack import report
-from multicse.reproduction.downloads import SOURCES
-from multicse.reproduction.sources.source import Content, Result, Source
+from multicse.reproduction.downloads import SOURCES, Content, Result, Source
 
 TEXTS_A_SHARD, FILES_A_SHARD = 10_000, 1_000
 
@@ -52,37 +51,23 @@ class Prepare:
         missing: dict[str, None] = {}  # places, each once and in their order
         for result in source.results:
             place = self.out / result.path
-            made = place.is_file() or (place / MANIFEST).is_file()  # a table, or a folder whose manifest was written last
+            # A table, or a folder whose manifest or configuration was written last.
+            made = place.is_file() or (place / MANIFEST).is_file() or (place / "config.json").is_file()
+            root = place if result.read is None else folder
+            lacking = [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
             if result.read is not None and made and not self.overwrite:
                 print(f"{place} is there")
-            elif lacking := absent(result, folder, self.out):
+            elif lacking:
                 missing |= dict.fromkeys(lacking)
             elif result.read is None:
                 print(f"{place} is there and is read as it is")
             else:
                 print(make(result, source, folder, self.out, self.overwrite))
         if missing:
-            print(where_from(source, list(missing)), file=sys.stderr)
+            hint = textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
+            about = [f"  {source.title}", f"  home page  {source.home}", f"  licence    {source.licence}", *hint]
+            print("\n".join([*(f"error: {place} is not there" for place in missing), *about]), file=sys.stderr)
         return 2 if missing else 0
-
-
-def absent(result: Result, folder: Path, out: Path) -> list[str]:
-    """The places of a download, in `folder`, that a result needs and that are not there."""
-    root = out / result.path if result.read is None else folder
-    return [f"{root}/{name}" for name in result.wanted if not (root / name).exists()]
-
-
-def where_from(source: Source, missing: list[str]) -> str:
-    """What is missing of a data set and where it is had."""
-    lines = [
-        *(f"error: {place} is not there" for place in missing),
-        f"  {source.title}",
-        f"  home page  {source.home}",
-        f"  licence    {source.licence}",
-    ]
-    if source.hint:
-        lines += textwrap.wrap(source.hint, 110, initial_indent="  hint       ", subsequent_indent=" " * 13)
-    return "\n".join(lines)
 
 
 def make(result: Result, source: Source, folder: Path, out: Path, overwrite: bool = False) -> str:
@@ -90,22 +75,23 @@ def make(result: Result, source: Source, folder: Path, out: Path, overwrite: boo
 
     Raises DataError for a download that has another form.
     """
-    assert result.read is not None
     place, name = out / result.path, Path(result.path).name
-    found = result.read(*(folder / wanted for wanted in result.wanted))
+    found = result.content(folder)
     if isinstance(found, Content):
-        size = TEXTS_A_SHARD if found.files is None else FILES_A_SHARD
         output = Output(
             place,
             name.removesuffix(f"-{result.split}"),
             result.split,
-            size,
+            TEXTS_A_SHARD if found.files is None else FILES_A_SHARD,
             licence=source.licence,
             source=source.home,
             overwrite=overwrite,
             form=found.form,
         )
         return report(pack(found.drafts, output, found.files, found.classes))
+    if hasattr(found, "save_pretrained"):
+        found.save_pretrained(place)
+        return f"{place}: a model"
     place.parent.mkdir(parents=True, exist_ok=True)
     partial = place.with_name(f"{name}.partial")
     with partial.open("w", encoding="utf-8", newline="\n") as file:

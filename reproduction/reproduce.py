@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal
 
+import numpy as np
 import tyro
+from matplotlib.figure import Figure
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -22,34 +23,28 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
-from multicse.reproduction.downloads import maker
+from multicse.reproduction.figures import curves, scatter
 from multicse.reproduction.tables import runs
 from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
-from multicse.reproduction.tables.table import Row, Table, Values
+from multicse.reproduction.tables.table import Row, Table, Values, read_tables
 from multicse.trainers import jobs
 from multicse.trainers.engine.cluster import quiet
 from multicse.trainers.recipe import RecipeError
 
-PAPERS = {
-    **{"nonlingcse": "nonling", "sgbert": "sgbert", "clip": "clip", "gclsr": "gclsr", "mocoutrl": "mocoutrl"},
-    "evidence": "evidence",
-}
-"""Papers and the modules of `reproduction/tables` that hold their tables, and the main claim of each, with a verdict."""
-ALSO = {"visualcse": "nonlingcse", "audiocse": "nonlingcse", "cyclip": "clip", "clap": "clip"}
-"""Other names of the same papers: those of their scripts."""
+PAPERS = ("nonlingcse", "sgbert", "clip", "gclsr", "mocoutrl", "evidence")
+"""Files of `reproduction/tables`: the papers', and the main claim of each, with a verdict."""
 
 
 @dataclass(frozen=True)
 class Arguments:
     """Run what a table or figure of a paper needs and was not run yet, and print it: paper, ours, difference, mean ± sd, p.
 
-    Without a table every row of the paper's is listed, without a paper those of all. What is missing is said first, with the
-    way to get it. A command that was stopped goes on where it was.
+    Without a table those of the paper are listed, without a paper those of all. What is missing is said first, with the way
+    to get it. A command that was stopped goes on where it was.
     """
 
     paper: tyro.conf.Positional[str | None] = None
-    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl, or by their scripts' names visualcse, audiocse, cyclip, clap; or
-    evidence: the main claim of each."""
+    """One of nonlingcse, sgbert, clip, gclsr, mocoutrl; or evidence: the main claim of each."""
     table: tyro.conf.Positional[str | None] = None
     """Table or figure as the paper counts them: T1, F2 and so on; all: one after the other."""
     scale: Literal["paper", "mini"] = "paper"
@@ -61,16 +56,10 @@ class Arguments:
     """Labels of the rows to run. Default: all."""
     seeds: tuple[int, ...] | None = None
     """One run of every trained row each. Default: as many as the paper's; mini: 1 2 3, of evidence 1 2 3 4 5."""
-    encoder: str | None = None
-    """With mini: the transformer that rows start from, a folder, in the small one's place."""
     out: Path | None = None
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
     """Worker processes of every run (run.workers). Default: the recipes' own."""
-    style: Literal["text", "markdown"] = "text"
-    """How the table is written."""
-    dry_run: bool = False
-    """Check only what needs neither weights nor data: settings and steps. With mini: also pack its data."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None
@@ -88,81 +77,67 @@ def main(argv: list[str] | None = None) -> int:
         arguments.coverage.write_text(coverage(), encoding="utf-8")
         return 0
     if arguments.results is not None:
-        arguments.results.write_text(rendered(arguments.results), encoding="utf-8")
-        if claims := claims_of(arguments.results):
+        text, claims = rendered(arguments.results)
+        arguments.results.write_text(text, encoding="utf-8")
+        if claims:
             save(effects(claims), arguments.results.parent / "figures", "evidence")
         return 0
     if arguments.paper is None or arguments.table is None:
-        checked = scale_of(arguments) if arguments.dry_run else None
-        for paper in [name_of(arguments.paper)] if arguments.paper else PAPERS:
+        for paper in [arguments.paper] if arguments.paper else PAPERS:
             for key, table in tables_of(paper).items():
-                print("\n".join(row_line(paper, key, row, checked) for row in table.rows))
+                print(f"{paper:<11}{key:<5}{table.title}")
         return 0
-    tables = tables_of(name_of(arguments.paper)) if arguments.table == "all" else (arguments.table,)
-    return max(reproduce(replace(arguments, table=table)) for table in tables)
-
-
-def name_of(paper: str) -> str:
-    """The paper of a name. Raises RecipeError where there is none."""
-    name = ALSO.get(paper, paper)
-    if name not in PAPERS:
-        raise RecipeError(
-            f"there is no paper {paper!r}.{did_you_mean(paper, [*PAPERS, *ALSO])} There are: {', '.join(PAPERS)}"
-        )
-    return name
-
-
-def module_of(paper: str) -> ModuleType:
-    """What holds a paper's tables."""
-    return importlib.import_module(f"{runs.__package__}.{PAPERS[paper]}")
+    keys = tables_of(arguments.paper) if arguments.table == "all" else (arguments.table,)
+    return max(reproduce(arguments, arguments.paper, key) for key in keys)
 
 
 def tables_of(paper: str) -> dict[str, Table]:
-    """The tables and figures of a paper, by T1, F2, ..."""
-    tables: dict[str, Table] = module_of(paper).TABLES
-    return tables
+    """The tables and figures of a paper, by T1, F2, ... Raises RecipeError for a paper that there is not."""
+    if paper not in PAPERS:
+        raise RecipeError(f"there is no paper {paper!r}.{did_you_mean(paper, PAPERS)} There are: {', '.join(PAPERS)}")
+    return read_tables(paper)
 
 
-def reproduce(arguments: Arguments) -> int:
+def reproduce(arguments: Arguments, paper: str, key: str) -> int:
     """One table, from what is missing to the rendered file."""
-    assert arguments.paper is not None and arguments.table is not None
-    paper = name_of(arguments.paper)
     tables = tables_of(paper)
-    if arguments.table not in tables:
-        near = did_you_mean(arguments.table, tables)
-        raise RecipeError(f"{paper} has no table {arguments.table!r}.{near} It has: {', '.join(tables)}")
-    table = tables[arguments.table]
+    if key not in tables:
+        raise RecipeError(f"{paper} has no table {key!r}.{did_you_mean(key, tables)} It has: {', '.join(tables)}")
+    table, scale = tables[key], scale_of(arguments)
     rows = chosen(table, arguments.rows)
-    scale = scale_of(arguments)
-    if arguments.dry_run:
-        print("\n".join(row_line(paper, arguments.table, row, scale) for row in rows))
-        return 0
     with jobs.results_in(scale.out):
-        return _reproduce(arguments, table, scale, rows)
-
-
-def _reproduce(arguments: Arguments, table: Table, scale: runs.Scale, rows: Sequence[Row]) -> int:
-    assert arguments.paper is not None and arguments.table is not None
-    paper = name_of(arguments.paper)
-    module = module_of(paper)
-    if lacks := runs.missing(table, module, scale, rows, maker):
-        print(f"{paper} {arguments.table} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
-        return 1
-    published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
-    seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
-    found = runs.results(table, module, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
-    kept = kept_of(paper, arguments.table, table, scale, seeds, found)
-    text = table_text(kept, arguments.style)
-    print(text)
-    scale.out.mkdir(parents=True, exist_ok=True)
-    name = scale.out / f"{paper}-{arguments.table}"  # a table may be called C.1
-    Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-    Path(f"{name}.{'md' if arguments.style == 'markdown' else 'txt'}").write_text(text + "\n", encoding="utf-8")
-    values = runs.values_of(rows, runs.columns_of(table, scale), found)
-    if table.draw is not None:
-        save(table.draw(table, values), scale.out, name.name)
-        print(f"drawn as {name}.png", file=sys.stderr)
+        if lacks := runs.missing(table, paper, scale, rows):
+            print(f"{paper} {key} cannot be run yet:\n" + "\n".join(f"  {lack}" for lack in lacks), file=sys.stderr)
+            return 1
+        published = tuple(range(table.seeds)) if isinstance(table.seeds, int) else table.seeds
+        seeds = arguments.seeds or ((1, 2, 3) if scale.mini and not table.claims else published)
+        found = runs.results(table, paper, scale, rows, seeds, lambda line: print(line, file=sys.stderr, flush=True))
+        kept = kept_of(paper, key, table, scale, seeds, found)
+        text = table_text(kept, "text")
+        print(text)
+        scale.out.mkdir(parents=True, exist_ok=True)
+        name = scale.out / f"{paper}-{key}"  # a table may be called C.1
+        Path(f"{name}.json").write_text(json.dumps(kept, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        Path(f"{name}.txt").write_text(text + "\n", encoding="utf-8")
+        if table.draw is not None:
+            values = runs.values_of(rows, runs.columns_of(table, scale), found)
+            save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
+            print(f"drawn as {name}.png", file=sys.stderr)
     return 0
+
+
+def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
+    """Draw the figure of a table that is one."""
+    heads = table.names if len(table.names) == len(columns) else columns
+    if isinstance(table.draw, tuple):
+        x, y = (columns[heads.index(name)] for name in table.draw)
+        return scatter({label: list(zip(row[x], row[y], strict=True)) for label, row in values.items()}, *table.draw)
+    means = {
+        label: {head: float(np.mean(row[column])) for head, column in zip(heads, columns, strict=True)}
+        for label, row in values.items()
+        if all(row[column] for column in columns)
+    }
+    return curves(means, "", table.title)
 
 
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")
@@ -198,26 +173,20 @@ def table_text(kept: Mapping[str, Any], style: str) -> str:
     return f"{text}\n\n{verdicts(judged(table, kept['columns'], values), style)}" if table.claims else text
 
 
-def rendered(page: Path) -> str:
-    """A Markdown page with its tables rendered anew, from files named relative to it."""
+def rendered(page: Path) -> tuple[str, dict[str, list[Verdict]]]:
+    """A Markdown page with its tables rendered anew, from files named relative to it; verdicts of claims by table."""
+    claims: dict[str, list[Verdict]] = {}
 
     def block(match: re.Match[str]) -> str:
         kept = json.loads((page.parent / match[1]).read_text(encoding="utf-8"))
-        table = compared(kept) if "models" in kept else table_text(kept, "markdown")
-        return f"<!-- {match[1]} -->\n{table}\n<!-- end -->"
+        if "models" in kept:
+            text = compared(kept)
+        else:
+            text, (table, _, values) = table_text(kept, "markdown"), read(kept)
+            claims[kept["table"]] = judged(table, kept["columns"], values)
+        return f"<!-- {match[1]} -->\n{text}\n<!-- end -->"
 
-    return MARKED.sub(block, page.read_text(encoding="utf-8"))
-
-
-def claims_of(page: Path) -> dict[str, list[Verdict]]:
-    """The verdicts of all tables of a page that have claims, by the tables' names."""
-    found = {}
-    for name in MARKED.findall(page.read_text(encoding="utf-8")):
-        kept = json.loads((page.parent / name).read_text(encoding="utf-8"))
-        if "models" not in kept:
-            table, _, values = read(kept)
-            found[kept["table"]] = judged(table, kept["columns"], values)
-    return found
+    return MARKED.sub(block, page.read_text(encoding="utf-8")), claims
 
 
 def compared(report: Mapping[str, Any]) -> str:
@@ -231,20 +200,21 @@ def compared(report: Mapping[str, Any]) -> str:
 def scale_of(arguments: Arguments) -> runs.Scale:
     """Where tables are run, by the command line. Raises RecipeError where the small scale has no data."""
     mini = arguments.scale == "mini"
-    data = arguments.data or (runs.datasets() if mini else runs.SENTEVAL)
+    at_hand = Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets")) if mini else runs.SENTEVAL
+    data = arguments.data or at_hand
     if mini and not data.is_dir():
         raise RecipeError(f"{data} is no folder: --scale mini takes one that holds sts, text_unlabeled, nli, ... by --data")
     out = jobs.kept(arguments.out or Path("runs/reproduce-mini" if mini else "runs/reproduce"))
-    return runs.Scale(out, data, mini, arguments.workers, arguments.encoder)
+    return runs.Scale(out, data, mini, arguments.workers)
 
 
 def chosen(table: Table, labels: tuple[str, ...]) -> list[Row]:
     """The rows of these labels, all without any. Raises RecipeError for a label that is none."""
-    known = [row.label for row in table.rows]
+    known = {row.label: row for row in table.rows}
     for label in labels:
         if label not in known:
             raise RecipeError(f"--rows {label!r}.{did_you_mean(label, known)} There are: {', '.join(known)}")
-    return [row for row in table.rows if not labels or row.label in labels]
+    return [known[label] for label in labels] if labels else list(table.rows)
 
 
 def head(table: Table, kept: Mapping[str, Any]) -> str:
@@ -263,25 +233,6 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
     if table.open:
         lines.append(f"Open in the paper: {table.open}")
     return "\n".join(lines)
-
-
-def row_line(paper: str, key: str, row: Row, checked: runs.Scale | None) -> str:
-    """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps``."""
-    return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(paper, row, checked)}"
-
-
-def status(paper: str, row: Row, checked: runs.Scale | None) -> str:
-    """How a row is had; after a dry run at a scale with its steps."""
-    if row.lacks is not None:
-        return f"not to be had: {row.lacks}"
-    if row.model is not None:
-        return f"measured: {row.model}"
-    changes = " ".join(f"--{path} {value}" for path, value in row.changes.items())
-    line = f"trained: {row.recipe} {changes}".rstrip()
-    if checked is None:
-        return line
-    steps = runs.steps(runs.scaled(row, module_of(paper), checked))
-    return f"{line}: settings checked" if steps is None else f"{line}: {steps:,} steps"
 
 
 def coverage() -> str:

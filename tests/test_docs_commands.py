@@ -159,7 +159,7 @@ def multicse(words: list[str], tmp_path: Path) -> None:
         recipe(given.pipeline, [given.recipe, *more])
     elif name == "describe" and (named := re.fullmatch(r"(\w+):([\w-]+)", given.what)):
         recipe(named[1], [named[2], *more])
-    elif name == "reproduce" and given.table and given.table not in ("all", *verb.tables_of(verb.name_of(given.paper))):
+    elif name == "reproduce" and given.table and given.table not in ("all", *verb.tables_of(given.paper)):
         raise Unknown(f"{given.paper} has no table {given.table}")
     elif name == "prepare" and given.name is not None and given.name not in verb.SOURCES:
         raise Unknown(f"there is no data set {given.name}")

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -16,11 +15,9 @@ from multicse.evaluation import report, tables
 from multicse.evaluation.encoders.baselines import SINGLE, States
 from multicse.evaluation.encoders.encoder import FolderEncoder, load_encoder
 from multicse.evaluation.load import load_model, parse
-from multicse.evaluation.task import Encoded, EvaluationError, Task, encode_once
+from multicse.evaluation.task import Encoded, Task, encode_once
 from multicse.models.pooling import pool
-from multicse.reproduction.figures.curves import layer_curves
-
-MEMORY = 2 * 2**30  # bytes of vectors held at a time; above it, tasks are encoded one after another
+from multicse.reproduction.figures import curves as drawn_curves
 
 Scores = dict[str, dict[str, float]]  # metrics by task
 
@@ -36,30 +33,22 @@ def layer_scores(
 ) -> dict[str, list[Scores]]:
     """By pooling (cls, mean, max), a list over layers 0 (embedding output) to l of the metrics of every task.
 
-    Every sentence passes the model once (once a task, when the vectors of all tasks would take more than 2 GB; once a
-    layer and pooling for a task that states no sentences). Layer 0 by cls is the embedding of [CLS], the same vector for
-    every sentence: correlations are 0 there, of which tasks do not warn.
+    Every sentence of a task passes the model once. Layer 0 by cls is the embedding of [CLS], the same vector for every
+    sentence: correlations are 0 there, and tasks warn of a collapsed encoder.
 
-    Raises EvaluationError when the folder holds no transformer, or there is no task.
+    Raises EvaluationError when the folder holds no transformer.
     """
-    if not tasks:
-        raise EvaluationError("layer curves are over tasks, and none were given")
     one = load_encoder(folder, "layer0-mean", device, batch_size)
     # All layers side by side: (N, (l + 1) * 3 * d).
     encoder = FolderEncoder(one.model, one.path, "every layer", batch_size, every_layer)
     config = encoder.model[0].auto_model.config
     layers, width = config.num_hidden_layers + 1, config.hidden_size
-    sentences = len({sentence for task in tasks for sentence in task.sentences()})
-    small = sentences * layers * len(SINGLE) * width * 4 <= MEMORY
-    curves: dict[str, list[Scores]] = {pool: [{} for _ in range(layers)] for pool in SINGLE}
-    for group in [tasks] if small else [[task] for task in tasks]:
-        encoded = encode_once(group, encoder)
-        for number, how in enumerate(SINGLE):
-            for layer in range(layers):
-                start = (layer * len(SINGLE) + number) * width
-                layer_alone = OneLayer(encoded, slice(start, start + width))
-                with _without_warnings() if (how, layer) == ("cls", 0) else nullcontext():
-                    curves[how][layer] |= {task.name: task.score(layer_alone).metrics for task in group}
+    curves: dict[str, list[Scores]] = {how: [{} for _ in range(layers)] for how in SINGLE}
+    for task in tasks:  # the vectors of several at once would be gigabytes
+        encoded = encode_once([task], encoder)
+        for number, (how, layer) in enumerate(product(SINGLE, range(layers))):
+            start = (layer * len(SINGLE) + number // layers) * width
+            curves[how][layer][task.name] = task.score(OneLayer(encoded, slice(start, start + width))).metrics
     return curves
 
 
@@ -71,7 +60,9 @@ def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size:
     )
     rows = [[str(layer), *(f"{value:.2f}" for value in values)] for layer, *values in scores.itertuples()]
     figures = {
-        f"layers_{task.name}": layer_curves(scores[task.name].to_dict("list"), ylabel=f"{task.primary} on {task.name}")
+        f"layers_{task.name}": drawn_curves(
+            scores.rename(index=str)[task.name].to_dict(), "layer (0: embeddings)", f"{task.primary} on {task.name}"
+        )
         for task in tasks
     }
     metrics = {f"{t}/{how}/layer{i}": value for (t, how), curve in scores.items() for i, value in enumerate(curve)}
@@ -79,18 +70,6 @@ def layer_outcome(model: str, tasks: list[Task], device: str | None, batch_size:
     made["protocol"]["pooling"] = "every layer by cls, mean and max"
     content = {"model": model, "layers": curves, "provenance": made}
     return report.Outcome(tables.layout([["layer", *map(" ".join, scores)], *rows]), content, metrics, figures)
-
-
-@contextmanager
-def _without_warnings() -> Iterator[None]:
-    """Without the warnings of tasks, which would take the vectors for those of a collapsed encoder."""
-    logger = logging.getLogger("multicse.evaluation.tasks")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
 
 
 class OneLayer:

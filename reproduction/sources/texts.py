@@ -1,19 +1,24 @@
-"""Readers of sentences: plain lines, pairs and triples, NLI, STS-B, the Leipzig corpora, GLUE."""
+"""Readers of sentences: plain lines, pairs and triples, NLI, STS-B, the Leipzig corpora, GLUE, Web of Science, prompts."""
 
 from __future__ import annotations
 
+import ast
+import json
+import re
+import zipfile
 from collections.abc import Iterable, Iterator
 from itertools import compress
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 
 from multicse.data.errors import DataError
 from multicse.data.order import permutation, seed_of
 from multicse.data.pack import named_rows, table_rows, text_lines
 from multicse.data.shard_writer import UnpackedSample
 from multicse.data.text_files import read_cells, read_lines, read_rows
-from multicse.reproduction.sources.source import Content
+from multicse.reproduction.downloads import Content
 
 
 def lines(*files: Path) -> Content:
@@ -77,6 +82,36 @@ def _glue_rows(file: Path, columns: tuple[str, ...], header: tuple[str, ...]) ->
         yield from (row for _, row in read_rows(file, columns))
         return
     yield from (dict(zip(header, cells, strict=True)) for _, cells in read_cells(file, len(header)))
+
+
+def web_of_science(book: Path, label: str) -> Iterator[str]:
+    """Web of Science's ``Data.xlsx`` as a TSV ``label text split`` of abstracts, without empty ones: 80, 10 and 10 % in the
+    order of the file are train, dev and test. `label` is the column with the class (Y1: 7 classes, Y: 134)."""
+    try:
+        table = pd.read_excel(book, usecols=[label, "Abstract"], dtype=str, keep_default_na=False)
+    except ImportError as error:
+        raise DataError(f"{book} is read with the package openpyxl (extra `reproduction`): {error}") from error
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise DataError(f"{book} is no .xlsx file with the columns {label} and Abstract: {error}") from error
+    yield "label\ttext\tsplit"
+    for number, (name, abstract) in enumerate(zip(table[label], table["Abstract"], strict=True)):
+        part = "train" if number < int(0.8 * len(table)) else "dev" if number < int(0.9 * len(table)) else "test"
+        if text := " ".join(abstract.split()):
+            yield f"{name}\t{text}\t{part}"
+
+
+def imagenet_prompts(notebook: Path) -> Iterator[str]:
+    """``{"classes": [...], "templates": [...]}`` of the notebook of the CLIP repository, in whose cells they are the lists
+    ``imagenet_classes`` and ``imagenet_templates``."""
+    lists = {}
+    try:
+        cells = json.loads(notebook.read_text(encoding="utf-8"))["cells"]
+        for code in ("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code"):
+            for match in re.finditer(r"^imagenet_(classes|templates) = (\[.*?\])$", code, re.MULTILINE | re.DOTALL):
+                lists[match[1]] = ast.literal_eval(match[2])
+        yield json.dumps({name: lists[name] for name in ("classes", "templates")}, indent=0, ensure_ascii=False)
+    except (ValueError, KeyError, TypeError, SyntaxError) as error:
+        raise DataError(f"{notebook} is not CLIP's Prompt_Engineering_for_ImageNet.ipynb: {error!r}") from error
 
 
 def _drafts(sentences: Iterable[str]) -> Iterator[UnpackedSample]:

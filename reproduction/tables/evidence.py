@@ -6,20 +6,15 @@ table cost as much as the plain contrast of text does in `STEPS` (CLIP's: as CLI
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from multicse.pipelines import multicse, nonlingcse, parts, sgbert
-from multicse.reproduction.tables import clip, gclsr, mocoutrl, nonling
-from multicse.reproduction.tables import sgbert as sgbert_tables
+from multicse.reproduction.tables import small
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import read_tables
-from multicse.trainers.method import MethodConfig
 from multicse.trainers.multicse import MultiCSEConfig
 from multicse.trainers.nonling import NonLingSettings
 from multicse.trainers.recipe import Recipe
 from multicse.trainers.sgbert import SGBERTConfig
-from multicse.trainers.simcse import SimCSEConfig
 
 STEPS = 200
 """Of the plain contrast at the small scale."""
@@ -27,38 +22,36 @@ EVALUATIONS = 6
 """Of a run."""
 CAPTION = 16
 """Tokens of one, about; SimCSE on captions reads them twice."""
-FITTED = 20_000
-"""Sentences of the training text that whitening and its kin are fitted on, as when a model is exported."""
-
-TABLES = read_tables(Path(__file__).with_suffix(".toml"), globals())
 
 
 def mini(recipe: Recipe, offline: Offline) -> Recipe:
     """The row on the small encoder and the data at hand, at equal compute."""
     if recipe.paper == "cyclip":
-        small = clip.mini(recipe, offline)
-        items = (clip.VIT.input.size // clip.VIT.patch_size) ** 2
-        share = (CAPTION + items) / (2 * CAPTION + items) if small.flat()["method.captions"] else 1.0
-        return small.replace("run.max_steps", round(clip.STEPS * share))
+        own = small.clip(recipe, offline)
+        method: Any = own.method
+        items = (method.tower.input.size // method.tower.patch_size) ** 2
+        share = (CAPTION + items) / (2 * CAPTION + items) if method.captions else 1.0
+        return own.replace("run.max_steps", round((own.run.max_steps or 0) * share))
     if recipe.paper == "mocoutrl":
-        return mocoutrl.mini(recipe, offline).changed(length(STEPS))
+        own = small.row("mocoutrl", recipe, offline)
+        return own.changed(length(STEPS))
     if recipe.paper == "gclsr":  # without augmentation one view serves as both
-        small = gclsr.mini(recipe, offline)
-        steps = STEPS if small.flat()["method.augmentation"] == "none" else STEPS // 2
-        more = {"encoder.vectors": gclsr.word_vectors(offline, None, 300, 20)} | length(steps)
-        return small.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
+        own = small.gclsr(recipe, offline)
+        steps = STEPS if own.flat()["method.augmentation"] == "none" else STEPS // 2
+        more = {"encoder.vectors": offline.vectors(None, 300, 20)} | length(steps)
+        return own.changed({"streams.text.shards": offline.wikipedia(), "streams.text.batch_size": 256} | more)
     if recipe.paper == "multicse":
-        base = nonling.mini(nonlingcse.bert_base(), offline)
-        small = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
-        small = small.changed({"name": "multicse/mini", "export": recipe.export})
-    elif recipe.streams["text"].shards == sgbert_tables.STSB:
-        small = sgbert_tables.mini(recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
+        base = small.nonlingcse(nonlingcse.bert_base(), offline)
+        own = multicse.composed(base, recipe.name.partition("/bert-base-")[2], "small")
+        own = own.changed({"name": "multicse/mini", "export": recipe.export})
+    elif recipe.streams["text"].shards == "shards/stsb-sentences":
+        own = small.row("sgbert", recipe if recipe.paper == "sgbert" else sgbert.bert_base(), offline)
         if recipe.paper == "simcse":
-            small = small.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
+            own = own.changed({"name": "simcse/mini", "method": parts.SMALL_TEXT})
     else:
-        small = nonling.mini(recipe, offline)
-    steps = round(STEPS * share_of_contrast(small))
-    return small.changed(length(steps))
+        own = small.nonlingcse(recipe, offline)
+    steps = round(STEPS * share_of_contrast(own))
+    return own.changed(length(steps))
 
 
 def length(steps: int) -> dict[str, int]:
@@ -72,29 +65,11 @@ def share_of_contrast(recipe: Recipe) -> float:
     A backward costs two forwards (Kaplan et al. 2020), and all positions as much as the longest text may have.
     """
     text: Any = recipe.streams["text"]
-    tokens = text.batch_size * text.max_length
-    cost = text_passes(recipe.method, text.n_texts) * tokens
-    if isinstance(recipe.method, NonLingSettings):
-        for name, config in recipe.method.nonling.items():
-            cost += 6 * recipe.streams[name].batch_size * config.tokens(recipe.method.variant)
-    return 6 * tokens / cost
-
-
-def text_passes(method: MethodConfig, texts: int) -> int:
-    """Forward passes that a text costs: a view is one, and two more for its backward."""
-    if isinstance(method, SGBERTConfig):
-        return 3 + 1
+    method, tokens = recipe.method, text.batch_size * text.max_length
     guided = isinstance(method, MultiCSEConfig) and method.guidance > 0
-    assert isinstance(method, SimCSEConfig | NonLingSettings)
-    return 3 * max(2, texts) + guided
-
-
-def mini_model(spec: str, offline: Offline) -> str:
-    """The small encoder, with what is fitted fitted on the beginning of the training text."""
-    pooling, _, how = spec.partition("@")[2].partition(":")[0].partition("+")
-    plain = f"{parts.SMALL_ENCODER}@{pooling}"
-    if not how:
-        return plain
-    if spec.endswith(sgbert_tables.STSB):
-        return f"{plain}+{how}:{offline.stsb()}"
-    return f"{plain}+{how}:{offline.lines(offline.sentences(FITTED), f'wiki-{FITTED}')}"
+    passes = 3 + 1 if isinstance(method, SGBERTConfig) else 3 * max(2, text.n_texts) + guided
+    cost = passes * tokens
+    if isinstance(method, NonLingSettings):
+        for name, config in method.nonling.items():
+            cost += 6 * recipe.streams[name].batch_size * config.tokens(method.variant)
+    return 6 * tokens / cost

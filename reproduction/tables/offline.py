@@ -1,10 +1,11 @@
-"""The data sets at hand, packed once for the small scale of the tables."""
+"""The data sets at hand, packed once for the small scale of the tables: what stands in for the papers' data."""
 
 from __future__ import annotations
 
 import contextlib
 import csv
 import gzip
+import hashlib
 import shutil
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,15 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+import numpy as np
+
 from multicse.data.errors import DataError
+from multicse.data.offline.demo import write_demo_shards
+from multicse.data.streams.eda import eda
+from multicse.data.text_files import read_json
+from multicse.data.word_vectors import is_word_vectors, train_vectors
+from multicse.evaluation.load import fit_sentences
+from multicse.models.word_module import split
 from multicse.pipelines.pack import main as pack
 
 
@@ -23,14 +32,30 @@ class Offline:
     data: Path
     shards: Path
 
-    def wikipedia(self) -> str:
-        """73,604 sentences of Wikipedia, one a sample."""
+    def stand_in(self, name: str) -> str:
+        """What a paper's section `small.places` names: a method below, with its numbers after colons (``wikipedia:640``)."""
+        method, *arguments = name.split(":")
+        found: str = getattr(self, method)(*(int(text) if text.isdigit() else text for text in arguments))
+        return found
+
+    # ------------------------------------------------------------------------------------------------------------- texts
+
+    def wikipedia(self, count: int | None = None) -> str:
+        """73,604 sentences of Wikipedia, one a sample; or the first so many of them."""
+        if count is not None:
+            return self.lines(self.sentences(count), f"wiki-{count}")
         return self.pack("text", self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "wiki")
 
     def sentences(self, count: int | None) -> list[str]:
         """The first so many of them, None: all."""
         with gzip.open(self.data / "text_unlabeled" / "wiki_combined.en.txt.gz", "rt", encoding="utf-8") as lines:
             return [line.strip() for line in islice(lines, count)]
+
+    def rewritten(self, count: int) -> str:
+        """WikiSplit's rewritten sentences, which stand in for translations."""
+        rows = self.rows(self.data / "text_unlabeled" / "wikisplit_pairs.en.tsv.gz")[:count]
+        pairs = [(row["complex"], f"{row['simple1']} {row['simple2']}") for row in rows]
+        return self.table(("original", "translation"), pairs, f"rewritten-{count}")
 
     def nli(self) -> str:
         """10,075 triples of premise, entailment and contradiction: sent0, sent1, hard_neg."""
@@ -47,6 +72,45 @@ class Offline:
         rows = [row for part in ("train", "dev", "test") for row in self.rows(self.data / "sts" / f"STSB.{part}.raw.tsv")]
         return self.lines([row[name] for row in rows for name in ("sentence1", "sentence2")], "stsb-sentences")
 
+    def stsb_translated(self) -> str:
+        """STS-B's sentences with words swapped and left out, which stand in for translations."""
+        rng = np.random.default_rng(0)
+        sentences = fit_sentences(self.stsb())
+        pairs = [(sentence, " ".join(eda(sentence.split(), rng, lambda word: ()))) for sentence in sentences]
+        return self.table(("original", "translation"), pairs, "stsb-translated")
+
+    def stsb_in(self, code: str) -> str:
+        """The sentences of STS-B's training part in another language."""
+        rows = self.rows(self.data / "stsb_multi" / f"stsb-{code}-train.tsv.gz")
+        return self.lines([row[name] for row in rows for name in ("sentence1", "sentence2")], f"stsb-{code}")
+
+    def questions(self) -> None:
+        """TREC's questions with their six classes, every tenth one for dev, in the place of Web of Science."""
+        if (self.shards / "trec.test.tsv").exists():
+            return
+        folder = self.data / "senteval" / "downstream" / "TREC"
+        learned, tested = (
+            [line.split(" ", 1) for line in (folder / name).read_text(encoding="latin-1").splitlines() if line.strip()]
+            for name in ("train_5500.label", "TREC_10.label")
+        )
+        dev = learned[::10]
+        del learned[::10]
+        for part, rows in (("train", learned), ("dev", dev), ("test", tested)):
+            self.write(("label", "text"), [(label.partition(":")[0], text.strip()) for label, text in rows], f"trec.{part}")
+
+    def vectors(self, sentences: int | None = 20_000, dim: int = 100, epochs: int = 10) -> str:
+        """Word vectors of so many sentences of Wikipedia, None: of all; trained where they are not there yet."""
+        folder = self.shards / f"word-vectors-{sentences or 'all'}-{dim}-{epochs}"
+        if not is_word_vectors(folder):
+            train_vectors(self.sentences(sentences), folder, split=split, seed=1, dim=dim, epochs=epochs)
+        return str(folder)
+
+    def google_news(self) -> str:
+        """A thousand vectors of word2vec."""
+        return str(self.data / "word_vectors" / "googlenews_word2vec_1000x300.txt.gz")
+
+    # ------------------------------------------------------------------------------------------------ pictures and sounds
+
     def pictures(self) -> str:
         """5,000 pictures of CIFAR-10 with their classes."""
         return str(self.data / "cifar10" / "cifar10-train-{00000..00004}.tar")
@@ -55,6 +119,30 @@ class Offline:
         """2,500 spoken digits; the class is the speaker."""
         root = ("--root", self.unpacked(self.data / "fsdd" / "fsdd_flac.tar"))
         return self.pack("audio", self.data / "fsdd" / "fsdd.tsv", "fsdd", "--label", "speaker", *root)
+
+    def clip_sets(self) -> None:
+        """All sets of pictures and sounds with captions or classes that rows of clip.toml are trained or measured on."""
+        write_demo_shards(self.shards, ["audio", "sounds-train", "sounds-val", "sounds-test"])
+        self.nli()
+        self.nli_sentences()
+        self.emoji()
+        for part, name in (("train", "train"), ("test", "val")):
+            root = self.unpacked(self.data / "coco_mini" / f"coco_mini_{name}.tar")
+            options = ("--root", root, "--captions", "captions", "--split", part)
+            self.pack("images", self.data / "coco_mini" / f"captions_{name}.jsonl", f"coco-{part}", *options)
+        classes = Path(self.unpacked(self.data / "cifar10" / "cifar10-test-subset.tar")) / "test"
+        self.pack("images", classes, "cifar10-test", "--split", "test")
+
+    def emoji(self) -> None:
+        """Pictures with their English name, in an order that names decide: 200 of test, 100 of validation."""
+        names = {row["file"]: row["names"]["en"] for _, row in read_json(self.data / "emoji" / "emoji_names.jsonl")}
+        order = sorted(names, key=lambda name: hashlib.sha256(name.encode()).digest())
+        root = self.unpacked(self.data / "emoji" / "noto_emoji_64px.tar")
+        for part, files in (("test", order[:200]), ("val", order[200:300]), ("train", order[300:])):
+            source = self.write(("file", "caption"), [(file, names[file]) for file in sorted(files)], f"emoji-{part}")
+            self.pack("images", source, f"emoji-{part}", "--root", root, "--captions", "caption", "--split", part)
+
+    # ----------------------------------------------------------------------------------------------------------- packing
 
     def unpacked(self, archive: Path) -> str:
         """Return a folder next to the shards with the files of a tar."""
@@ -81,9 +169,7 @@ class Offline:
         """A TSV beside the shards, for `pack`."""
         self.shards.mkdir(parents=True, exist_ok=True)
         source = self.shards / f"{name}.tsv"
-        with source.open("w", encoding="utf-8", newline="") as out:
-            writer = csv.writer(out, delimiter="\t", lineterminator="\n", quoting=csv.QUOTE_NONE, quotechar=None)
-            writer.writerows([columns, *rows])
+        source.write_text("".join("\t".join(row) + "\n" for row in [columns, *rows]), encoding="utf-8")
         return source
 
     def pack(self, kind: str, source: Path, name: str, *options: str) -> str:

@@ -1,4 +1,4 @@
-"""The rows of a table carried out: what a row needs, training it once, measuring it, and the store that remembers both.
+"""Run the rows of a table: what a row needs, training it once, measuring it, and the store that remembers both.
 
 A row is trained once for each identity of its recipe and seed, whatever tables ask for it, and measured once for each set of
 columns. What is in the store is not done again, so a command that was stopped goes on where it was.
@@ -14,13 +14,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from multicse.data.errors import DataError, command
 from multicse.data.shards import ShardSet
-from multicse.data.streams.base import StreamConfig
-from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
 from multicse.evaluation.registry import Probing, absolute, found, make_tasks
@@ -28,36 +25,18 @@ from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.task import EvaluationError
 from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
-from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.pipelines.repeat import run_seed
+from multicse.reproduction.downloads import maker
+from multicse.reproduction.tables import evidence, small
 from multicse.reproduction.tables.offline import Offline
-from multicse.reproduction.tables.table import Row, Table, Values
-from multicse.trainers.engine.checks import check_settings
+from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
-SAMPLES = {
-    **dict.fromkeys(("wiki1m", "wiki1m-de", "wiki1m-zh", "wiki1m-fr", "wiki1m-ru"), 1_000_000),
-    "bookcorpus": 74_000_000,
-    "nli": 275_601,
-    "stsb-sentences": 17_256,
-    "wiki10k": 10_000,
-    "wiki10k-translated": 10_000,
-    "cc3m": 2_806_641,
-    "clotho-train": 3_839,
-    "audiocaps-train": 49_838,
-    "musiccaps-train": 2_858,
-}
-"""Samples of the sets that rows are trained on, by the last part of their shards' names, where a paper says them."""
 _RATE = re.compile(r"optim\.[^.]+\.lr")
-
-
-def datasets() -> Path:
-    """The folder of data sets for the small scale: MULTICSE_DATASETS, else the one beside the repository."""
-    return Path(os.environ.get("MULTICSE_DATASETS", "../shared/datasets"))
 
 
 @dataclass(frozen=True)
@@ -70,8 +49,6 @@ class Scale:
     mini: bool = False
     workers: int | None = None
     """Of every run; None: the recipe's."""
-    encoder: str | None = None
-    """What stands for the small encoder."""
 
     @property
     def offline(self) -> Offline:
@@ -94,13 +71,12 @@ def recipe_of(row: Row) -> Recipe:
     return recipes[name]().changed(row.changes)
 
 
-def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
+def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
     """The recipe of a trained row at this scale; what is measured is the table's affair, not the run's."""
     recipe = recipe_of(row)
     if scale.mini:
-        recipe = paper.mini(recipe, scale.offline)
-        if scale.encoder is not None and recipe.flat().get("encoder.path") == SMALL_ENCODER:
-            recipe = recipe.replace("encoder.path", scale.encoder)
+        own = evidence.mini if paper == "evidence" else partial(small.row, paper)
+        recipe = own(recipe, scale.offline)
     elif scale.data != SENTEVAL:
         recipe = recipe.replace("evaluation.data", str(scale.data))
     shared: dict[str, Any] = {"evaluation.final": (), "run.tracking_uri": f"sqlite:///{scale.out.resolve()}/mlflow.db"}
@@ -114,31 +90,13 @@ def scaled(row: Row, paper: ModuleType, scale: Scale) -> Recipe:
     return recipe.changed(shared)
 
 
-def steps(recipe: Recipe) -> int | None:
-    """Steps of the run, where the shards, the recipe or the paper say how many samples there are.
-
-    Raises RecipeError, which names the setting, for settings that contradict each other.
-    """
-    check_settings(recipe)
-    known = samples(recipe.streams[recipe.lead])
-    return recipe.run.max_steps if known is None else recipe.steps(known)
-
-
-def samples(stream: StreamConfig) -> int | None:
-    """Samples that a stream has."""
-    try:
-        return stream.open().samples
-    except DataError:
-        return stream.first or SAMPLES.get(stream.shards.rpartition("/")[2])
-
-
 def columns_of(table: Table, scale: Scale) -> tuple[str, ...]:
     """The columns at this scale. At the small one those of the table whose data is there, unless it names others."""
     if not scale.mini or is_list(table.rows):
         return table.columns
     if table.mini is not None:
-        places = {"data": scale.data, "shards": scale.offline.shards}
-        return tuple(re.sub(r"\{(data|shards)\}", lambda match: str(places[match[1]]), column) for column in table.mini)
+        columns: tuple[str, ...] = filled(table.mini, {"data": str(scale.data), "shards": str(scale.offline.shards)})
+        return columns
     if table.measure is not None:
         return table.columns
     here = found(scale.evaluation) if scale.evaluation.is_dir() else []
@@ -150,54 +108,39 @@ def is_list(rows: Sequence[Row]) -> bool:
     return all(row.lacks for row in rows)
 
 
-def missing(
-    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], maker: Callable[[str], str | None]
-) -> list[str]:
-    """What the rows need and is not there, each with the way to get it. `maker` says which set makes shards of a name."""
+def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list[str]:
+    """What the rows need and is not there, each with the way to get it."""
     lacks: dict[str, None] = {}
 
-    def attempt(check: Callable[[], Any], *names: str) -> None:
+    def attempt(place: str, check: Callable[..., Any], *arguments: Any) -> None:
         try:
-            check()
+            check(*arguments)
         except (DataError, ValueError) as error:
-            makers = dict.fromkeys(made for name in names if (made := maker(name)) is not None)
-            lacks["".join([str(error), *(f"\n    {command('prepare', 'reproduction')} {made}" for made in makers)])] = None
+            made = maker(place)
+            lacks[str(error) + (f"\n    {command('prepare', 'reproduction')} {made}" if made else "")] = None
 
     if not scale.mini and table.measure is None and not is_list(rows):
         for task, _ in map(_parted, columns_of(table, scale)):
-            attempt(partial(make_tasks, [task], scale.evaluation), task.partition(":")[2].partition("?")[0])
+            attempt(task.partition(":")[2].partition("?")[0], make_tasks, [task], scale.evaluation)
     for row in rows:
         if row.model is not None:
-            model = _model(row.model, paper, scale)
-            attempt(partial(_check_model, model), model.rpartition(":")[2])
+            fit = parse_model(_model(row.model, paper, scale)).fit
+            if fit is not None and not Path(fit).is_file():
+                attempt(fit, ShardSet.open, fit)
         elif row.recipe is not None:
             recipe = scaled(row, paper, scale)
-            attempt(partial(_check_encoder, recipe))
+            attempt("", _check_encoder, recipe)
             for stream in recipe.streams.values():
-                attempt(stream.open, stream.shards)
+                attempt(stream.shards, stream.open)
     return list(lacks)
-
-
-def _check_model(spec: str) -> None:
-    fit = parse_model(spec).fit
-    if fit is not None and not Path(fit).is_file():
-        ShardSet.open(fit)
 
 
 def _check_encoder(recipe: Recipe) -> None:
     recipe.method.check(recipe, recipe.encoder.read())
 
 
-def run(
-    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
-) -> Values:
-    """Train and measure what is not in the store yet; the values of every row."""
-    columns = columns_of(table, scale)
-    return values_of(rows, columns, results(table, paper, scale, rows, seeds, say))
-
-
 def results(
-    table: Table, paper: ModuleType, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
+    table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
     """What the store has of every row and seed once all is done: label, scores, and what they are of."""
     asked = [(row, seeds if row.recipe else [0]) for row in rows if row.recipe or row.model]
@@ -218,7 +161,7 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     return values
 
 
-def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: ModuleType, scale: Scale) -> dict[str, Any]:
+def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, scale: Scale) -> dict[str, Any]:
     trained: dict[str, Any] = {}
     run = {}
     if row.recipe is not None:
@@ -243,8 +186,6 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
         assert row.model is not None
         spec = _model(row.model, paper, scale)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
-    if row.measure is not None:
-        table = replace(table, measure=row.measure)
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
@@ -254,10 +195,6 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: Modul
     scores, source = _measured(spec, table, columns, scale)
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
-    if table.picture is not None:
-        name = re.sub(r"\W+", "-", row.label) + (f"-seed-{seed}" if row.recipe else "")
-        png, _ = save(table.picture(spec, scale.evaluation), scale.out / "pictures", f"{name}-{key[:6]}")
-        source["picture"] = str(png)
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
     half = file.with_suffix(".tmp")
     half.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -305,10 +242,6 @@ def _parted(column: str) -> tuple[str, str]:
     return task, metric
 
 
-def _model(spec: str, paper: ModuleType, scale: Scale) -> str:
-    """The model of an untrained row: at the small scale the small encoder in the published one's place."""
-    if not scale.mini:
-        return spec
-    own = getattr(paper, "mini_model", None)
-    found = str(own(spec, scale.offline)) if own else SMALL_ENCODER + "".join(re.findall(r"[@+][^@+]+", spec))
-    return found.replace(SMALL_ENCODER, scale.encoder) if scale.encoder else found
+def _model(spec: str, paper: str, scale: Scale) -> str:
+    """The model of an untrained row at this scale."""
+    return small.model(paper, spec, scale.offline) if scale.mini else spec

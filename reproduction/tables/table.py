@@ -1,34 +1,28 @@
 """What a table or figure of a paper is, as data: `reproduction/reproduce.py` checks, runs and renders it.
 
-Each paper has a TOML file in this folder with its tables (T1, F2, ...), and a module with the functions that they name and
-``mini(recipe, offline)``, which gives the recipe of a row on the small encoder and the data at hand.
+Each paper has a TOML file in this folder with its tables (T1, F2, ...) and the section ``small`` (`small.py`).
 """
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from braceexpand import braceexpand
 
-from multicse.pipelines.parts import SMALL_ENCODER
-from multicse.reproduction.tables.offline import Offline
-from multicse.trainers.recipe import Recipe
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
+from multicse.reproduction.tables import measures
 
 Numbers = tuple[float | None, ...]
 """The paper's numbers of a row, one a column; None where it has none."""
 Values = dict[str, dict[str, list[float]]]
 """Label of a row -> column -> one value a seed."""
 Measure = Callable[[str, "Table", Path], dict[str, float]]
-"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column, and what else the
-figure is drawn from."""
+"""(what `evaluate.py --model` takes, the table, the folder of evaluation data) -> a value for each column."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +47,6 @@ class Row:
     model: str | None = None
     """``PLACE[@POOLING][+whitening|+flow]`` of a row that is not trained."""
     paper: Numbers = ()
-    measure: Measure | None = None
-    """What gives this row's columns in place of the table's `measure`: of a model that must be made first."""
     reference: str | None = None
     """Label of the row against which p is computed, where it is not the table's."""
     lacks: str | None = None
@@ -94,49 +86,43 @@ class Table:
     mini: tuple[str, ...] | None = None
     """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
     same, without those whose data is not there."""
-    draw: Callable[[Table, Values], Figure] | None = None
-    """The figure of a table that is one."""
-    picture: Callable[[str, Path], Figure] | None = None
-    """The figure of one model: (what `evaluate.py --model` takes, the folder of evaluation data) -> it."""
+    draw: Literal["curves"] | tuple[str, str] | None = None
+    """The figure of a table that is one: a curve for each row over the columns, or rows in the plane of two columns."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""
 
 
-def read_tables(file: Path, functions: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables of a TOML file, by T1, F2, ...; `functions` are those that they name.
+@cache
+def read_tables(paper: str) -> dict[str, Table]:
+    """The tables of a paper's TOML file, by T1, F2, ...
 
     A table's keys are the fields of `Table`, and a row's those of `Row`, but for these: ``small`` are the columns at the
     small scale, ``set`` the changes of a recipe and ``unset`` those to None, "-" is a number that the paper does not have,
     and ``lacks`` of a table is that of its rows. Columns that differ in a part are one, with braces: ``sts{12,13}``.
     """
-    return {key: _table(given, functions) for key, given in content(file).items() if "rows" in given}
+    return {key: _table(given) for key, given in content(paper).items() if isinstance(given, dict) and "rows" in given}
 
 
 @cache
-def content(file: Path) -> dict[str, Any]:
-    """What a TOML file says."""
-    return tomllib.loads(file.read_text(encoding="utf-8"))
+def content(paper: str) -> dict[str, Any]:
+    """What a paper's TOML file says."""
+    return tomllib.loads(Path(__file__).with_name(f"{paper}.toml").read_text(encoding="utf-8"))
 
 
-def small_changes(file: Path, recipe: Recipe, offline: Offline, part: str | None = None) -> dict[str, Any]:
-    """What the section ``small`` of a paper's file, or ``small.PART`` of it, changes of a recipe at the small scale.
-
-    ``set`` and ``unset`` are as in a row, ``most`` are numbers that settings are cut to. ``{data}`` in a text is the folder
-    of data sets, and ``{encoder}`` the small encoder.
-    """
-    section = content(file)["small"] if part is None else content(file)["small"][part]
-    given, places = recipe.flat(), {"{data}": str(offline.data), "{encoder}": SMALL_ENCODER}
-    changes = {path: min(given[path], most) for path, most in section.get("most", {}).items()}
-    for path, value in _values(section.get("set", {})).items():
-        for name, place in places.items():
-            value = value.replace(name, place) if isinstance(value, str) else value
-        changes[path] = value
-    return changes | dict.fromkeys(section.get("unset", ()))
+def filled(value: Any, names: Mapping[str, str]) -> Any:
+    """With ``{data}`` and its like replaced in all texts by `names`, and tuples for lists."""
+    if isinstance(value, dict):
+        return {key: filled(one, names) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return tuple(filled(one, names) for one in value)
+    return re.sub(r"\{(\w+)\}", lambda match: names.get(match[1], match[0]), value) if isinstance(value, str) else value
 
 
-def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
-    fields = _fields(given, functions)
-    fields["rows"] = tuple(_row(row, given, functions) for row in given["rows"])
+def _table(given: Mapping[str, Any]) -> Table:
+    fields: dict[str, Any] = filled(given, {})
+    if "measure" in given:
+        fields["measure"] = getattr(measures, given["measure"])
+    fields["rows"] = tuple(_row(row, given.get("lacks")) for row in given["rows"])
     fields["claims"] = tuple(Claim(**claim) for claim in given.get("claims", ()))
     fields["mini"] = fields.pop("small", None)
     for name in ("columns", "mini"):
@@ -146,20 +132,10 @@ def _table(given: Mapping[str, Any], functions: Mapping[str, Any]) -> Table:
     return Table(**fields)
 
 
-def _row(given: Mapping[str, Any], table: Mapping[str, Any], functions: Mapping[str, Any]) -> Row:
-    fields = _fields(given, functions)
-    changes = _values(fields.pop("set", {})) | dict.fromkeys(fields.pop("unset", ()))
+def _row(given: Mapping[str, Any], lacks: str | None) -> Row:
+    fields: dict[str, Any] = filled(given, {})
+    changes = fields.pop("set", {}) | dict.fromkeys(fields.pop("unset", ()))
     fields["paper"] = tuple(None if number == "-" else number for number in fields.get("paper", ()))
-    if "lacks" in table and not fields.keys() & {"recipe", "model"}:
-        fields.setdefault("lacks", table["lacks"])
+    if lacks is not None and not fields.keys() & {"recipe", "model"}:
+        fields.setdefault("lacks", lacks)
     return Row(changes=changes, **fields)
-
-
-def _fields(given: Mapping[str, Any], functions: Mapping[str, Any]) -> dict[str, Any]:
-    named = {name: functions[given[name]] for name in ("measure", "draw", "picture") if name in given}
-    return _values(given) | named
-
-
-def _values(given: Mapping[str, Any]) -> dict[str, Any]:
-    """With tuples for lists."""
-    return {key: tuple(value) if isinstance(value, list) else value for key, value in given.items()}

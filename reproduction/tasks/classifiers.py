@@ -37,7 +37,7 @@ OPTIMIZERS: dict[str, Callable[[list[Tensor]], torch.optim.Optimizer]] = {  # to
     "adam": lambda weights: torch.optim.Adam(weights, fused=True),
     "rmsprop": torch.optim.RMSprop,
 }
-WEIGHTS = 2**20  # in one matrix, at most: larger ones leave the cache
+LOGITS = 2**21  # of rows that are scored at a time: more leave the cache
 _Model = TypeVar("_Model")
 
 
@@ -107,23 +107,17 @@ def fit(
     inputs, labels = _with_bias(x), torch.from_numpy(np.asarray(y, dtype=np.int64))
     used = np.flatnonzero(train.any(1))
     size = max(1, round(protocol.batch / train[used].mean()))
-    classes = int(labels.max()) + 1
-    at_once = max(1, WEIGHTS // (inputs.shape[1] * classes))
-    parts = []
-    for start in range(0, train.shape[1], at_once):
-        models = slice(start, start + at_once)
-        masks = [torch.from_numpy(np.ascontiguousarray(mask[:, models])) for mask in (train, dev)]
-        strengths = torch.from_numpy(np.asarray(l2[models], dtype=np.float32))
-        lengths = None if epochs is None else torch.from_numpy(epochs[models])
-        part = _Fit(inputs, labels, masks[0], masks[1], strengths, classes, protocol)
-        parts.append(part.run(torch.from_numpy(used), size, lengths))
-    weights, accuracies, trained = zip(*parts, strict=True)
-    weight = torch.cat(weights, -1)
+    masks = [torch.from_numpy(mask) for mask in (train, dev)]
+    strengths = torch.from_numpy(np.asarray(l2, dtype=np.float32))
+    run = _Fit(inputs, labels, masks[0], masks[1], strengths, int(labels.max()) + 1, protocol)
+    lengths = None if epochs is None else torch.from_numpy(epochs)
+    weight, accuracies, trained = run.run(torch.from_numpy(used), size, lengths)
 
     def predict(x: np.ndarray) -> np.ndarray:
-        return torch.cat([_logits(weight, rows).max(1)[1] for rows in _with_bias(x).split(_block(weight))]).numpy()
+        rows = _with_bias(x).split(max(1, LOGITS // weight[0].numel()))
+        return torch.cat([_logits(weight, block).max(1)[1] for block in rows]).numpy()
 
-    return Classifiers(predict, np.concatenate(accuracies), np.concatenate(trained))
+    return Classifiers(predict, accuracies, trained)
 
 
 class _Fit:
@@ -182,7 +176,7 @@ class _Fit:
         """How many of its dev rows each model gets right (M,)."""
         rows = self.dev.any(1).nonzero().flatten()
         counts = torch.zeros(self.dev.shape[1], dtype=torch.long)
-        for block in rows.split(_block(self.weight)):
+        for block in rows.split(max(1, LOGITS // self.weight[0].numel())):
             predicted = _logits(self.weight, self.x[block]).max(1)[1]
             counts += ((predicted == self.y[block][:, None]) & self.dev[block]).sum(0)
         return counts
@@ -206,11 +200,6 @@ def _logits(weight: Tensor, x: Tensor) -> Tensor:
 def _with_bias(x: np.ndarray) -> Tensor:
     rows = torch.from_numpy(np.asarray(x, dtype=np.float32))
     return torch.cat([rows, torch.ones(len(rows), 1)], 1)
-
-
-def _block(weight: Tensor) -> int:
-    """Rows to score at a time, so that what they give stays within a few MB."""
-    return max(1, 2 * WEIGHTS // weight[0].numel())
 
 
 def _fit_hidden(

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from multicse.evaluation.encoders.encoder import FolderEncoder, evaluation_mode, on_device
 from multicse.evaluation.task import Encoded, Encoder, EvaluationError, Score
 from multicse.evaluation.tasks.classification import Labelled, LabelledTask, accuracy, check, score
-from multicse.reproduction.tasks.heads import MODULES
+from multicse.reproduction.tasks.probe import MODULES
 
 logger = logging.getLogger(__name__)
 
@@ -73,17 +73,12 @@ class FinetuneTask(LabelledTask):
             )
         if self.data.pairs and not callable(getattr(encoder.model[0], "tokenizer", None)):
             raise EvaluationError(f"task {self.name}: {encoder.path} has no tokenizer that joins the sentences of a pair")
-        _, predicted, dev = self.train(encoder)
-        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
-        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
-
-    def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
-        """The trained copy without its head; the classes (N,) it predicts for the test part; dev accuracy by epoch."""
         device = encoder.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.training.seed)
-            run = _Run(encoder, self.data, self.training, self.head)
-            return run.encoder, *run.run()
+            predicted, dev = _Run(encoder, self.data, self.training, self.head).run()
+        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
+        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
 
 
 class _Run:

@@ -1,16 +1,19 @@
-"""SentEval's protocols: how folds and parts choose the strength of a classifier's L2, and what is tested on."""
+"""SentEval's protocols, which choose the strength of a classifier's L2, and the heads of `classify:` and `finetune:`."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from multicse.evaluation.task import Probing
-from multicse.evaluation.tasks.classification import accuracy
-from multicse.reproduction.tasks.classifiers import Classifiers, Protocol, fit
+from multicse.evaluation.tasks.classification import Fitted, Parts, accuracy
+from multicse.reproduction.tasks.classifiers import OPTIMIZERS, Classifiers, Protocol, best_round, fit
 
 OUTER_SEED = 1111  # of the folds that are tested on; SentEval fixes it whatever the classifier's seed is
 HELD_OUT = 0.05  # of the training rows, for stopping the last fit
@@ -48,7 +51,7 @@ class Result(NamedTuple):
         return {"dev_accuracy": self.dev, "l2": self.l2, "folds": self.folds, "epochs": self.epochs}
 
 
-def run(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol) -> Result:
+def run(x: Parts, y: Parts, protocol: Protocol) -> Result:
     """SentEval's protocol for the parts there are, with features x (N, d) and classes y (N,) of 0, 1, ... by part.
 
     "all": nested k-fold. "train" and "test": the L2 by k-fold on train. "train", "dev" and "test": the L2, and when to
@@ -74,7 +77,7 @@ def nested(x: np.ndarray, y: np.ndarray, protocol: Protocol) -> Result:
     return _result(choice, scores, final, predicted)
 
 
-def kfold(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol) -> Result:
+def kfold(x: Parts, y: Parts, protocol: Protocol) -> Result:
     """k-fold on train chooses the L2, a last fit on train is tested (SentEval's KFoldClassifier)."""
     learned, labels = x["train"], y["train"]
     choice = _choose(learned, labels, list(folds(labels, protocol.kfold, protocol.seed)), 1, protocol)
@@ -83,7 +86,7 @@ def kfold(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol
     return _result(choice, [accuracy(y["test"], predicted)], final, predicted)
 
 
-def split(x: dict[str, np.ndarray], y: dict[str, np.ndarray], protocol: Protocol) -> Result:
+def split(x: Parts, y: Parts, protocol: Protocol) -> Result:
     """One fit per L2 on train, the best on dev is tested (SentEval's SplitClassifier, which fits that one again)."""
     both, labels = np.concatenate([x["train"], x["dev"]]), np.concatenate([y["train"], y["dev"]])
     learned = len(y["train"])
@@ -166,3 +169,64 @@ def _masks(pairs: Sequence[tuple[np.ndarray, np.ndarray]], rows: int) -> tuple[n
         train[learn, column] = True
         dev[stop, column] = True
     return train, dev
+
+
+# ---------------------------------------------------------------------------------------------------------------- heads
+
+
+def three_layers(width: int, classes: int) -> nn.Module:
+    """MoCoUTRL's classifier, 768-3072-768-C with GELU for vectors of 768."""
+    return nn.Sequential(
+        nn.Linear(width, 4 * width), nn.GELU(), nn.Linear(4 * width, width), nn.GELU(), nn.Linear(width, classes)
+    )
+
+
+MODULES: dict[str, Callable[[int, int], nn.Module]] = {"linear": nn.Linear, "three-layers": three_layers}
+"""Heads that are trained with an encoder."""
+
+
+def senteval(x: Parts, y: Parts, probing: Probing) -> Fitted:
+    """Logistic regression, or one hidden layer, by SentEval's protocol: dev chooses the L2 and when to stop."""
+    return _fitted(split, x, y, probing)
+
+
+def three_layers_probe(x: Parts, y: Parts, probing: Probing) -> Fitted:
+    """MoCoUTRL's classifier on frozen vectors, trained by the same loop without L2."""
+    return _fitted(fit_head, x, y, probing)
+
+
+def _fitted(fit: Callable[[Parts, Parts, Protocol], Result], x: Parts, y: Parts, probing: Probing) -> Fitted:
+    protocol = protocol_of(probing)
+    result = fit(x, y, protocol)
+    return Fitted(result.predicted, {**result.details(), "protocol": dataclasses.asdict(protocol)})
+
+
+def fit_head(x: Parts, y: Parts, protocol: Protocol) -> Result:
+    """MoCoUTRL's head on features x (N, d) of train, dev and test: Adam, no L2, the best round by dev accuracy."""
+    inputs = {part: torch.from_numpy(rows) for part, rows in x.items()}
+    labels = torch.from_numpy(y["train"])
+    order = torch.Generator().manual_seed(protocol.seed)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(protocol.seed)
+        model = three_layers(x["train"].shape[1], int(y["train"].max()) + 1)
+    optimizer = OPTIMIZERS[protocol.optimizer](list(model.parameters()))
+
+    def epoch() -> None:
+        for batch in torch.randperm(len(labels), generator=order).split(protocol.batch):
+            loss = nn.functional.cross_entropy(model(inputs["train"][batch]), labels[batch])
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    def dev() -> float:
+        return accuracy(y["dev"], _predict(model, inputs["dev"]))
+
+    best, score, epochs = best_round(model, epoch, dev, protocol)
+    predicted = _predict(best, inputs["test"])
+    tested = accuracy(y["test"], predicted)
+    return Result(tested, score, [0.0], [tested], [epochs], predicted)
+
+
+@torch.no_grad()
+def _predict(model: nn.Module, x: Tensor) -> np.ndarray:
+    return torch.cat([model(rows).argmax(1) for rows in x.split(4096)]).numpy()

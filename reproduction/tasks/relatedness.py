@@ -7,8 +7,6 @@ its followers report under the same names), but Pearson of a regressor on top of
 from __future__ import annotations
 
 import hashlib
-from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -25,14 +23,6 @@ BATCH = 64
 ROUNDS = Protocol(epoch_size=50, max_epochs=1000, tenacity=3)
 RATE = 1e-3
 ROUNDING = 1e-5  # what float32 may add to a rating
-
-
-class Fit(NamedTuple):
-    """The model of the best round, which gives logits of the classes, its Spearman on dev, and how many epochs were run."""
-
-    model: nn.Module
-    dev: float
-    epochs: int
 
 
 class RelatednessTask:
@@ -79,15 +69,17 @@ class RelatednessTask:
         u = [vectors.astype(np.float32) for vectors in look_up(encoder, *sides)]
         features = {part: torch.from_numpy(pair_features(*u[2 * i : 2 * i + 2])) for i, part in enumerate(self.parts)}
         gold = {part: np.asarray(pairs.gold) for part, pairs in self.parts.items()}
-        fitted = fit(features["train"], gold["train"], features["dev"], gold["dev"], self.seed, self.hidden)
-        guess = expected_rating(features["test"], fitted.model)
+        model, dev_spearman, epochs = fit(
+            features["train"], gold["train"], features["dev"], gold["dev"], self.seed, self.hidden
+        )
+        guess = expected_rating(features["test"], model)
         if np.ptp(guess) < ROUNDING:  # one and the same guess, which has no correlation
             guess = np.full_like(guess, guess.mean())
         metrics = correlations(self.name, guess, gold["test"])
         metrics["mse"] = float(np.mean((guess - gold["test"]) ** 2))
         details = {f"{part}_pairs": len(pairs) for part, pairs in self.parts.items()}
         details |= {"skipped": sum(pairs.skipped for pairs in self.parts.values()), "hidden": self.hidden}
-        return Score(metrics, {"dev_spearman": fitted.dev, "epochs": fitted.epochs, **details}, guess)
+        return Score(metrics, {"dev_spearman": dev_spearman, "epochs": epochs, **details}, guess)
 
 
 def rating_distribution(ratings: np.ndarray) -> Tensor:
@@ -110,31 +102,31 @@ def expected_rating(features: Tensor, model: nn.Module) -> np.ndarray:
     return (model(features).softmax(1).double() @ classes).numpy()
 
 
-def fit(train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int, hidden: int = 0) -> Fit:
-    """Fits the model to train (N, f) and ratings (N,); rounds are chosen by Spearman on dev (M, f)."""
+def fit(
+    train: Tensor, ratings: np.ndarray, dev: Tensor, dev_ratings: np.ndarray, seed: int, hidden: int = 0
+) -> tuple[nn.Module, float, int]:
+    """Fit a model to train (N, f) and ratings (N,); rounds are chosen by Spearman on dev (M, f).
+
+    Returns the model of the best round, which gives logits of the classes, its Spearman on dev, and the epochs run.
+    """
     generator = torch.Generator().manual_seed(seed)
     targets = rating_distribution(ratings)
-    widths = (train.shape[1], *([hidden] if hidden else []), CLASSES)
-    model = nn.Sequential()
-    for before, after in pairwise(widths):
-        linear = nn.utils.skip_init(nn.Linear, before, after)
-        for part in (linear.weight, linear.bias):
-            nn.init.uniform_(part, -(before**-0.5), before**-0.5, generator)  # nn.Linear's own range
-        model.extend([nn.GELU(), linear] if len(model) else [linear])
-    parts = list(model.parameters())
-    optimizer = torch.optim.Adam(parts, lr=RATE, fused=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model: nn.Module = nn.Linear(train.shape[1], CLASSES)
+        if hidden:
+            model = nn.Sequential(nn.Linear(train.shape[1], hidden), nn.GELU(), nn.Linear(hidden, CLASSES))
+    optimizer = torch.optim.Adam(model.parameters(), lr=RATE, fused=True)
 
     def epoch() -> None:
         order = torch.randperm(len(train), generator=generator)
-        shuffled, wanted = train[order], targets[order]
-        for x, y in zip(shuffled.split(BATCH), wanted.split(BATCH), strict=True):
-            loss = F.mse_loss(model(x).softmax(1), y)
-            for part, gradient in zip(parts, torch.autograd.grad(loss, parts), strict=True):
-                part.grad = gradient
+        for rows in order.split(BATCH):
+            optimizer.zero_grad()
+            F.mse_loss(model(train[rows]).softmax(1), targets[rows]).backward()
             optimizer.step()
 
     def on_dev() -> float:
         value = spearman(expected_rating(dev, model), dev_ratings)
         return 0.0 if np.isnan(value) else value
 
-    return Fit(*best_round(model, epoch, on_dev, ROUNDS))
+    return best_round(model, epoch, on_dev, ROUNDS)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import json
-import zipfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import openpyxl
 
 from tests.data.packing import png
 from tests.small import sound
@@ -96,22 +95,14 @@ def bookcorpus(folder: Path) -> Expected:
 
 
 def wos(folder: Path) -> Expected:
-    """As a spreadsheet program writes it: common texts, one of two fonts, one in its cell, and an empty cell left out."""
-    main = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
-    heads = ["Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract"]
-    shared = "".join(f"<si><t>{head}</t></si>" for head in heads)
-    shared += '<si><r><t xml:space="preserve">One </t></r><r><rPr><b/></rPr><t>&amp;\ntwo.</t></r></si>'
-    rows = ['<row r="1">' + "".join(f'<c r="{"ABCDEFG"[i]}1" t="s"><v>{i}</v></c>' for i in range(7)) + "</row>"]
+    """A spreadsheet with numbers, texts of several lines, and empty cells."""
+    book = openpyxl.Workbook()
+    sheet = book.active
+    sheet.append(["Y1", "Y2", "Y", "Domain", "area", "keywords", "Abstract"])
     for i in range(10):
-        text = (
-            f'<c r="G{i + 2}" t="s"><v>7</v></c>' if i < 8 else f'<c r="G{i + 2}" t="inlineStr"><is><t>A\t{i}</t></is></c>'
-        )
-        rows.append(f'<row r="{i + 2}"><c r="A{i + 2}"><v>{i % 7}</v></c><c r="C{i + 2}"><v>{100 + i}</v></c>{text}</row>')
-    book = io.BytesIO()
-    with zipfile.ZipFile(book, "w", zipfile.ZIP_DEFLATED) as parts:
-        parts.writestr("xl/sharedStrings.xml", f'<?xml version="1.0"?><sst {main} count="8" uniqueCount="8">{shared}</sst>')
-        parts.writestr("xl/worksheets/sheet1.xml", f"<worksheet {main}><sheetData>{''.join(rows)}</sheetData></worksheet>")
-    put(folder, {"Meta-data/Data.xlsx": book.getvalue()})
+        sheet.append([i % 7, None, 100 + i, None, None, None, "One &\ntwo." if i < 8 else f"A\t{i}"])
+    (folder / "Meta-data").mkdir(parents=True)
+    book.save(folder / "Meta-data" / "Data.xlsx")
     cells = [("One & two." if i < 8 else f"A {i}", "train" if i < 8 else "dev" if i < 9 else "test") for i in range(10)]
     return {
         f"wos/{name}.tsv": "label\ttext\tsplit\n" + "".join(f"{label(i)}\t{t}\t{s}\n" for i, (t, s) in enumerate(cells))

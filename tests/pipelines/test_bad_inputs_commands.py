@@ -135,12 +135,10 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "repeat simcse demo --against nowhere.json": ("nowhere.json", "not a repeat.json"),
     "reproduce sgbert T99": ("T99", "T1"),
     "reproduce sgbrt": ("sgbrt", "sgbert"),
-    "translate --text sentences.txt --out out.tsv": "--paraphrase",
-    "translate --text nowhere.txt --out out.tsv --paraphrase nowhere": "nowhere",
+    "translate --text nowhere.txt --out out.tsv --there nowhere --back nowhere": "nowhere",
     "track sync nowhere.jsonl": "nowhere.jsonl",
     "track sync sentences.txt": "sentences.txt",
     "track": "sync",
-    "convert nowhere.ckpt out": "nowhere.ckpt",
 }
 """Command as behind `multicse`, and what has to be in what it says."""
 

@@ -166,7 +166,7 @@ def test_layers_and_figures(model: Path, data: Path, tmp_path: Path, capsys: pyt
     assert {file.name for file in (tmp_path / "layers").iterdir()} == {"layers_stsb-test.png", "layers_stsb-test.svg"}
     assert main([*command, "stsb-test-geometry", "--figures", str(tmp_path / "one")]) == 0
     names = {file.stem for file in (tmp_path / "one").iterdir()}
-    assert names == {"similarity_stsb-test", "tsne_stsb-test", "angles_stsb-test"}
+    assert names == {"similarity_stsb-test", "tsne_stsb-test"}
     several = ["--compare", f"a={model}@mean", f"b={model}@max", *command[2:], "stsb-test-geometry"]
     assert main([*several, "--figures", str(tmp_path / "two")]) == 0
     assert {file.stem for file in (tmp_path / "two").iterdir()} == {"scatter_stsb-test-geometry"}

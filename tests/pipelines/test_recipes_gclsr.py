@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -14,13 +13,15 @@ import pytest
 from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import gclsr, parts
-from multicse.reproduction.tables import gclsr as tables
+from multicse.reproduction.tables import measures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
+from multicse.reproduction.tables.table import read_tables
 from multicse.reproduction.tasks.probe import PRESETS
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 
+TABLES = read_tables("gclsr")
 NUMBERS: dict[str, Any] = {
     # Section 4.1: 0.03 x 512 / 128 ([errata 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
     **{"streams.text.batch_size": 512, "optim.text.lr": 0.12, "optim.text.weight_decay": 1e-3, "run.epochs": 20},
@@ -57,7 +58,7 @@ def test_differences(name: str) -> None:
 
 @pytest.mark.parametrize("batch", [64, 128, 1024])
 def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
-    recipe = recipe_of(next(row for row in tables.TABLES["T4"].rows if row.label == str(batch)))
+    recipe = recipe_of(next(row for row in TABLES["T4"].rows if row.label == str(batch)))
     assert recipe.optim["text"].lr == pytest.approx(0.03 * batch / 128)
     assert recipe.steps(10_000) == 20 * recipe.evaluation.every  # measured after each epoch
 
@@ -65,7 +66,7 @@ def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: 
 def test_disagree_5_8_averages_that_are_misprinted() -> None:
     """[errata 5.8] Of Table 3's PWVA, printed with 83.35, "PWVA alone is best" is concluded. Others differ by rounding."""
     off: dict[tuple[str, str], float] = {}
-    for name, table in tables.TABLES.items():
+    for name, table in TABLES.items():
         for row in table.rows:
             *numbers, printed = [number for number in row.paper if number is not None] or [0.0]
             if table.average and len(numbers) == len(table.columns):
@@ -89,7 +90,7 @@ def test_disagree_5_8_averages_that_are_misprinted() -> None:
 )
 def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: int, varied: set[str]) -> None:
     """As many rows as printed, one of them the recipe as it stands; STS12 to STS15 and their average."""
-    table = tables.TABLES[key]
+    table = TABLES[key]
     changes = {row.label: difference(recipe_of(row), gclsr.full()) for row in table.rows}
     assert len(changes) == count and set().union(*changes.values()) == varied
     assert [label for label, changed in changes.items() if not changed] == [table.reference]
@@ -98,7 +99,7 @@ def test_rows_of_tables_4_to_11_vary_the_table_s_setting_alone(key: str, count: 
 
 def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
     """Table 6, "Decay": the released scheduler without its switch gives both groups one rate, warm-up included."""
-    optim = recipe_of(tables.TABLES["T6"].rows[0]).optim["text"]
+    optim = recipe_of(TABLES["T6"].rows[0]).optim["text"]
     base = optim.model_dump(include={"lr", "schedule", "warmup"})
     assert (
         optim.groups["predictor"].model_dump(include=set(base)) == base == {"lr": 0.12, "schedule": "cosine", "warmup": 0.25}
@@ -107,74 +108,41 @@ def test_a_decaying_predictor_has_the_rate_of_all_else() -> None:
 
 def test_table_3_has_the_released_classifier() -> None:
     """Two folds, and ten epochs between looks at the accuracy; the rest as SentEval's test setting."""
-    protocol = PRESETS[tables.TABLES["T3"].protocol]
+    protocol = PRESETS[TABLES["T3"].protocol]
     assert (protocol.kfold, protocol.epoch_size, protocol.tenacity, protocol.batch) == (2, 10, 5, 64)
-    assert (protocol.optimizer, protocol.last_fit) == ("adam", "held_out") and tables.TABLES["T3"].hidden == 0
+    assert (protocol.optimizer, protocol.last_fit) == ("adam", "held_out") and TABLES["T3"].hidden == 0
 
 
 # ------------------------------------------------------------------------------------------------------------- the figures
 
 
-def test_figure_2_how_far_augmentations_move_a_word(tmp_path: Path) -> None:
-    """By the noise's decibels, the share of zeros, the mean of the vector, and next to nothing."""
-    words = np.random.default_rng(0).normal(0.1, 0.2, (1000, 300)).astype(np.float32)
-    folder = write_vectors(tmp_path / "vectors", [f"word{i}" for i in range(1000)], words)
-    table = tables.TABLES["F2"]
-    found = tables.change(f"{folder}", table, tmp_path)
-    power = float((words**2).mean())
-    expected: dict[str, float] = {
-        "GWN": sum(10 ** (-decibel / 20) for decibel in range(6, 12)) / 6,
-        "RZS": math.sqrt(17.27 / 300),
-        "IFFT": math.sqrt(0.1**2 / power),
-    }
-    assert {name: found[name] for name in expected} == pytest.approx({n: 100 * x for n, x in expected.items()}, rel=0.03)
-    assert tuple(found) == table.columns and 0.5 < found["RBN"] < 0.8
-    figure = tables.draw_augmentations(table, {})
-    shown = [axes.get_lines() for axes in figure.axes]
-    assert len(shown) == 4 and (np.asarray(shown[1][1].get_ydata()) == 0).sum() > 10
-
-
-def test_figure_3_the_weights_of_the_paper_s_sentence(tmp_path: Path) -> None:
-    table = tables.TABLES["F3"]
-    vectors = np.eye(3, 4, dtype=np.float32) + 1
-    folder = write_vectors(tmp_path / "vectors", ["comic", "relief", "the"], vectors)
-    found = tables.importance(str(folder), table, tmp_path)
-    by_word = dict(zip(("comic", "relief", "the"), (vectors @ vectors.T).sum(1) / 2, strict=True))
-    assert found == pytest.approx({word: by_word.get(word, 0.0) for word in table.columns})
-    texts = [text.get_text() for text in tables.draw_importance(table, {"row": {w: [x] for w, x in found.items()}}).texts]
-    assert texts == list(table.columns)
-
-
 def test_figure_4_from_the_journals(tmp_path: Path) -> None:
     lines = [{"step": step, "metrics": {"eval/stsb-dev/spearman": 50 + step / 10}} for step in range(0, 401, 20)]
     (tmp_path / "journal.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    table = tables.TABLES["F4"]
-    found = tables.curve(str(tmp_path / "export"), table, tmp_path)
+    table = TABLES["F4"]
+    found = measures.curve(str(tmp_path / "export"), table, tmp_path)
     assert found == {epoch: 50 + 2 * int(epoch) for epoch in table.columns}
-    values = {label: {epoch: [value, value + 2] for epoch, value in found.items()} for label in ("All", "non-att")}
-    lines_drawn = tables.draw_curves(table, values).axes[0].get_lines()
-    assert [line.get_label() for line in lines_drawn] == ["All", "non-att"]
-    assert np.asarray(lines_drawn[0].get_xydata())[-1].tolist() == [20, 91]
 
 
 def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
     """What a row varies stays as it is; vectors, sentences and widths are smaller."""
     offline = Offline(datasets, tmp_path)
-    with mock.patch.object(
-        tables, "train_vectors", lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9)))
+    with mock.patch(
+        "multicse.reproduction.tables.offline.train_vectors",
+        lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9))),
     ):
-        for table in tables.TABLES.values():
+        for table in TABLES.values():
             for row in table.rows:
                 if row.recipe is not None:
-                    recipe = tables.mini(recipe_of(row), offline)
+                    recipe = small.gclsr(recipe_of(row), offline)
                     check_settings(recipe)
                     recipe.encoder.read()
                     samples = ShardSet.open(recipe.streams["text"].shards).samples
-                    assert recipe.run.epochs == 10 and samples == tables.FEWER
+                    assert recipe.run.epochs == 10 and samples == small.FEWER
                     kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
                     holds(recipe, recipe.changed(kept).flat())
-        place = tables.mini_model(f"{gclsr.VECTORS}@padded", offline)
+        place = small.model("gclsr", f"{gclsr.VECTORS}@padded", offline)
     assert place == f"{tmp_path / 'word-vectors-20000-100-10'}@padded"
-    assert tables.mini_model("FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
-    word2vec = [row.model for row in tables.TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
+    assert small.model("gclsr", "FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
+    word2vec = [row.model for row in TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
     assert word2vec == [f"{gclsr.VECTORS}@padded", f"{gclsr.VECTORS}@letters"]  # as released, and of words alone

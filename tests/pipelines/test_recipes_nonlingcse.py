@@ -14,9 +14,10 @@ from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from multicse.data.streams.text import NoisyTextStream
 from multicse.pipelines import audiocse, nonlingcse, simcse, visualcse
-from multicse.reproduction.tables import nonling
+from multicse.reproduction.tables import small as small_scale
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
+from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds
 
@@ -73,6 +74,7 @@ NUMBERS: dict[str, Mapping[str, Any]] = {
     "visualcse/supervised-bert-base": row((128, 3e-5), 3, image=(1e-7, 100, 0.05)) | SUPERVISED,
     "audiocse/supervised-bert-base": row((128, 3e-5), 3, audio=(1e-7, 100, 0.05)) | SUPERVISED,
 }
+TABLES = read_tables("nonlingcse")
 IMAGE = {  # the released transform (the paper says "random crops and augmentations")
     **{"size": 224, "n_views": 2, "scale": [0.2, 1.0], "flip": 0.5, "jitter": [0.4, 0.4, 0.4, 0.1]},
     **{"jitter_probability": 0.8, "grayscale_probability": 0.2},
@@ -139,14 +141,14 @@ def test_languages(paper: str, language: str) -> None:
 def test_averages_of_the_tables() -> None:
     """As printed, but for one; a row of a table runs what its numbers were made with."""
     wrong = []
-    for key, table in nonling.TABLES.items():
+    for key, table in TABLES.items():
         for row in table.rows:
             numbers = [number for number in row.paper if number is not None]
             complete = table.average and len(numbers) == len(table.columns) + 1
             if complete and abs(np.mean(numbers[:-1]) - numbers[-1]) > 0.0051:
                 wrong.append((key, row.label))
     assert wrong == [("TG.1", "BERT (SimCLR)")]
-    assert {row.recipe for row in nonling.TABLES["T4"].rows} == {f"visualcse/{e}-base-released" for e in ("bert", "roberta")}
+    assert {row.recipe for row in TABLES["T4"].rows} == {f"visualcse/{e}-base-released" for e in ("bert", "roberta")}
 
 
 def test_views() -> None:
@@ -185,9 +187,9 @@ class Names(Offline):
 def test_the_small_scale_keeps_what_rows_vary() -> None:
     """A line a kind of row; encoders of other sizes become the same run."""
     small = {
-        row.label: nonling.mini(recipe_of(row), Names(Path("data"), Path("shards")))
+        row.label: small_scale.nonlingcse(recipe_of(row), Names(Path("data"), Path("shards")))
         for key in ("T2", "F2", "F3", "T5")
-        for row in nonling.TABLES[key].rows
+        for row in TABLES[key].rows
     }
     for recipe in small.values():
         check_settings(recipe)
@@ -202,19 +204,3 @@ def test_the_small_scale_keeps_what_rows_vary() -> None:
     assert isinstance(noisy, NoisyTextStream) and (noisy.deletion, noisy.insertions, noisy.swaps) == (0.3, 2, 2)
     assert small["Russian, VisualCSE"].evaluation.select == "pairs:data/stsb_multi/stsb-ru-dev.tsv.gz"
     assert small["Russian, VisualCSE"].method.variant == "released"
-
-
-def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A model that finds the paper's VisualCSE's captions first."""
-    own = {query: [text.replace("*", " so ") for text in theirs[1]] for query, theirs in nonling.NEAREST.items()}
-    database = ["Something else.", *dict.fromkeys(text for texts in own.values() for text in texts)]
-
-    class Finds:
-        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
-            return np.array([[1.0 + (item in (query, *texts)) for query, texts in own.items()] for item in items])
-
-    monkeypatch.setattr(nonling, "captions", lambda data: database)
-    monkeypatch.setattr(nonling, "load_model", lambda model: Finds())
-    table = nonling.TABLES["TD.1"]
-    paper = next(row.paper for row in table.rows if row.label.startswith("Visual"))
-    assert tuple(nonling.nearest("x", table, Path()).values()) == paper == (0, 3, 1, 3, 2, 3)

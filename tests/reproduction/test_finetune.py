@@ -72,15 +72,6 @@ def test_a_pair_is_one_sequence(encoder: FolderEncoder) -> None:
     assert FinetuneTask("pairs", data, FAST).score(encoder).metrics["accuracy"] > 80
 
 
-def test_the_seed_decides_all(encoder: FolderEncoder, data: Labelled) -> None:
-    def dev(seed: int) -> list[float]:
-        training = Training(epochs=2, lr=1e-3, batch=16, seed=seed)
-        return FinetuneTask("order", data, training).score(encoder).details["dev_by_epoch"]
-
-    assert dev(0) == dev(0)
-    assert dev(0) != dev(1)
-
-
 def test_texts_are_cut_and_the_rate_is_constant_where_asked_for(
     encoder: FolderEncoder, data: Labelled, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -30,7 +30,7 @@ CASES = (
 def test_names_with_the_kit(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert evaluate.main(words) == 2
     assert said in capsys.readouterr().err
-    assert {"reproduce", "prepare", "translate", "convert"} <= set(VERBS)
+    assert {"reproduce", "prepare", "translate"} <= set(VERBS)
 
 
 def test_names_without_the_kit(tmp_path: Path) -> None:

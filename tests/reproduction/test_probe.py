@@ -1,9 +1,9 @@
-"""The batched classifiers against one model at a time, against scikit-learn, and SentEval's folds by a plain loop."""
+"""The batched classifiers against one model at a time, SentEval's folds by a plain loop, and the papers' heads."""
 
 from __future__ import annotations
 
 import math
-from typing import Any
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,9 +12,14 @@ from sklearn.datasets import make_classification
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import StratifiedKFold
 
-from multicse.reproduction.tasks import classifiers, probe
+from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import EvaluationError, Probing
+from multicse.pipelines.evaluate import Arguments, _check_probing, run
+from multicse.reproduction.tasks import probe
 from multicse.reproduction.tasks.classifiers import Protocol
-from multicse.reproduction.tasks.probe import FAST, RELEASED, TEST
+from multicse.reproduction.tasks.probe import TEST, three_layers
+from tests.evaluation.evaluation_helpers import WORDS, Bag
+from tests.evaluation.tasks.test_classification import examples, write
 
 SHORT = Protocol(kfold=3, batch=16, tenacity=1, epoch_size=1, max_epochs=12, l2=(1e-4, 1e-1))
 
@@ -43,8 +48,7 @@ def one_model(
     layer, bound = torch.nn.Linear(width, classes), 1 / math.sqrt(width)
     drawn = torch.empty(width + 1, classes).uniform_(-bound, bound, generator=generator)
     layer.weight.data, layer.bias.data = drawn[:-1].T.contiguous(), drawn[-1].clone()
-    kind = {"adam": torch.optim.Adam, "rmsprop": torch.optim.RMSprop}[protocol.optimizer]
-    optimizer = kind(layer.parameters(), weight_decay=l2)
+    optimizer = torch.optim.Adam(layer.parameters(), weight_decay=l2)
     inputs, labels = torch.from_numpy(x), torch.from_numpy(y)
     own, dev = torch.zeros(len(y), dtype=torch.bool), torch.from_numpy(stop)
     own[torch.from_numpy(learn)] = True
@@ -83,38 +87,6 @@ def shared_size(train: list[np.ndarray], rows: int, protocol: Protocol) -> int:
     return round(protocol.batch * rows * len(train) / sum(map(len, train)))
 
 
-@pytest.mark.parametrize(
-    ("classes", "changes"),
-    [
-        (2, {}),
-        (5, {"tenacity": 0}),
-        (3, {"optimizer": "rmsprop", "epoch_size": 2}),
-    ],
-)
-@pytest.mark.parametrize("at_once", [2**20, 200])
-def test_equals_one_model_at_a_time(
-    classes: int, changes: dict[str, Any], at_once: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(classifiers, "WEIGHTS", at_once)  # 200 weights: one or two models at a time
-    x, y = synthetic(150, classes)
-    protocol = SHORT.replace(**changes)
-    pairs = [pair for seed in (0, 1) for pair in probe.folds(y, 3, seed)]
-    l2 = np.tile([1e-4, 1e-1], 3)
-    train, dev = probe._masks(pairs, len(y))
-    fitted = probe.fit(x, y, train, dev, l2, protocol)
-    size = shared_size([learn for learn, _ in pairs], len(y), protocol)
-    naive = [
-        one_model(x, y, learn, stop, strength, size, np.arange(len(y)), protocol)
-        for (learn, stop), strength in zip(pairs, l2, strict=True)
-    ]
-    assert len({epochs for _, _, epochs in naive}) > 1, "all models stopped together: the mask of the living is not tested"
-    assert fitted.epochs.tolist() == [epochs for _, _, epochs in naive]
-    np.testing.assert_allclose(fitted.dev, [best for _, best, _ in naive], atol=1e-12)
-    inputs = torch.cat([torch.from_numpy(x), torch.ones(len(x), 1)], 1)
-    expected = torch.stack([(inputs @ weights).argmax(1) for weights, _, _ in naive], 1)
-    assert (fitted.predict(x) != expected.numpy()).mean() < 1e-3
-
-
 @pytest.mark.parametrize("last_fit", ["all", "held_out"])
 def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
     x, y = synthetic(120)
@@ -150,26 +122,42 @@ def test_nested_is_the_loop_of_the_toolkit(last_fit: str) -> None:
     assert result.accuracy == pytest.approx(probe.accuracy(y, result.predicted))
 
 
-@pytest.mark.parametrize(
-    ("parts", "protocol", "classes"),
-    [
-        (["all"], TEST.replace(kfold=5), 4),
-        (["all"], FAST, 2),
-        (["train", "test"], RELEASED, 4),
-        (["train", "dev", "test"], TEST.replace(nhid=50), 2),
-    ],
-)
-def test_as_good_as_sklearn(parts: list[str], protocol: Protocol, classes: int) -> None:
-    x, y = synthetic(3000, classes)
-    rows = np.array_split(np.arange(3000), len(parts))
-    split_x = {part: x[at] for part, at in zip(parts, rows, strict=True)}
-    split_y = {part: y[at] for part, at in zip(parts, rows, strict=True)}
-    ours = probe.run(split_x, split_y, protocol).accuracy
-    if parts == ["all"]:
-        folds = probe.folds(y, 5, 1111)
-        theirs = float(np.mean([LogisticRegression().fit(x[a], y[a]).score(x[b], y[b]) for a, b in folds]))
-    else:
-        theirs = LogisticRegression().fit(split_x["train"], split_y["train"]).score(split_x["test"], split_y["test"])
-    assert ours >= 100 * theirs - 1.0
-    if not protocol.nhid:
-        assert ours == pytest.approx(100 * theirs, abs=1.0)
+def test_a_hidden_layer_is_as_good_as_sklearn() -> None:
+    x, y = synthetic(3000)
+    parts = dict(zip(("train", "dev", "test"), np.array_split(np.arange(3000), 3), strict=True))
+    inputs, labels = ({part: values[rows] for part, rows in parts.items()} for values in (x, y))
+    theirs = LogisticRegression().fit(x[parts["train"]], y[parts["train"]]).score(x[parts["test"]], y[parts["test"]])
+    assert probe.run(inputs, labels, TEST.replace(nhid=50)).accuracy >= 100 * theirs - 1.0
+
+
+@pytest.mark.parametrize("head", ["senteval", "three-layers"])
+def test_scores(head: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(probe.PRESETS, "test", probe.TEST.replace(batch=8))
+    path = write(tmp_path / "words.tsv", examples(420, tuple(WORDS[:7])))
+    (task,) = make_tasks([f"classify:{path}?head={head}"], probing=Probing(seed=3))
+    metrics, details, _ = task.score(Bag(32))
+    assert list(metrics) == ["accuracy", "precision", "recall", "f1", "matthews"]
+    assert metrics["accuracy"] > 75
+    assert 100 * np.trace(details["confusion"]) / 42 == pytest.approx(metrics["accuracy"])
+    assert details["protocol"]["seed"] == 3 and details["head"] == head
+    assert metrics == task.score(Bag(32)).metrics
+
+
+def test_an_unknown_head(tmp_path: Path) -> None:
+    path = write(tmp_path / "words.tsv", examples(40))
+    with pytest.raises(EvaluationError, match="Did you mean 'three-layers'"):
+        make_tasks([f"classify:{path}?head=threelayers"])
+
+
+def test_settings_that_the_usual_head_does_not_have_are_refused(tmp_path: Path) -> None:
+    plain = f"classify:{write(tmp_path / 'words.tsv', examples(40))}"
+    with pytest.raises(EvaluationError, match=r"^--protocol and --hidden: .*classify:words .*head=senteval"):
+        run(Arguments(model="none", tasks=(plain,), protocol="fast", hidden=50))
+    _check_probing(Probing(), [plain], make_tasks([plain]))
+    _check_probing(Probing(hidden=50), [plain, "mr"], make_tasks([plain]))  # which has them
+    _check_probing(Probing(hidden=50), [f"{plain}?head=senteval"], make_tasks([f"{plain}?head=senteval"]))
+
+
+def test_the_papers_head() -> None:
+    shapes = [tuple(p.shape) for p in three_layers(768, 7).parameters() if p.ndim == 2]
+    assert shapes == [(3072, 768), (768, 3072), (7, 768)]

@@ -3,33 +3,34 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
 import numpy as np
 import pytest
-import torch
 from scipy import stats
 from sentence_transformers import SentenceTransformer
-from transformers import AutoModel, AutoTokenizer
 
 from multicse.data.word_vectors import write_vectors
 from multicse.evaluation.tasks.sts import lee
 from multicse.pipelines import multicse, sgbert, visualcse
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction import reproduce
-from multicse.reproduction.downloads import maker
-from multicse.reproduction.tables import evidence, gclsr, runs
+from multicse.reproduction.tables import evidence, runs, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.render import judged, render, verdicts
 from multicse.reproduction.tables.table import Claim, Row, Table, Values
 from multicse.trainers.engine import launch
+from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
+
+
+def run(table: Table, paper: str, scale: runs.Scale, rows: Any, seeds: Any, say: Any = lambda line: None) -> Values:
+    """The values of every row."""
+    return runs.values_of(rows, runs.columns_of(table, scale), runs.results(table, paper, scale, rows, seeds, say))
 
 
 def distinct_rows(paper: str) -> list[Row]:
@@ -50,7 +51,7 @@ def test_every_row_of_every_table(paper: str) -> None:
             assert len(row.paper) in (0, len(table.columns) + table.average), (key, row.label)
     for row in distinct_rows(paper):
         if row.recipe is not None:
-            runs.steps(runs.recipe_of(row))
+            check_settings(runs.recipe_of(row))
 
 
 def test_coverage_is_up_to_date() -> None:
@@ -62,7 +63,7 @@ def test_the_results_are_those_of_the_store() -> None:
     """Tables of the pages anew from their files, each number of which names its run, commit and data."""
     docs = Path(__file__).parents[2] / "docs"
     pages = {page: page.read_text(encoding="utf-8") for page in (docs / "results.md", docs / "new-language.md")}
-    assert {page: reproduce.rendered(page) for page in pages} == pages
+    assert {page: reproduce.rendered(page)[0] for page in pages} == pages
     stored = {f"results/{file.name}": file for file in (docs / "results").glob("*.json")}
     assert set(stored) == {name for text in pages.values() for name in reproduce.MARKED.findall(text)}
     for file in stored.values():
@@ -79,14 +80,14 @@ def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:
     models = ("google-bert/bert-base-uncased", f"{SMALL_ENCODER}@last2+flow:shards/stsb-sentences")
     rows = (Row("BERT", "simcse/bert-base"), *(Row(model, model=model) for model in models))
     table = Table("none", ("stsb-dev",), rows)
-    said = "\n".join(runs.missing(table, SimpleNamespace(), runs.Scale(tmp_path, tmp_path / "data"), rows, maker))  # type: ignore[arg-type]
+    said = "\n".join(runs.missing(table, "sgbert", runs.Scale(tmp_path, tmp_path / "data"), rows))
     for part in (str(tmp_path / "data"), "encoder.path", "prepare.py wiki1m", "prepare.py stsb-sentences", "hf download"):
         assert part in said
 
 
 @pytest.mark.usefixtures("tracking_uri")
 def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    paper: Any = SimpleNamespace(mini=smallest, mini_model=lambda spec, offline: SMALL_ENCODER)
+    monkeypatch.setitem(small.OWN, "sgbert", smallest)
     rows = (Row("untuned", model="google-bert/bert-base-uncased"), Row("SimCSE", "simcse/smoke"))
     table = Table("a small one", ("stsb-dev", "sickr"), rows, mini=("lee",), reference="untuned")
     scale = runs.Scale(tmp_path, tmp_path, mini=True)
@@ -105,10 +106,10 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        runs.run(table, paper, scale, rows, (1, 2), stop)
-    values = runs.run(table, paper, scale, rows, (1, 2), lambda line: None)
+        run(table, "sgbert", scale, rows, (1, 2), stop)
+    values = run(table, "sgbert", scale, rows, (1, 2))
     assert fitted == [1, 2]
-    assert runs.run(table, paper, scale, rows, (1, 2), lambda line: None) == values
+    assert run(table, "sgbert", scale, rows, (1, 2)) == values
     assert fitted == [1, 2]
     stored = [json.loads(file.read_text()) for file in (tmp_path / "results").iterdir()]
     (second,) = (content for content in stored if content.get("seed") == 2)
@@ -117,11 +118,6 @@ def test_a_table_that_was_stopped_goes_on(tmp_path: Path, monkeypatch: pytest.Mo
     pairs = lee("lee").pairs
     a, b = (export.encode(list(side), normalize_embeddings=True) for side in (pairs.first, pairs.second))
     assert values["SimCSE"]["lee"][1] == pytest.approx(100 * stats.spearmanr((a * b).sum(1), pairs.gold)[0], abs=1e-3)
-
-
-def test_the_small_scale_without_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert reproduce.main(["sgbert", "T5", "--scale", "mini", "--dry-run", "--data", str(tmp_path / "none")]) == 2
-    assert "--data" in capsys.readouterr().err
 
 
 def test_a_rendered_table() -> None:
@@ -170,30 +166,32 @@ def mini(datasets: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[r
     def one_word(sentences: list[str], folder: str, **settings: Any) -> Path:
         return write_vectors(folder, ["a"], np.ones((1, 9)))
 
-    with mock.patch.object(gclsr, "train_vectors", one_word):
+    with mock.patch("multicse.reproduction.tables.offline.train_vectors", one_word):
         yield runs.Scale(tmp_path_factory.mktemp("mini"), datasets, mini=True)
 
 
 @pytest.mark.parametrize("paper", reproduce.PAPERS)
 def test_every_row_at_the_small_scale(paper: str, mini: runs.Scale) -> None:
-    """Nothing that a row needs is missing, its settings fit the small encoder, and it has few steps."""
-    tables, module, rows = reproduce.tables_of(paper), reproduce.module_of(paper), distinct_rows(paper)
-    assert runs.missing(next(iter(tables.values())), module, mini, rows, maker) == []
+    """Nothing that a row needs is missing, and its settings fit the small encoder."""
+    tables, rows = reproduce.tables_of(paper), distinct_rows(paper)
+    assert runs.missing(next(iter(tables.values())), paper, mini, rows) == []
     for row in rows:
         if row.recipe is not None:
-            assert 0 < (runs.steps(runs.scaled(row, module, mini)) or 0) <= 1000, row.label
+            recipe = runs.scaled(row, paper, mini)
+            check_settings(recipe)
+            assert 0 < (recipe.run.max_steps or 1) <= 200, row.label
 
 
-@pytest.mark.parametrize("key", evidence.TABLES)
+@pytest.mark.parametrize("key", reproduce.tables_of("evidence"))
 def test_evidence_at_the_small_scale(key: str, mini: runs.Scale) -> None:
     """Rows differ, and none has more compute than the plain contrast."""
-    table = evidence.TABLES[key]
-    small = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
-    for recipe in small.values():
+    table = reproduce.tables_of("evidence")[key]
+    found = {row.label: evidence.mini(runs.recipe_of(row), mini.offline) for row in table.rows if row.recipe}
+    for recipe in found.values():
         assert recipe.evaluation.select
         if recipe.paper not in ("gclsr", "cyclip", "mocoutrl"):
             assert recipe.run.max_steps == pytest.approx(evidence.STEPS * evidence.share_of_contrast(recipe), abs=1)
-    assert len({recipe.replace("name", "x").identity() for recipe in small.values()}) == len(small)
+    assert len({recipe.replace("name", "x").identity() for recipe in found.values()}) == len(found)
     assert {claim.row for claim in table.claims} | {claim.against for claim in table.claims} <= {r.label for r in table.rows}
 
 
@@ -220,42 +218,7 @@ def test_rates_are_chosen_on_the_development_task(monkeypatch: pytest.MonkeyPatc
     assert [image for *_, (_, image) in tried] == pytest.approx([1.5e-6, 1.5e-5, 3e-5])
 
 
-def encoders() -> list[str]:
-    """The small encoder, and a published one where MULTICSE_DISTILBERT names its folder."""
-    return [SMALL_ENCODER, *filter(None, [os.environ.get("MULTICSE_DISTILBERT")])]
-
-
-@pytest.mark.timeout(1800)  # a sentence at a time
-@pytest.mark.parametrize("folder", encoders(), ids=lambda folder: Path(folder).name)
-def test_untuned_rows_by_hand(folder: str, datasets: Path, tmp_path: Path) -> None:
-    poolings = ("cls", "mean", "first-last", "first-last+whitening")
-    table = Table("untuned", ("stsb-dev",), tuple(Row(name, model=f"{folder}@{name}") for name in poolings))
-    paper: Any = SimpleNamespace()
-    values = runs.run(table, paper, runs.Scale(tmp_path, datasets / "sts"), table.rows, (0,), lambda line: None)
-
-    lines = (datasets / "sts" / "STSB.dev.raw.tsv").read_text(encoding="utf-8").splitlines()
-    pairs = [line.split("\t")[3:6] for line in lines[1:]]
-    tokenizer, model = AutoTokenizer.from_pretrained(folder), AutoModel.from_pretrained(folder).eval()
-    vectors: dict[str, list[np.ndarray]] = {}
-    for sentence in dict.fromkeys(text for _, *texts in pairs for text in texts):
-        with torch.no_grad():
-            layers = model(**tokenizer(sentence, return_tensors="pt"), output_hidden_states=True).hidden_states
-        first, last = layers[0][0].double().numpy(), layers[-1][0].double().numpy()
-        vectors[sentence] = [last[0], last.mean(0), (first.mean(0) + last.mean(0)) / 2]
-    every = np.stack([kinds[2] for kinds in vectors.values()])
-    u, s, _ = np.linalg.svd(np.cov(every.T))
-    kept = s > 1e-10 * s[0]  # the last norm leaves an axis without spread
-    for kinds in vectors.values():
-        kinds.append((kinds[2] - every.mean(0)) @ (u[:, kept] / np.sqrt(s[kept])))
-    for kind, name in enumerate(poolings):
-        both = [(vectors[a][kind], vectors[b][kind]) for _, a, b in pairs]
-        cosines = [a @ b / np.linalg.norm(a) / np.linalg.norm(b) for a, b in both]
-        expected = 100 * stats.spearmanr(cosines, [float(score) for score, *_ in pairs])[0]
-        assert values[name]["stsb-dev"][0] == pytest.approx(expected, abs=0.01), name
-
-
-@pytest.mark.parametrize(("paper", "key"), [("sgbert", "T8"), ("nonlingcse", "TC.1"), ("sgbert", "F2")])
-def test_what_needs_no_run_is_rendered(paper: str, key: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    out = tmp_path / "new" / "folder"
-    assert reproduce.main([paper, key, "--out", str(out)]) == 0
-    assert (out / f"{paper}-{key}.txt").read_text() == capsys.readouterr().out
+def test_what_needs_no_run_is_rendered(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for key in ("T8", "F2"):
+        assert reproduce.main(["sgbert", key, "--out", str(tmp_path / "new")]) == 0
+        assert (tmp_path / "new" / f"sgbert-{key}.txt").read_text() == capsys.readouterr().out

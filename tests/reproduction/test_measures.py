@@ -1,7 +1,8 @@
-"""LAION's mAP@10 against its loop, how it is asked for, and the nearest captions against all cosines."""
+"""LAION's mAP@10 against its loop, how it is asked for, and distances of classes against their definition."""
 
 from __future__ import annotations
 
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -9,15 +10,17 @@ import pytest
 
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks import geometry
 from multicse.evaluation.tasks.retrieval import map_at_10, relevant_ranks
-from multicse.reproduction.tasks.retrieval import (
+from multicse.reproduction.tasks.measures import (
+    ClassGeometryTask,
     ReleasedRetrievalTask,
+    class_distances,
     map_at_10_released,
-    nearest_captions,
-    neighbour_table,
 )
 from tests.evaluation.evaluation_helpers import Bag
 from tests.evaluation.paired_helpers import Coded, image_shards
+from tests.evaluation.tasks.test_geometry import cone, squares
 from tests.evaluation.tasks.test_retrieval import random_pairs
 
 
@@ -54,19 +57,28 @@ def test_it_is_asked_for_by_an_option(tmp_path: Path) -> None:
             make_tasks([f"retrieval:{shards}?{option}"])
 
 
-def test_nearest_captions(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("multicse.reproduction.tasks.retrieval.ENCODE", 3)
-    database = ["a dog runs", "a cat eats", "the red car", "a dog runs", "a big dog runs", "the small house"]
-    queries = ["a dog runs", "red car"]
-    found = nearest_captions(Bag(), queries, database, k=2)
+def test_every_class_of_one_member_is_refused() -> None:
+    with pytest.raises(EvaluationError):
+        class_distances(cone(4, 3), [1, 2, 3, 4])
 
-    unit = {text: (v := Bag().encode([text])[0]) / np.linalg.norm(v) for text in [*queries, *database]}
-    for query, neighbours in zip(queries, found, strict=True):
-        best = sorted({text for text in database if text != query}, key=lambda text: -unit[query] @ unit[text])[:2]
-        assert [n.text for n in neighbours] == best
-        assert [n.score for n in neighbours] == pytest.approx([unit[query] @ unit[text] for text in best])
-        assert [database.index(n.text) for n in neighbours] == [n.row for n in neighbours]
-    lines = neighbour_table(queries, found).splitlines()
-    assert lines[2].startswith("a dog runs") and lines[3].startswith("  a big dog runs") and len(lines) == 8
-    with pytest.raises(EvaluationError, match="must be 1 to 4"):
-        nearest_captions(Bag(), queries, database, k=5)
+
+@pytest.mark.parametrize("chunk", [5, 2048])
+def test_class_distances_are_those_of_all_pairs(chunk: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(geometry, "CHUNK", chunk)
+    x, labels = cone(31, 6), [("a", "b", "c")[i * i % 3] for i in range(31)]
+    distances = np.sqrt(squares(x))
+    same = np.array([a == b for a, b in combinations(labels, 2)])
+    assert class_distances(x, labels) == pytest.approx((distances[same].mean(), distances[~same].mean()), abs=1e-5)
+
+
+def test_class_geometry_of_texts() -> None:
+    texts, labels = ["a dog", "the dog", "a red car", "the red car", "a dog"], ["animal"] * 2 + ["thing"] * 2 + ["animal"]
+    task = ClassGeometryTask("t", texts, labels)
+    metrics, details, _ = task.score(Bag())
+    intra, inter = class_distances(Bag().encode(texts), labels)
+    assert metrics["intra_class_distance"] == pytest.approx(intra)
+    assert metrics["inter_class_distance"] > metrics["intra_class_distance"]
+    assert metrics["distance_ratio"] == pytest.approx(intra / inter)
+    assert details == {"items": 5, "classes": 2}
+    assert task.sentences() == ["a dog", "the dog", "a red car", "the red car"]
+    assert task.hash != ClassGeometryTask("t", texts, [*labels[:4], "thing"]).hash

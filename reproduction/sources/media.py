@@ -1,23 +1,24 @@
-"""Readers of pictures: class folders, lists, Karpathy's captioned pictures, crawled captions, CIFAR's binary files."""
+"""Readers of pictures and sounds: class folders, lists, captions, CIFAR's binary files, manifests, LibriSpeech."""
 
 from __future__ import annotations
 
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from PIL import Image
 
 from multicse.data.errors import DataError
-from multicse.data.pack import Entry, folder_files, named_files, named_rows
+from multicse.data.pack import Entry, folder_files, manifest_files, named_files, named_rows
 from multicse.data.shard_writer import UnpackedSample
-from multicse.data.streams.decode import IMAGES
+from multicse.data.streams.decode import IMAGES, SOUNDS
 from multicse.data.text_files import read_lines
-from multicse.reproduction.sources.source import Content
+from multicse.reproduction.downloads import Content
 
 CAPTIONS = 5
 """Of a picture that are used: all of Flickr30K's; COCO has six or seven of some."""
@@ -114,7 +115,40 @@ def _png(values: np.ndarray) -> bytes:
     return data.getvalue()
 
 
+def manifest(table: Path, folder: Path, **settings: Any) -> Content:
+    """The sounds below `folder` that a table names; `settings` are those of `manifest_files`."""
+    return Content(manifest_files(table, SOUNDS, folder, **settings), folder)
+
+
+def librispeech(folder: Path, speakers: int) -> Content:
+    """The speakers of a part of LibriSpeech (``SPEAKER/CHAPTER/SPEAKER-CHAPTER-NUMBER.flac``) with the most utterances:
+    the class is the speaker, `txt` the transcript (``SPEAKER-CHAPTER.trans.txt``). Of equals the lower number comes first.
+    """
+    utterances = sorted(path.relative_to(folder) for path in folder.glob("*/*/*.flac"))
+    counts = Counter(path.parts[0] for path in utterances)
+    if len(counts) < speakers:
+        raise DataError(f"{folder} has {len(counts)} speakers, {speakers} are to be chosen from it")
+    chosen = set(sorted(counts, key=lambda speaker: (-counts[speaker], int(speaker)))[:speakers])
+
+    def entries() -> Iterator[Entry]:
+        said: dict[str, str] = {}
+        for number, path in enumerate(utterances):
+            if path.parts[0] not in chosen:
+                continue
+            if path.stem not in said:  # a new chapter
+                speaker, chapter, _ = path.parts
+                lines = read_lines(folder / path.parent / f"{speaker}-{chapter}.trans.txt")
+                said = {name: text for name, _, text in (line.partition(" ") for _, line in lines)}
+            yield Entry(number, path.as_posix(), (said[path.stem],) if path.stem in said else (), path.parts[0])
+
+    return _content(entries(), folder, folder, "txt", SOUNDS)
+
+
 def _content(
-    entries: Iterable[Entry], source: Path, folder: Path, captions: Literal["txt", "json"] | None = None
+    entries: Iterable[Entry],
+    source: Path,
+    folder: Path,
+    captions: Literal["txt", "json"] | None = None,
+    extensions: Sequence[str] = IMAGES,
 ) -> Content:
-    return Content(named_files(entries, str(source), IMAGES, folder, captions=captions), folder)
+    return Content(named_files(entries, str(source), extensions, folder, captions=captions), folder)

@@ -1,0 +1,106 @@
+"""Figures of models: curves over layers, epochs or sets, a plane of two metrics, and rated pairs by t-SNE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+
+from multicse.evaluation.figures.basic import COLOURS, MARKERS, finite, legend, new_figure
+from multicse.evaluation.task import Encoded, unit
+from multicse.evaluation.tasks.sts import PairTask
+
+DRAWN_PAIRS = 20
+"""Of each kind in a t-SNE figure (SG-BERT, Figure 5)."""
+
+
+def curves(scores: Mapping[str, Mapping[str, float]], xlabel: str, ylabel: str) -> Figure:
+    """Draw a curve for each name: name -> layer, epoch or set -> score. (SG-BERT, Figure 1; GCLSR, Figure 4.)
+
+    Raises ValueError for more curves than colours, and scores that are not finite.
+    """
+    if len(scores) > len(COLOURS):
+        raise ValueError(f"at most {len(COLOURS)} curves can be told apart by colour")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for i, (name, curve) in enumerate(scores.items()):
+        axes.plot(list(curve), finite(name, list(curve.values())), color=COLOURS[i], marker=MARKERS[i], label=name)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    legend(axes)
+    return figure
+
+
+def scatter(models: Mapping[str, Sequence[tuple[float, float]]], xlabel: str, ylabel: str) -> Figure:
+    """Draw models in a plane: model -> two metrics of each of its runs. (Zhao et al. 2023, Figures 2 and 3.)
+
+    Runs of a model have one colour; of several the mean is marked large. Trap: a collapsed model is perfectly aligned.
+
+    Raises ValueError for more models than colours and markers tell apart, and numbers that are not finite.
+    """
+    if len(models) > len(COLOURS) * len(MARKERS):
+        raise ValueError(f"{len(models)} models; at most {len(COLOURS) * len(MARKERS)} can be told apart, draw a choice")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for i, (name, runs) in enumerate(models.items()):
+        places = finite(name, list(runs), shape=(None, 2))
+        colour, marker = COLOURS[i % len(COLOURS)], MARKERS[(i + i // len(COLOURS)) % len(MARKERS)]
+        if len(runs) > 1:
+            axes.scatter(places[:, 0], places[:, 1], s=18, alpha=0.5, linewidths=0, color=colour, marker=marker)
+        mean = places.mean(0)
+        axes.scatter(mean[0], mean[1], s=70, color=colour, marker=marker, edgecolors="black", label=name, zorder=3)
+    axes.set(xlabel=f"{xlabel} (lower is better)", ylabel=f"{ylabel} (lower is better)")
+    axes.margins(0.15)
+    legend(axes)
+    return figure
+
+
+def pairs_tsne(vectors_a: np.ndarray, vectors_b: np.ndarray, positive: np.ndarray, seed: int = 0) -> Figure:
+    """Sentence pairs in a t-SNE plane, each joined by a line: vectors a, b (N, d), positive (N,) booleans.
+
+    Vectors are brought to unit length, zero vectors stay. The colour of a pair is its cosine, its marker whether it is
+    positive. SG-BERT's Figure 5 has 20 pairs of STS-B dev rated 5 and 20 rated 0. Trap: lengths of lines in such a plane
+    are no distances, which the colours are, and another seed gives another plane.
+    """
+    from sklearn.manifold import TSNE
+
+    a = unit(finite("vectors_a", vectors_a, shape=(None, None)))
+    b = unit(finite("vectors_b", vectors_b, shape=(None, None)))
+    mask = np.asarray(positive)
+    if len(a) < 2:
+        raise ValueError("t-SNE places points by their neighbours; give at least 2 pairs")
+    both = np.concatenate([a, b])
+    if np.ptp(both, axis=0).max() == 0:
+        raise ValueError("all vectors are equal, so there is nothing to place; the encoder has collapsed")
+    perplexity = min(30.0, (len(both) - 1) / 3)  # sklearn wants it below the number of points
+    plane = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(both)
+    ends = np.stack([plane[: len(a)], plane[len(a) :]], axis=1)  # (N, end, xy)
+    cosines = (a * b).sum(axis=1)
+    colour = ScalarMappable(Normalize(cosines.min(), cosines.max()), "viridis")
+    figure = new_figure()
+    axes = figure.add_subplot()
+    for i, (name, chosen) in enumerate((("positive pairs", mask), ("negative pairs", ~mask))):
+        points, colours = ends[chosen], colour.to_rgba(cosines[chosen])
+        axes.add_collection(LineCollection(list(points), colors=colours, linewidths=1))
+        x, y = points.reshape(-1, 2).T
+        axes.scatter(x, y, color=np.repeat(colours, 2, axis=0), marker=MARKERS[i], s=18, label=name)
+    figure.colorbar(colour, ax=axes, label="cosine of the pair")
+    axes.set(xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
+    legend(axes)
+    return figure
+
+
+def extreme_pairs(encoded: Encoded, task: PairTask, seed: int = 0) -> Figure:
+    """t-SNE of 20 pairs with the highest rating and 20 with the lowest (SG-BERT, Figure 5), fewer of a small set.
+
+    Where fewer than 20 are rated exactly so, those with the next ratings follow.
+    """
+    ties = np.random.default_rng(seed).permutation(len(task.gold))  # which of equally rated pairs are drawn
+    order = ties[np.argsort(task.gold[ties], kind="stable")]
+    size = min(DRAWN_PAIRS, len(order) // 2)
+    rows = np.concatenate([order[len(order) - size :], order[:size]])
+    first, second = ([side[i] for i in rows] for side in (task.pairs.first, task.pairs.second))
+    return pairs_tsne(encoded.encode(first), encoded.encode(second), np.arange(len(rows)) < size, seed)

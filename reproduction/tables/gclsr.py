@@ -24,7 +24,7 @@ from multicse.reproduction.figures.curves import learning_curves
 from multicse.reproduction.figures.words import attention_importance, augmented_vector, word_importance
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables, small_changes
-from multicse.trainers.engine.figures import histories
+from multicse.trainers.engine.tracking import histories
 from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:

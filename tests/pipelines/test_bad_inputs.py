@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check, check_cluster
 from multicse.trainers.recipe import Recipe
 
 
@@ -28,14 +28,15 @@ from multicse.trainers.recipe import Recipe
 )
 def test_an_error_names_what_is_wrong(recipe: Recipe, changes: dict[str, Any], cluster: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
-        check(recipe.changed(changes), **{"cpus": 4, "gpus": 0, **cluster})
+        check(recipe.changed(changes))
+        check_cluster(recipe.changed(changes), **{"cpus": 4, **cluster})
 
 
 def test_local_tracking_on_two_nodes(recipe: Recipe) -> None:
     shared = recipe.replace("run.storage", "s3://bucket/runs")
     with pytest.raises(ValueError, match=r"run\.tracking_uri"):
-        check(shared, cpus=4, nodes=2)
-    check(shared.replace("run.tracking_uri", "http://server:5000"), cpus=4, nodes=2)
+        check_cluster(shared, nodes=2)
+    check_cluster(shared.replace("run.tracking_uri", "http://server:5000"), nodes=2)
 
 
 def test_a_cached_data_set_on_two_nodes(recipe: Recipe, tmp_path: Path) -> None:
@@ -43,6 +44,6 @@ def test_a_cached_data_set_on_two_nodes(recipe: Recipe, tmp_path: Path) -> None:
     (tmp_path / "set").mkdir()
     (tmp_path / "set" / "train.jsonl").write_text("".join(f'{{"text": "Number {i}"}}\n' for i in range(64)))
     named = recipe.replace("streams.text.shards", f"hf://{tmp_path}/set")
-    check(named, cpus=4)
+    check(named)
     with pytest.raises(ValueError, match=r"streams\.text\.shards"):
-        check(named.replace("run.storage", "s3://bucket/runs"), cpus=4, nodes=2)
+        check_cluster(named.replace("run.storage", "s3://bucket/runs"), nodes=2)

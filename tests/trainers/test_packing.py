@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 import torch
@@ -73,15 +72,6 @@ def test_gradients_are_those_of_padded_rows(name: str, family: str, monkeypatch:
         torch.testing.assert_close(without[parameter], gradient, rtol=1e-10, atol=1e-10, msg=parameter)
 
 
-def test_layers_see_the_tokens_alone() -> None:
-    encoder = tiny_encoder.encoder()
-    batch = text(12, length=20)
-    seen: list[torch.Size] = []
-    encoder.model.encoder.layer[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))
-    encoder.outputs(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
-    assert seen == [(1, int(batch["attention_mask"].sum()), 16)]
-
-
 def test_a_text_without_tokens_and_one_with_holes() -> None:
     """What has no token gets zeros; a token that does not count is left out, and the others keep their positions."""
     encoder = tiny_encoder.encoder("mean").eval()
@@ -130,19 +120,6 @@ def test_dropout_within_texts_is_that_of_the_written_formula() -> None:
     found = [(o, *torch.autograd.grad(o.square().sum(), row)) for o in (out, alone)]
     torch.testing.assert_close(*found, rtol=0, atol=1e-10)
     assert not torch.allclose(out, within_lengths(packed, row, {"scale": None, "is_causal": False}))
-
-
-def test_rows_of_one_length_have_the_same_dropout_without_packing() -> None:
-    """Patches go through the layers as they are: three rows of them draw what three packed texts of that length draw."""
-    layer: Any = tiny_encoder.encoder().model.encoder.layer[0].attention.self.double().train()
-    layer.dropout.p = 0.3
-    states = torch.randn(3, 5, 16, dtype=torch.float64)
-    packed, found = Packing(torch.ones(3, 5, dtype=torch.long)), []
-    for given in ({"hidden_states": states}, {"hidden_states": states.flatten(0, 1)[None], "packing": packed}):
-        torch.manual_seed(5)
-        found.append(layer(**given)[0].flatten(0, -2))
-    torch.testing.assert_close(*found, rtol=0, atol=1e-10)
-    assert not torch.allclose(found[0], layer.eval()(states)[0].flatten(0, -2))
 
 
 def test_groups_of_similar_length_give_what_one_call_gives() -> None:

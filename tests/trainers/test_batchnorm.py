@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
@@ -15,7 +17,7 @@ from multicse.trainers.recipe import RecipeError
 
 
 def test_names_values_and_hooks_stay() -> None:
-    net = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, eps=1e-3), nn.Flatten(), nn.BatchNorm1d(64, affine=False))
+    net: Any = nn.Sequential(nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, eps=1e-3), nn.Flatten(), nn.BatchNorm1d(64, affine=False))
     seen: list[torch.Size] = []
     net[1].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}

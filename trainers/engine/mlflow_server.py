@@ -103,7 +103,9 @@ def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
     uri = resolve_uri(uri)
     file = Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
     # One driver at a time makes the tables of a file: several at once fail. A server makes its own.
-    lock = FileLock(f"{file}.lock", timeout=120) if file else contextlib.nullcontext()
+    lock: contextlib.AbstractContextManager[object] = (
+        FileLock(f"{file}.lock", timeout=120) if file else contextlib.nullcontext()
+    )
     with uri_errors(uri), lock:
         client = connect(uri)
         from mlflow import MlflowException

@@ -87,6 +87,19 @@ def test_a_clip_folder_gives_its_vectors_loss_and_logits(clip_folder: str) -> No
     torch.testing.assert_close(ours_grads, theirs_grads, atol=1e-5, rtol=1e-4)
 
 
+def test_clip_text_has_dropout_where_it_is_asked_for(clip_folder: str) -> None:
+    batch = tiny_encoder.text_batch(4)
+    ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]
+    for hidden, attention in ((0.0, 0.0), (0.3, 0.0), (0.0, 0.3)):
+        encoder = TextEncoder.from_pretrained(clip_folder, hidden_dropout=hidden, attention_dropout=attention)
+        encoder.train()
+        differ = not torch.equal(encoder.pooled(ids, mask), encoder.pooled(ids, mask))
+        assert differ == bool(hidden or attention), (hidden, attention)
+        encoder.eval()
+        assert torch.equal(encoder.pooled(ids, mask), encoder.pooled(ids, mask))
+        assert encoder.model.state_dict().keys() == TextEncoder.from_pretrained(clip_folder).model.state_dict().keys()
+
+
 def test_captions_go_through_dropout_twice_and_their_first_pass_serves_both_losses() -> None:
     built = method(CLIPConfig(tower=VIT, embed_dim=6, captions=0.1), dropout=0.2).train()
     texts = built.encode("pairs", tiny_encoder.pair_batch(5))["texts"]

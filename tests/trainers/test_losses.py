@@ -71,6 +71,19 @@ def test_released_supcon_trains_towards_unrelated_images() -> None:
     assert distinct == pytest.approx(33.2, abs=0.2)
 
 
+def test_same_class_images_are_common_in_a_batch() -> None:
+    """[errata 2.4] 54.6 % of anchors have another image of their class, so a correct SupCon is not SimCLR."""
+    batches = _image_batches(2000)
+    partners = (batches[:, :, None] == batches[:, None, :]).sum(2) - 1
+    assert (partners > 0).double().mean().item() == pytest.approx(0.546, abs=0.01)
+    assert partners.double().mean().item() == pytest.approx(0.78, abs=0.02)
+
+    torch.manual_seed(0)
+    image = torch.randn(48, 1, 32, dtype=torch.float64)
+    views = image + 0.3 * torch.randn(48, 2, 32, dtype=torch.float64)
+    assert losses.supcon(views, views, batches[0]) - losses.nt_xent(views, views) > 1
+
+
 def test_supcon_eq4_refuses_a_batch_of_one_class() -> None:
     with pytest.raises(ValueError):
         losses.supcon_eq4(A, B, torch.full((4,), 7))

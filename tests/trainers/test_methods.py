@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor
-from transformers import ViTConfig, ViTModel
+from transformers import ASTConfig, ASTModel, ViTConfig, ViTModel
 
 from multicse.data.streams.base import Batch
 from multicse.models.patches import VIT_OF_SIZE, AudioPatches, ImagePatches
@@ -115,6 +116,36 @@ def test_loss_of_each_variant() -> None:
         close(method({"image": unlabelled}).losses["image"], expected)
 
 
+def test_losses_of_the_paper_are_sums() -> None:
+    """Eq. 2, 3, 5 as printed, by loops; the code's are means. Under clipping the sum is another step."""
+
+    def cos(a: Tensor, b: Tensor) -> float:
+        return float(torch.dot(a, b) / (a.norm() * b.norm()))
+
+    def printed(views: Tensor, temperature: float) -> float:
+        total = 0.0
+        for i in range(len(views)):
+            below = sum(
+                math.exp(cos(views[i, 0], views[j, k]) / temperature)
+                for j in range(len(views))
+                for k in range(1, views.shape[1])
+            )
+            total -= math.log(math.exp(cos(views[i, 0], views[i, 1]) / temperature) / below)
+        return total
+
+    batches = {"image": tiny_encoder.image_batch(6), "text": tiny_encoder.text_batch(5)}
+    image = IMAGE.model_copy(update={"loss": "simclr"})
+    for supervised in (False, True):
+        batches["text"] = tiny_encoder.text_batch(5, views=3 if supervised else 1)
+        config = VisualCSEConfig(image=image, text=SimCSEConfig(supervised=supervised), variant="paper")
+        method = nonling(config)
+        with torch.no_grad():
+            found = {name: method({name: batch}).losses[name] for name, batch in batches.items()}
+            views = {name: method.encode(name, batch)["views"].double() for name, batch in batches.items()}
+        for name, temperature in (("image", 0.07), ("text", 0.05)):
+            assert found[name].item() == pytest.approx(printed(views[name], temperature), rel=1e-4)
+
+
 def test_turns() -> None:
     """[errata 2.6] Algorithm 1 has the text first, the released code the images; eq. 1 sums (2.5)."""
     assert [*VisualCSEConfig().turns().values()] == [("image",), ("text",)]
@@ -127,6 +158,37 @@ def test_turns() -> None:
     batches = {"image": tiny_encoder.image_batch(6), "text": tiny_encoder.text_batch(4)}
     assert list(method(batches).losses) == ["image", "text"]
     assert method.loss_weights == {"image": 0.05}
+
+
+def _change_after_one_step(summed: bool, weight: float) -> Tensor:
+    torch.manual_seed(0)
+    image = IMAGE.model_copy(update={"weight": weight})
+    config = VisualCSEConfig(image=image, summed=summed)
+    method = nonling(config).double()
+    batches = {
+        "image": Batch(
+            {k: t.double() if t.is_floating_point() else t for k, t in tiny_encoder.image_batch(6).tensors.items()}
+        ),
+        "text": tiny_encoder.text_batch(4),
+    }
+    before = torch.cat([p.detach().flatten() for p in method.sentence_encoder.model.encoder.parameters()])
+    for turn in config.turns().values():
+        optimizer = torch.optim.AdamW(method.parameters(), lr=1e-3, weight_decay=0.0, eps=1e-30)
+        out = method({name: batches[name] for name in turn}).losses
+        sum(method.loss_weights.get(name, 1.0) * loss for name, loss in out.items()).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    after = torch.cat([p.detach().flatten() for p in method.sentence_encoder.model.encoder.parameters()])
+    return after - before
+
+
+def test_weight_is_inert_with_its_own_adam() -> None:
+    """[errata 2.5] Two optimizers: 400 times the weight makes the same step. One summed loss: it does not."""
+    separate = [_change_after_one_step(summed=False, weight=w) for w in (0.05, 20.0)]
+    summed = [_change_after_one_step(summed=True, weight=w) for w in (0.05, 20.0)]
+    # Not all: biases of keys have no gradient but rounding, which Adam blows up to a step of either sign.
+    assert ((separate[0] - separate[1]).abs() > 1e-6).double().mean() < 0.01
+    assert ((summed[0] - summed[1]).abs() > 1e-6).double().mean() > 0.1  # the rest keep their sign
 
 
 def test_image_patches_are_vit_embeddings(tmp_path: Path) -> None:
@@ -157,6 +219,21 @@ def test_audio_patches_of_each_variant() -> None:
     tile = (centred[0, 32:48, 16:32].T * patches.projection.weight[3, 0]).sum() + patches.projection.bias[3]  # type: ignore[index]
     close(patches(spectrogram)[0, 1 + 64 + 2, 3], tile + patches.positions[0, 1 + 64 + 2, 3])
     assert patches.cls_token.std().item() == pytest.approx(0.02, abs=0.02)
+
+
+def test_audio_patches_from_an_ast_folder(tmp_path: Path) -> None:
+    config = ASTConfig(hidden_size=8, num_hidden_layers=1, num_attention_heads=2, intermediate_size=8, patch_size=4,
+                       max_length=12, num_mel_bins=8, frequency_stride=2, time_stride=4)  # fmt: skip
+    ast = ASTModel(config).eval()
+    for p in ast.embeddings.parameters():
+        torch.nn.init.normal_(p)
+    ast.save_pretrained(tmp_path)
+    x = torch.randn(2, 12, 8)
+    theirs = ast.embeddings(x)
+    ours = AudioPatches(8, 12, 8, 4, path=str(tmp_path))(x)
+    close(ours, theirs[:, [0, *range(2, theirs.shape[1])]])  # all but the distillation token
+    with pytest.raises(ValueError, match=r"method\.audio\.path"):
+        AudioConfig(path=str(tmp_path), frames=12, bins=8, patch_size=4).check(16, "fixed")
 
 
 def test_patches_that_do_not_fit_name_the_setting(tmp_path: Path) -> None:

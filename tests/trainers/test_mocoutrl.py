@@ -14,6 +14,7 @@ from multicse.data.streams.base import Batch
 from multicse.trainers import losses
 from multicse.trainers.mocoutrl import PADDED, MoCoUTRL, MoCoUTRLConfig
 from tests.models import tiny_encoder
+from tests.trainers.test_losses import A
 
 SIZES: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
 VOCABULARY = tiny_encoder.bert_config().vocab_size
@@ -43,6 +44,20 @@ def triplets(samples: int = 16, seed: int = 0, absent: tuple[int, ...] = ()) -> 
     )
 
 
+def test_disagree_6_2_eq_6_against_nt_xent_over_all_sentences() -> None:
+    """Three views of B: eq. 6 has the B antonym sentences as negatives and may be negative; the code has 3B - 2.
+
+    Golden values of both are in test_losses.py.
+    """
+    assert (
+        losses.long_span(A, A, -A, 0.07)
+        < 0
+        < losses.nt_xent_with_negatives(torch.stack([A, A], 1), torch.stack([A, A], 1), -A)
+    )
+    for variant, name in (("paper", "eq6"), ("released", "nt_xent"), ("fixed", "nt_xent")):
+        assert MoCoUTRLConfig(variant=variant).choices.sentence_loss == name
+
+
 def test_sentences_without_a_candidate_are_no_negatives() -> None:
     z = torch.randn(5, 3, 4, dtype=torch.float64)
     kept = torch.tensor([True, False, True, True, False])
@@ -69,10 +84,56 @@ def test_disagree_6_1_the_printed_sign_turns_the_dictionary_away() -> None:
     torch.manual_seed(0)
     table, start = torch.randn(7, 3, dtype=torch.float64), torch.randn(7, 3, dtype=torch.float64)
     right, printed = start.clone(), start.clone()
+    gaps: list[tuple[float, float]] = []
     for _ in range(100):
         losses.move(right, table, 0.9)
         losses.move(printed, table, 0.9, printed=True)
-    assert torch.allclose(right, table, atol=1e-3) and torch.allclose(printed, -table, atol=1e-3)
+        gaps.append(((right - table).norm().item(), (printed - table).norm().item()))
+    assert gaps[-1][0] < 1e-3 and gaps[0][0] > gaps[50][0] > gaps[-1][0]
+    assert gaps[-1][1] == pytest.approx(2 * table.norm().item(), rel=1e-3)  # it has become minus the table
+    assert torch.allclose(printed, -table, atol=1e-3)
+
+
+def moved(printed: bool, drawn: float, held: float, steps: int = 400) -> tuple[Tensor, Tensor]:
+    """Table and dictionary (4, 3) after eq. 1 with a table that goes `drawn` of its way to the dictionary (negative: away
+    from it) and `held` of its way to 1 at every step; they start at 1 and 2."""
+    table, dictionary = torch.ones(4, 3, dtype=torch.float64), torch.full((4, 3), 2.0, dtype=torch.float64)
+    for _ in range(steps):
+        table = table + drawn * (dictionary - table) + held * (1 - table)
+        losses.move(dictionary, table, 0.9, printed)
+    return table, dictionary
+
+
+def test_the_printed_sign_collapses_or_runs_away_where_the_right_one_rests() -> None:
+    """The same dynamics for both signs.
+
+    Drawn to the dictionary, as a token loss does, the table rests with the right sign and collapses to zero with the
+    printed one. Pushed away, as eq. 10 does with antonyms, and held by the other losses, it rests with the right sign and
+    diverges with the printed one. The right sign is no cure: nothing held, it diverges as well.
+    """
+    for table, dictionary in (moved(False, drawn=0.5, held=0), moved(False, drawn=-0.1, held=0.1)):
+        assert torch.allclose(table, dictionary, atol=1e-6) and 0.9 < float(dictionary.mean()) < 2
+    for collapsed in moved(True, drawn=0.5, held=0):
+        assert collapsed.abs().max() < 1e-12
+    for diverged in moved(True, drawn=-0.1, held=0.1):
+        assert diverged.abs().min() > 1e6
+    assert moved(False, drawn=-0.5, held=0)[1].abs().min() > 1e6
+
+
+def test_eq_10_has_no_lower_bound_and_the_triplet_has() -> None:
+    """A free vector at the antonym, gradient descent: eq. 10 falls for ever, with a margin it stops at 0."""
+    torch.manual_seed(0)
+    target, synonym = torch.randn(2, 1, 8)
+    found = {}
+    for name, formula in (("eq10", losses.token_eq10), ("triplet", losses.token_triplet)):
+        antonym = torch.randn(1, 8).requires_grad_()
+        for _ in range(200):
+            loss = formula(target, synonym, antonym).sum()
+            (grad,) = torch.autograd.grad(loss, antonym)
+            antonym = (antonym - 0.5 * grad).detach().requires_grad_()
+        found[name] = (loss.item(), antonym.norm().item())
+    assert found["eq10"][0] < -1e6 and found["eq10"][1] > 1e3
+    assert found["triplet"][0] >= 0 and found["triplet"][1] < 20
 
 
 def test_token_losses_by_hand() -> None:
@@ -89,6 +150,26 @@ def test_gaussian_shell() -> None:
     e = torch.randn(500, 768) * 9
     moved = F.normalize(e, dim=1) - losses.gaussian_shell(e)
     assert moved.mean().item() == pytest.approx(0.005, rel=0.01) and moved.std().item() == pytest.approx(0.005 / 3, rel=0.01)
+
+
+@pytest.mark.parametrize("variant", ["paper", "fixed"])
+def test_targets_are_of_unit_length_and_perturbed_or_as_they_are(variant: str) -> None:
+    """Table 3's factor: a dictionary that is three times as long is the same with it, and another one without."""
+    for perturbation in (True, False):
+        made = method(variant=variant, perturbation=perturbation, dictionary_views=False)
+        found = []
+        for _ in range(2):
+            torch.manual_seed(0)
+            found.append(made({"text": triplets()}).losses["token"])
+            made.dictionary.mul_(3)
+        assert torch.allclose(found[0], found[1], atol=1e-6) == perturbation
+
+
+def test_the_triplet_loss_leaves_the_perturbed_target_off_the_sphere() -> None:
+    """A perturbation along the target itself counts: it is not brought back to unit length."""
+    e, s, a = F.normalize(torch.randn(3, 4, 6, dtype=torch.float64), dim=-1)
+    moved = losses.token_triplet(1.1 * e, s, a, 4.0) - losses.token_triplet(e, s, a, 4.0)
+    assert torch.allclose(moved, 0.2 * ((e * a).sum(1) - (e * s).sum(1)))
 
 
 def test_no_gradient_reaches_the_dictionary_and_every_parameter_gets_one() -> None:

@@ -79,7 +79,9 @@ def model_card(
 
     name, method = recipe["name"], recipe["method"]["name"]
     place = json.dumps(recipe["run"].get("push_to_hub") or FOLDER)
-    sides = {when: numbers[when] for when in ("before", "baseline", "after") if numbers.get(when)}
+    sides = {when: numbers.get(when) or {} for when in ("before", "baseline", "after")}
+    if not sides["baseline"]:
+        del sides["baseline"]
     if text.whitened is not None:
         sides["whitened"] = text.whitened
     head, *scores = before_after(sides, SHOWN.__contains__, ("before", "after"))

@@ -21,7 +21,7 @@ def test_names_values_and_hooks_stay() -> None:
     seen: list[torch.Size] = []
     net[1].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))
     before = {name: tensor.clone() for name, tensor in net.state_dict().items()}
-    assert synchronised(net) is net and [type(net[i]) for i in (1, 3)] == [nn.SyncBatchNorm] * 2
+    assert id(synchronised(net)) == id(net) and [type(net[i]) for i in (1, 3)] == [nn.SyncBatchNorm] * 2
     assert before.keys() == net.state_dict().keys() and net[1].eps == 1e-3
     assert all(torch.equal(tensor, net.state_dict()[name]) for name, tensor in before.items())
     net.eval()(torch.randn(2, 2, 6, 6))

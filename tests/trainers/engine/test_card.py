@@ -55,7 +55,7 @@ def test_the_hub_reads_the_metadata() -> None:
     assert head["language"] == ["de"], "of the encoder it began with, where the data says none"
     german = model_card(RECIPE, [{**DATA[0], "languages": ("gsw",)}], NUMBERS, {}, TEXT)
     assert split(german)[0]["language"] == ["gsw"]
-    assert ModelCard(card).data.model_name == RECIPE["name"]
+    assert ModelCard(card).data.to_dict()["model_name"] == RECIPE["name"]
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
 
 def _run(search: Sweep, folder: Path, resume: bool) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
-    from multicse.trainers.engine.output import held
+    from multicse.trainers.engine.output import locked
     from multicse.trainers.tuning import sweep as engine
 
     engine.check_sweep(search)
@@ -117,7 +117,7 @@ def _run(search: Sweep, folder: Path, resume: bool) -> int:
     with opening(search.first, search.experiment):
         start_ray(search.first)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
-    with held(folder, "--output"):
+    with locked(folder, "--output"):
         ended.unlink(missing_ok=True)  # another sweep's
         return _carry_out(search, folder, goes_on)
 

@@ -143,7 +143,6 @@ class CLIP(Method):
         from multicse.models.dual_encoder import DualEncoder
 
         super().__init__()
-        config.check_settings()
         self.config = config
         keeps_end = config.variant != "released" or encoder.pooling != "eot"
         self.sentence_encoder = DualEncoder(encoder, config.tower, config.embed_dim, config.projection, keeps_end=keeps_end)

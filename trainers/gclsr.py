@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -18,14 +17,6 @@ from multicse.trainers.method import Method, MethodConfig, RecipeParts, StepOutp
 
 if TYPE_CHECKING:
     from multicse.models.word_encoder import WordEncoder
-
-
-log = logging.getLogger(__name__)
-
-COLLAPSED = 0.1
-"""A spread below this is reported: independent directions have 1, a single vector 0."""
-EVERY = 10
-"""Steps between two looks at it, each of which waits for a GPU."""
 
 
 class GroupsConfig(BaseModel):
@@ -143,14 +134,11 @@ class GCLSR(Method):
 
     def __init__(self, encoder: WordEncoder, config: GCLSRConfig) -> None:
         super().__init__()
-        config.check_settings()
         self.sentence_encoder, self.config = encoder, config
         self.attention = config.attention or ("always" if config.variant == "paper" else "training")
         encoder.attention, encoder.softmax = self.attention == "always", config.weighting == "softmax"
         # [errata 5.3] Whether there is a BatchNorm behind the last layer.
         self.groups = Groups(encoder.hidden_size, config, norm_at_end=config.variant != "paper")
-        self.spread: Tensor | None = None
-        self.warned = False
 
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Embeddings (B, d) of the ``first`` and the ``second`` view; of the first alone where they are the same."""
@@ -182,26 +170,13 @@ class GCLSR(Method):
 
     def losses(self, features: dict[str, dict[str, Tensor]], batches: dict[str, Batch]) -> StepOutput:
         loss, z = self.groups.compare(features["text"].values())
-        self.spread = losses.spread(z[:, 0].detach())
-        return StepOutput(
-            {"text": loss},
-            {"embedding_spread": losses.spread(features["text"]["first"].detach()), "projection_spread": self.spread},
-        )
+        seen = {"embedding_spread": features["text"]["first"], "projection_spread": z[:, 0]}
+        return StepOutput({"text": loss}, {name: losses.spread(vectors.detach()) for name, vectors in seen.items()})
 
     def param_groups(self, turn: str) -> dict[str, list[nn.Parameter]]:
         predictor = list(self.groups.predictor.parameters())
         known = {id(p) for p in predictor}
         return {"base": [p for p in self.parameters() if id(p) not in known], "predictor": predictor}
-
-    def after_step(self, step: int) -> None:
-        if step % EVERY == 0 and self.spread is not None and float(self.spread) < COLLAPSED and not self.warned:
-            self.warned = True
-            log.warning(
-                "step %d: the projections have collapsed, projection_spread is %.3f (1: independent directions, 0: one "
-                "vector). Is method.stop_gradient on, and optim.text.groups.predictor.lr not too small?",
-                step,
-                float(self.spread),
-            )
 
 
 def _layer(d_in: int, d_out: int) -> tuple[nn.Module, ...]:

@@ -259,11 +259,9 @@ def grouped_cosine(p: Tensor, z: Tensor, size: int | None = None) -> Tensor:
     """GCLSR's loss: minus the cosine of predictions and targets, of each group of `size` dimensions; the mean of all.
 
     p, z (..., d). Without `size` one group of d, which is SimSiam's. (The paper prints neither the minus sign nor the
-    second view [errata 5.4].) Raises ValueError when `size` does not divide d.
+    second view [errata 5.4].)
     """
     size = size or p.shape[-1]
-    if p.shape[-1] % size:
-        raise ValueError(f"groups of {size} dimensions do not divide {p.shape[-1]}")
     return -F.cosine_similarity(p.unflatten(-1, (-1, size)), z.unflatten(-1, (-1, size)), dim=-1).mean()
 
 

@@ -74,8 +74,8 @@ class MultiCSEConfig(NonLingSettings):
                 f"method.guide.positive={self.guide.positive!r} takes a second text, which goes through the contrast here; "
                 "set method.guide.positive 'teacher'"
             )
-        apart = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
-        for name in (name for name, given in apart.items() if given and not self.summed):
+        alone = {"guidance": self.guidance, "cyclic": self.cyclic, "schedule": self.schedule != "constant"}
+        for name in (name for name, given in alone.items() if given and not self.summed):
             raise ValueError(
                 f"method.{name}={getattr(self, name)!r} weighs one loss against others of the same turn; set method.summed "
                 f"True, or leave method.{name} out"
@@ -102,7 +102,6 @@ class MultiCSE(NonLingCSE):
 
     def __init__(self, encoder: TextEncoder, config: MultiCSEConfig) -> None:
         super().__init__(encoder, config)
-        config.check_settings()
         self.guide = SelfGuidance(encoder, config.guide) if config.guidance else None
         self.groups = Groups(encoder.hidden_size, config.groups) if config.grouped else None
 

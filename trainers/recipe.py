@@ -189,7 +189,7 @@ class RunConfig(Settings):
     max_failures: int = 0
     """Restarts from the last checkpoint after a worker is lost."""
     step_timeout: float = Field(1800, gt=0)
-    """Seconds that a worker waits for one thing, as a batch of a stream, before it ends; a tenth of it: a warning."""
+    """Seconds that a step may take, with its wait for batches, before the worker ends; a tenth of it: a warning."""
     tracking_uri: str | None = None
     """Where MLflow keeps the run; none: MLFLOW_TRACKING_URI, else sqlite:///mlflow.db in the current folder, in a job
     that is sent its folder in ~/multicse."""
@@ -254,9 +254,7 @@ class Recipe(Settings):
     def to_json(self, secrets: bool = False) -> str:
         """The whole recipe, indented. Passwords and signatures of URLs are left out, since it is kept beside the run and in
         the model's card; with `secrets`, for the workers of a run, they are in it. The identity is the same."""
-        return json.dumps(self._content(secrets), indent=2, ensure_ascii=False)
 
-    def _content(self, secrets: bool = False) -> dict[str, Any]:
         def clean(value: Any) -> Any:
             if isinstance(value, dict):
                 return {key: clean(item) for key, item in value.items()}
@@ -265,7 +263,7 @@ class Recipe(Settings):
             return redacted(value) if isinstance(value, str) else value
 
         content = self.model_dump(mode="json")
-        return content if secrets else clean(content)
+        return json.dumps(content if secrets else clean(content), indent=2, ensure_ascii=False)
 
     def flat(self) -> dict[str, Any]:
         """Every field by its dotted path: ``{"optim.text.lr": 3e-05, ...}``."""
@@ -313,7 +311,7 @@ class Recipe(Settings):
         Of local paths the last two parts count: the same data in another folder or on another machine is the same; so are
         URLs that are signed anew.
         """
-        content = self._content()
+        content = json.loads(self.to_json())
         for name in _NOT_IDENTITY:
             content["run"].pop(name)
         if self.export == ExportConfig():
@@ -335,8 +333,8 @@ class Recipe(Settings):
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:
         """Settings that decide the result and are not the same here and there: path -> both values."""
         ours, theirs = self.flat(), other.flat()
-        apart = {f"run.{name}" for name in _NOT_IDENTITY} | {f"streams.{name}.cpus" for name in self.streams}
-        paths = [path for path in {**ours, **theirs} if path not in apart]
+        ignored = {f"run.{name}" for name in _NOT_IDENTITY} | {f"streams.{name}.cpus" for name in self.streams}
+        paths = [path for path in {**ours, **theirs} if path not in ignored]
         return {p: (ours.get(p), theirs.get(p)) for p in paths if ours.get(p) != theirs.get(p)}
 
     @property

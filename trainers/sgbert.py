@@ -78,7 +78,7 @@ class SGBERTConfig(MethodConfig):
             self.check_depth(int(encoder.num_hidden_layers))
 
     def check_depth(self, depth: int) -> None:
-        """Raises ValueError where a model with `depth` layers behind its embeddings lacks the first layer."""
+        """Raise ValueError where a model with `depth` layers behind its embeddings lacks the first layer."""
         if self.first_layer > depth:
             raise ValueError(
                 f"method.first_layer={self.first_layer}: the model's layers are 0 (embedding output) to {depth}"
@@ -96,11 +96,10 @@ class SelfGuidance(nn.Module):
 
     def __init__(self, encoder: TextEncoder, config: SGBERTConfig) -> None:
         super().__init__()
-        config.check_settings()
         self.config = config
         size, width = encoder.hidden_size, config.head_width
         self.head = nn.Sequential(Head(size, width, nn.GELU()), Head(width, width, nn.GELU())) if width else nn.Identity()
-        config.check_depth(len(layer_stack(encoder.model)))
+        config.check_depth(len(layer_stack(encoder.model)))  # which not every model has
         self.pooling = config.pooling or ("mean" if config.variant == "released" else "max")
         shared = {id(p): p for p in encoder.model.parameters() if not p.requires_grad}
         self.teacher = frozen(copy.deepcopy(encoder.model, shared), checkpoint=False)

@@ -358,7 +358,7 @@ def safety(rounds: int = 5) -> None:
     from multicse.trainers.engine.checkpoint import Store, weights_of
     from multicse.trainers.engine.hosts import LocalHost
     from multicse.trainers.engine.loop import Engine
-    from multicse.trainers.engine.output import DRIVER, WRITER, held
+    from multicse.trainers.engine.output import DRIVER, WRITER, locked
     from multicse.trainers.engine.stop import Stop
 
     def keep_weights(engine: Engine) -> bool:
@@ -371,7 +371,7 @@ def safety(rounds: int = 5) -> None:
         with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as around:
             around.enter_context(patch.dict("os.environ", MULTICSE_CACHE=f"{place}/cache"))
             for lock in (DRIVER, WRITER):
-                around.enter_context(held(Path(place), name=lock))
+                around.enter_context(locked(Path(place), name=lock))
             stop = around.enter_context(Stop())
             around.enter_context(stop.patient())
             Engine(recipe, LocalHost(Store(f"{place}/checkpoint"), lambda: stop.asked is not None), None).run()

@@ -30,7 +30,7 @@ from benchmarks.timer import Call, Target, minilm, race, random_bert, ratios, sh
 from multicse.models.text_encoder import TextEncoder
 from multicse.pipelines import mocoutrl, nonlingcse, sgbert, simcse
 from multicse.pipelines.cli import prepare
-from multicse.trainers.engine.process import keep_freed_memory
+from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.step import Window
 from multicse.trainers.recipe import OptimConfig, Recipe
 

@@ -86,7 +86,7 @@ def trial(number: int, uri: str, folder: Path, barrier: Any) -> None:
     tags = {"mlflow.parentRunId": "theirs", "sweep.trial": str(number), "changed.optim.text.lr": str(number)}
     run = open_run(uri, "sweep", f"trial-{number}", {f"p{index}": index for index in range(120)}, tags)
     journal = folder / f"trial-{number}" / "journal.jsonl"
-    with Tracker(journal, uri, run.run_id, system_every=0) as tracker:
+    with Tracker(journal, uri, run.run_id) as tracker:
         for step in range(STEPS):
             tracker.log(step, {name: value(number, index, step) for index, name in enumerate(METRICS)})
     assert run.drain(journal, timeout=600)

@@ -53,7 +53,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(
     caplog.set_level(logging.WARNING, "multicse.trainers.engine")
     run = open_run(server.uri, "paper", "survivor", {f"p{i}": i for i in range(120)})
     path = tmp_path / "run" / "journal.jsonl"
-    with Tracker(path, server.uri, run.run_id, system_every=0.5) as tracker:
+    with Tracker(path, server.uri, run.run_id) as tracker:
         for step in range(20):
             tracker.log(step, {"loss": step / 10})
         wait(lambda: len(histories(server.uri, run.run_id).get("loss", [])) == 20)
@@ -68,7 +68,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(
         for step in range(21, 40):
             tracker.log(step, {"loss": step / 10})
     # The worker is restarted from its checkpoint at step 30 while the server is still away.
-    with Tracker(path, server.uri, run.run_id, system_every=0) as again:
+    with Tracker(path, server.uri, run.run_id) as again:
         for step in range(31, 50):
             again.log(step, {"loss": step / 10})
     assert not run.drain(path, timeout=2)
@@ -88,8 +88,6 @@ def test_a_server_that_dies_mid_run_loses_nothing(
     finite = [point for point in found["loss"] if point[0] != 20]
     assert finite == [(step, step / 10) for step in range(50) if step != 20]
     assert dict(found["loss"])[20] > 1e300 and len(found["loss"]) == 50  # MLflow's infinity
-    seconds = [step for step, _ in found["system/cpu_utilization_percentage"]]
-    assert len(seconds) == len(set(seconds)) >= 3
     assert client.get_run(run.run_id).info.status == "FINISHED" and len(client.get_run(run.run_id).data.params) == 120
     got = client.download_artifacts(run.run_id, "summary.json", str(tmp_path))
     assert Path(got).read_text() == "the result"
@@ -98,7 +96,7 @@ def test_a_server_that_dies_mid_run_loses_nothing(
 def test_a_step_is_there_once_after_everything(server: MLflowServer, tmp_path: Path) -> None:
     """80 steps: a lost server, half a line of a killed process, ten steps computed again, three replays."""
     run, path = open_run(server.uri, "paper", "replayed", {}), tmp_path / "journal.jsonl"
-    with Tracker(path, server.uri, run.run_id, system_every=0) as tracker:
+    with Tracker(path, server.uri, run.run_id) as tracker:
         for step in range(25):
             tracker.log(step, {"loss": step / 10, "lr": 1e-3})
         wait(lambda: len(histories(server.uri, run.run_id).get("lr", [])) == 25)
@@ -109,7 +107,7 @@ def test_a_step_is_there_once_after_everything(server: MLflowServer, tmp_path: P
     with open(path, "ab") as file:
         file.write(b'{"step": 50, "time": 17')
     server.start()
-    with Tracker(path, server.uri, run.run_id, system_every=0) as again:
+    with Tracker(path, server.uri, run.run_id) as again:
         for step in range(40, 80):
             again.log(step, {"loss": step / 10, "lr": 1e-3})
     for _ in range(3):

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from multicse.trainers.engine.checks import check
+from multicse.trainers.engine.checks import check, check_cluster
 from multicse.trainers.recipe import Recipe
 
 
@@ -27,11 +27,12 @@ from multicse.trainers.recipe import Recipe
 )
 def test_an_error_names_what_is_wrong(recipe: Recipe, changes: dict[str, Any], cluster: dict[str, int], named: str) -> None:
     with pytest.raises(ValueError, match=re.escape(named)):
-        check(recipe.changed(changes), **{"cpus": 4, "gpus": 0, **cluster})
+        check(recipe.changed(changes))
+        check_cluster(recipe.changed(changes), **{"cpus": 4, **cluster})
 
 
 def test_local_tracking_on_two_nodes(recipe: Recipe) -> None:
     shared = recipe.replace("run.storage", "s3://bucket/runs")
     with pytest.raises(ValueError, match=r"run\.tracking_uri"):
-        check(shared, cpus=4, nodes=2)
-    check(shared.replace("run.tracking_uri", "http://server:5000"), cpus=4, nodes=2)
+        check_cluster(shared, nodes=2)
+    check_cluster(shared.replace("run.tracking_uri", "http://server:5000"), nodes=2)

@@ -87,19 +87,6 @@ def test_a_clip_folder_gives_its_vectors_loss_and_logits(clip_folder: str) -> No
     torch.testing.assert_close(ours_grads, theirs_grads, atol=1e-5, rtol=1e-4)
 
 
-def test_from_scratch_needs_no_weights(clip_folder: str) -> None:
-    (Path(clip_folder) / "model.safetensors").unlink()
-    torch.manual_seed(1)
-    encoder = TextEncoder.from_pretrained(clip_folder, hidden_dropout=0.1, attention_dropout=0.1, scratch=True)
-    assert encoder.path is None and encoder.pooling == "eot"
-    layer = encoder.model.encoder.layers[0]
-    assert encoder.model.embeddings.position_embedding.weight.std().item() == pytest.approx(0.01, rel=0.15)
-    assert layer.self_attn.q_proj.weight.std().item() == pytest.approx(16**-0.5, rel=0.15)
-    assert layer.mlp.fc2.weight.std().item() == pytest.approx(16**-0.5 * 6**-0.5, rel=0.15)
-    ours = CLIPConfig(tower=VIT, embed_dim=6).build(encoder)
-    assert ours.sentence_encoder.scale.item() == pytest.approx(1 / 0.07)
-
-
 def test_clip_text_has_dropout_where_it_is_asked_for(clip_folder: str) -> None:
     batch = tiny_encoder.text_batch(4)
     ids, mask = batch["input_ids"][:, 0], batch["attention_mask"][:, 0]

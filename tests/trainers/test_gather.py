@@ -22,7 +22,7 @@ from multicse.data.streams.base import Batch
 from multicse.data.streams.inputs import ImageInput
 from multicse.models.towers import ViTTower
 from multicse.trainers.clip import CLIPConfig
-from multicse.trainers.engine.sharding import apart, clipped, full_tensors, shard
+from multicse.trainers.engine.sharding import clip_gradients, full_tensors, shard, split_sharded
 from multicse.trainers.engine.step import cached_backward
 from multicse.trainers.gather import average, offset, rank, world_size
 from multicse.trainers.gclsr import GCLSRConfig
@@ -132,7 +132,7 @@ def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
     def backward(output: StepOutput) -> None:
         _sum(method, output).backward()
 
-    groups = [{"params": params} for params in apart(list(method.parameters())) if params]
+    groups = [{"params": params} for params in split_sharded(list(method.parameters())) if params]
     optimizers = [torch.optim.AdamW(groups, lr=1e-3, weight_decay=0.0) for _ in turns]
     results: dict[str, Tensor] = {}
     for step in range(2):
@@ -143,11 +143,11 @@ def _train(name: str, chunk: int | None, shared: bool) -> dict[str, Tensor]:
             else:
                 out = cached_backward(method, given, chunk, backward, nullcontext)
             if model is method:
-                average(apart([p.grad for p in method.parameters() if p.grad is not None])[0])
+                average(split_sharded([p.grad for p in method.parameters() if p.grad is not None])[0])
             results |= {f"{name}/{step}/{key}": _mean_over_workers(loss) for key, loss in out.losses.items()}
             grads = {part: p.grad for part, p in method.named_parameters() if p.grad is not None}
             results |= {f"{name}/{step}/{turn}/grad/{part}": full_tensors(grad).clone() for part, grad in grads.items()}
-            clipped([p for p in method.parameters() if p.grad is not None], 1.0)
+            clip_gradients([p for p in method.parameters() if p.grad is not None], 1.0)
             optimizer.step()
             optimizer.zero_grad()
         method.after_step(step)

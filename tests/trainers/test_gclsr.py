@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import re
 from collections.abc import Callable
@@ -10,14 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 
 from multicse.data.streams.base import Batch
 from multicse.data.streams.text import EDATextStream
 from multicse.pipelines import gclsr as recipes
 from multicse.pipelines import simcse
-from multicse.trainers import losses
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import TurnOptimizer
 from multicse.trainers.gclsr import GCLSR, GCLSRConfig
@@ -33,13 +30,6 @@ def method(encoder: dict[str, Any] | None = None, **settings: Any) -> GCLSR:
 
 def batch(views: int = 1, samples: int = 32, seed: int = 0) -> Batch:
     return tiny_encoder.text_batch(samples, views=views, length=7, seed=seed)
-
-
-def test_groups_of_the_released_code_mix_rows_and_have_the_same_mean() -> None:
-    """It reshapes (B, G * 16) to (G, B, 16) without a transposition; p and z alike, so each cosine is one of ours."""
-    p, z = torch.randn(2, 8, 64)
-    released = -F.cosine_similarity(p.reshape(4, 8, 16), z.reshape(4, 8, 16), dim=2).mean()
-    assert torch.allclose(released, losses.grouped_cosine(p, z, 16))
 
 
 def test_disagree_5_4_each_view_predicts_the_other() -> None:
@@ -75,22 +65,16 @@ def train(made: GCLSR, steps: int = 120) -> list[float]:
         out.losses["text"].backward()
         optimizer.step()
         optimizer.zero_grad()
-        made.after_step(step)
         spreads.append(float(out.metrics["projection_spread"]))
     return spreads
 
 
-def test_without_stop_gradient_the_vectors_collapse(caplog: pytest.LogCaptureFixture) -> None:
-    """[errata 5.4] The metric sees it and the log says so. The paper's last layer is taken: a BatchNorm there keeps the
-    variance of each dimension up, whatever the vectors do."""
-    with caplog.at_level(logging.WARNING):
-        good = train(method(variant="paper", group_size=None))
-    assert good[-1] > 0.4 and not caplog.records
-    with caplog.at_level(logging.WARNING):
-        bad = train(method(variant="paper", group_size=None, stop_gradient=False))
-    assert bad[0] > 0.4 and bad[-1] < 0.1
-    (warning,) = [record.message for record in caplog.records]
-    assert "have collapsed" in warning and "stop_gradient" in warning
+def test_without_stop_gradient_the_vectors_collapse() -> None:
+    """[errata 5.4] The metric sees it. The paper's last layer is taken: a BatchNorm there keeps the variance of each
+    dimension up, whatever the vectors do."""
+    good = train(method(variant="paper", group_size=None))
+    bad = train(method(variant="paper", group_size=None, stop_gradient=False))
+    assert good[-1] > 0.4 and bad[0] > 0.4 and bad[-1] < 0.1
 
 
 def test_batchnorm_sees_the_views_apart() -> None:
@@ -101,15 +85,6 @@ def test_batchnorm_sees_the_views_apart() -> None:
         one = given.replace(**{n: t[:, view : view + 1] for n, t in given.tensors.items()})
         alone = made.groups.projections(made.encode("text", one).values())[0]
         assert torch.allclose(alone[:, 0], both[:, view], atol=1e-6)
-
-
-def test_no_parameter_is_left_out_and_word_vectors_are_none() -> None:
-    made = method()
-    made({"text": batch()}).losses["text"].backward()
-    assert all(p.grad is not None and p.grad.abs().sum() > 0 for p in made.parameters())
-    groups = made.param_groups("text")
-    assert [len(groups[name]) for name in ("base", "predictor")] == [len(list(made.parameters())) - 5, 5]
-    assert sum(p.numel() for p in made.sentence_encoder.parameters()) == sum(r * 6 * 5 + 5 for r in (1, 1, 2, 4))
 
 
 @pytest.mark.parametrize(("variant", "always"), [("paper", True), ("released", False), ("fixed", False)])

@@ -9,14 +9,12 @@ from typing import Any
 
 import pytest
 
-from multicse.pipelines import evaluate, mine, simcse, sweep
+from multicse.pipelines import evaluate, simcse
 from multicse.pipelines.cli import parse
-from multicse.reproduction import reproduce
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.mlflow_server import resolve_uri
 from multicse.trainers.jobs import kept, results_in
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.tuning.sweep import Sweep
 
 
 @pytest.fixture
@@ -98,30 +96,6 @@ def test_a_recipe_of_a_job_is_run_again_in_a_clone(recipe: Recipe, job: Path) ->
     assert again.flat()["encoder.path"] == "models" and again.identity() == Recipe.from_json(written).identity()
 
 
-def test_a_sweep(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folders = list[Path]()
-
-    def run(search: Sweep, folder: Path, resume: bool) -> int:
-        folders.append(folder)
-        return 0
-
-    monkeypatch.setattr(sweep, "_run", run)
-    assert sweep.main(["simcse", "--recipe", "smoke", "--trials", "2"]) == 0
-    assert sweep.main(["simcse", "--recipe", "smoke", "--trials", "2", "--output", "mine"]) == 0
-    ours, named = folders
-    assert ours.parent == tmp_path / "home/multicse/runs" and ours.name.startswith("sweep-simcse-smoke-")
-    assert named == tmp_path / "home/multicse/mine"
-
-
-def test_mine(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (job / "sentences.txt").write_text("".join(f"Sentence {number} of a book.\n" for number in range(300)))
-    recipe = parse(simcse.RECIPES, "", mine.arguments(simcse.RECIPES, ["--text", "sentences.txt"]))
-    folder = tmp_path / "home/multicse/runs/simcse/mine"
-    assert recipe.run.output == str(folder) and (folder / "mine.json").exists()
-    assert recipe.streams["text"].shards.startswith(f"{folder}/data/")
-    assert str(folder) in capsys.readouterr().out.splitlines()[0]
-
-
 def test_evaluations(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     encoder = parse(simcse.RECIPES, "", ["smoke"]).flat()["encoder.path"]
     assert evaluate.main(["--model", encoder, "--tasks", "lee", "--json", "out/scores.json", "--device", "cpu"]) == 0
@@ -130,8 +104,3 @@ def test_evaluations(job: Path, tmp_path: Path, capsys: pytest.CaptureFixture[st
     lines = capsys.readouterr().out.splitlines()
     assert str(home) in lines[0] and str(home) in lines[-1]
     assert resolve_uri() == f"sqlite:///{home}/mlflow.db", "of --experiment"
-
-
-def test_tables(job: Path, tmp_path: Path) -> None:
-    scale = reproduce.scale_of(reproduce.Arguments("sgbert", "T1"))
-    assert scale.out == tmp_path / "home/multicse/runs/reproduce"

@@ -258,29 +258,6 @@ def test_disagree_6_3_released_mean_counts_padding() -> None:
     assert not torch.allclose(z, masked, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["deberta", "roberta", "distilbert"])
-def test_encoders_of_other_kinds(kind: str) -> None:
-    """x through the trained embeddings is what token ids give; the views differ, and all that is trained has a gradient."""
-    from transformers import AutoConfig
-
-    sizes: dict[str, Any] = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
-    sizes |= {"intermediate_size": 16, "max_position_embeddings": 40, "hidden_dropout_prob": 0.0}
-    sizes |= {"attention_probs_dropout_prob": 0.0, "pad_token_id": 0}
-    if kind == "distilbert":
-        sizes = {"vocab_size": 40, "dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 16, "dropout": 0.0}
-        sizes |= {"attention_dropout": 0.0, "max_position_embeddings": 40}
-    config = AutoConfig.for_model(kind, **sizes)
-    made = MoCoUTRLConfig(projectors=False).build(tiny_encoder.encoder("mean", config)).train()
-    batch = triplets()
-    out = made({"text": batch})
-    sum(out.losses.values()).backward()
-    assert all(p.grad is not None for p in made.parameters() if p.requires_grad)
-    with torch.no_grad():
-        z = made.encode("text", batch)["z"]
-        ids = made.sentence_encoder.outputs(batch["input_ids"][:, 0], batch["attention_mask"][:, 0]).pooled
-    assert torch.allclose(z[:, 0], ids, atol=1e-4) and not torch.allclose(z[:, 1], z[:, 2])
-
-
 def test_word_embeddings_that_do_more_than_look_up() -> None:
     """Gemma multiplies its embeddings by the root of their size; the dictionary's views are multiplied alike."""
     from transformers import AutoConfig

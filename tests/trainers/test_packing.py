@@ -72,15 +72,6 @@ def test_gradients_are_those_of_padded_rows(name: str, family: str, monkeypatch:
         torch.testing.assert_close(without[parameter], gradient, rtol=1e-10, atol=1e-10, msg=parameter)
 
 
-def test_layers_see_the_tokens_alone() -> None:
-    encoder = tiny_encoder.encoder()
-    batch = text(12, length=20)
-    seen: list[torch.Size] = []
-    encoder.model.encoder.layer[0].register_forward_pre_hook(lambda layer, args: seen.append(args[0].shape))
-    encoder.outputs(batch["input_ids"][:, 0], batch["attention_mask"][:, 0])
-    assert seen == [(1, int(batch["attention_mask"].sum()), 16)]
-
-
 def test_a_text_without_tokens_and_one_with_holes() -> None:
     """What has no token gets zeros; a token that does not count is left out, and the others keep their positions."""
     encoder = tiny_encoder.encoder("mean").eval()

@@ -8,15 +8,12 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from multicse.evaluation.tables import before_after
 from multicse.models.sentence_encoder import CardText, hub_names
 from multicse.trainers.method import bibtex
 from multicse.trainers.registry import method_config
-
-if TYPE_CHECKING:
-    from huggingface_hub import ModelCardData
 
 LIBRARIES = ("torch", "transformers", "sentence-transformers", "ray", "mlflow", "numpy", "multicse")
 SHOWN = (
@@ -34,19 +31,10 @@ SHOWN = (
 )
 """Metrics of the before/after table, in this order; smaller is better for the last three."""
 TAGS = ("sentence-transformers", "sentence-similarity", "feature-extraction", "contrastive-learning", "multicse")
-INDEXED = {
-    "spearman": ("semantic-similarity", "Spearman of cosine x 100"),
-    "accuracy": ("classification", "accuracy"),
-    "mean_r1": ("retrieval", "mean recall at 1"),
-    "mean_map10": ("retrieval", "mean average precision at 10"),
-}
-"""Metrics that the hub shows beside a model, with its kinds of task."""
 HUB_LICENCE = re.compile(
     r"cc-by(-nc)?(-sa|-nd)?-(2\.0|2\.5|3\.0|4\.0)|cc0-1\.0|apache-2\.0|mit|bsd-[23]-clause|l?gpl-3\.0|gfdl|odbl|odc-by|pddl"
 )
 """Identifiers of the hub that data has; anything else is ``other``, by name."""
-OPTIMIZER = ("lr", "schedule", "warmup", "weight_decay", "clip")
-TRAINING = ("epochs", "max_steps", "accumulation", "precision", "workers", "seed")
 LIBRARY = "reimers2019sentencebert"
 """Key of sentence-transformers' paper, which every card cites."""
 TEMPLATE = Path(__file__).with_name("card.md")
@@ -87,15 +75,32 @@ def model_card(
         versions: Library -> version.
         text: The encoder's description of itself (`SentenceEncoder.card`) and `write_export`'s of the folder.
     """
-    from huggingface_hub import ModelCard
+    from huggingface_hub import ModelCard, ModelCardData
 
     name, method = recipe["name"], recipe["method"]["name"]
     place = json.dumps(recipe["run"].get("push_to_hub") or FOLDER)
-    head, *scores = _scores(numbers, text.whitened)
+    sides = {when: numbers.get(when) or {} for when in ("before", "baseline", "after")}
+    if not sides["baseline"]:
+        del sides["baseline"]
+    if text.whitened is not None:
+        sides["whitened"] = text.whitened
+    head, *scores = before_after(sides, SHOWN.__contains__, ("before", "after"))
     metrics = {row[1] for row in scores}
-    after = numbers.get("after") if text.whitened is None else text.whitened
+    bases, licences = hub_names(text.bases), licence_ids(data)
+    known = len(licences) == 1 and HUB_LICENCE.fullmatch(licences[0]) is not None
+    learned = sorted({language for row in data for language in row.get("languages", ())})
+    metadata = ModelCardData(
+        language=learned or list(text.languages) or None,
+        library_name="sentence-transformers",
+        pipeline_tag=text.pipeline_tag,
+        tags=[*TAGS, method],
+        base_model=bases[0] if len(bases) == 1 else bases or None,
+        license=licences[0] if known else "other",
+        license_name=None if known else "-and-".join(licences),
+        model_name=name,
+    )
     card = ModelCard.from_template(
-        _metadata(name, method, text, data, after or {}),
+        metadata,
         template_path=str(TEMPLATE),
         name=name,
         method=method,
@@ -106,8 +111,7 @@ def model_card(
         ranks=any(metric.endswith(("_r1", "_map10")) for metric in metrics),
         loss="loss" in metrics,
         best_step=numbers["best_step"],
-        training=_training(recipe),
-        data=[_data_row(row) for row in data],
+        data=data,
         recipe=json.dumps(_publishable(recipe), indent=2, ensure_ascii=False),
         citations="\n".join(bibtex([*method_config(method).citations, LIBRARY])),
         versions=", ".join(f"{library} {version}" for library, version in versions.items()),
@@ -122,70 +126,6 @@ def licence_ids(data: Sequence[Mapping[str, Any]]) -> list[str]:
     plain = (re.sub(r"\(.*?\)|\blicen[cs]e\b", "", name) for name in names)
     dashed = {re.sub(r"[^a-z0-9.]+", "-", name).strip("-") for name in plain}
     return sorted({name if HUB_LICENCE.fullmatch(name) or name == "unknown" else "other-terms" for name in dashed})
-
-
-def _metadata(
-    name: str,
-    method: str,
-    text: CardText,
-    data: Sequence[Mapping[str, Any]],
-    after: Mapping[str, Mapping[str, float]],
-) -> ModelCardData:
-    from huggingface_hub import EvalResult, ModelCardData
-
-    scores = [
-        EvalResult(
-            task_type=kind,
-            dataset_type=task,
-            dataset_name=task,
-            metric_type=metric,
-            metric_name=title,
-            metric_value=round(float(metrics[metric]), 2),
-        )
-        for task, metrics in after.items()
-        for metric, (kind, title) in INDEXED.items()
-        if metric in metrics
-    ]
-    bases, licences = hub_names(text.bases), licence_ids(data)
-    known = len(licences) == 1 and HUB_LICENCE.fullmatch(licences[0]) is not None
-    learned = sorted({language for row in data for language in row.get("languages", ())})
-    return ModelCardData(
-        language=learned or list(text.languages) or None,
-        library_name="sentence-transformers",
-        pipeline_tag=text.pipeline_tag,
-        tags=[*TAGS, method],
-        base_model=bases[0] if len(bases) == 1 else bases or None,
-        license=licences[0] if known else "other",
-        license_name=None if known else "-and-".join(licences),
-        model_name=name,
-        eval_results=scores or None,
-    )
-
-
-def _training(recipe: Mapping[str, Any]) -> list[list[str]]:
-    """Return the rows of the settings that readers of a card look for first; the rest is in the recipe."""
-    rows = [[f"samples of `{name}` a batch", str(stream["batch_size"])] for name, stream in recipe["streams"].items()]
-    for turn, optim in recipe.get("optim", {}).items():
-        kind = "SGD" if "momentum" in optim else "AdamW"
-        settings = (f"{name} {optim[name]}" for name in OPTIMIZER if name in optim)
-        rows.append([f"optimizer of `{turn}`", f"{kind}, {', '.join(settings)}"])
-    run = recipe["run"]
-    return rows + [[name.replace("_", " "), str(run[name])] for name in TRAINING if run.get(name) is not None]
-
-
-def _scores(numbers: Mapping[str, Any], whitened: Mapping[str, Mapping[str, float]] | None) -> list[list[str]]:
-    """Return the head and the rows of the table of scores."""
-    sides = {name: numbers.get(name) or {} for name in ("before", "baseline", "after")}
-    if not sides["baseline"]:
-        del sides["baseline"]
-    if whitened is not None:
-        sides["whitened"] = whitened
-    return before_after(sides, SHOWN.__contains__, ("before", "after"))
-
-
-def _data_row(row: Mapping[str, Any]) -> list[str]:
-    samples = f"{row['samples']:,}" if row.get("samples") is not None else "unknown"
-    return [row.get("name") or "unknown", samples, row.get("licence") or "unknown", row.get("source") or "unknown"]
 
 
 def _publishable(recipe: Mapping[str, Any]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ from multicse.data.errors import redacted
 from multicse.data.order import seed_of
 from multicse.data.remote import retry
 from multicse.evaluation.encoders.encoder import ModuleEncoder
-from multicse.trainers.engine.sharding import full_tensors, part_of
+from multicse.trainers.engine.sharding import full_tensors, local_part
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
 
@@ -41,7 +41,7 @@ MANIFEST = "manifest.json"
 """Name -> SHA-256 of the other files of a checkpoint. It is written last: a checkpoint without it is incomplete."""
 PART = ".part"
 """Suffix of the folder of a checkpoint that is being written or downloaded."""
-OTHER = "rank-"
+RANK_FOLDER = "rank-"
 """Prefix of the folder into which a rank other than the first downloads a checkpoint; its number follows."""
 
 WriteFiles = Callable[[Path], None]
@@ -79,16 +79,14 @@ def load_method(checkpoint: Path | str, recipe: Recipe | None = None) -> Method:
         raise ValueError(f"{folder} is no checkpoint: it has no recipe.json. Give the folder of one checkpoint of a run.")
     if (weights := next((folder / name for name in (BEST, AVERAGE, METHOD) if (folder / name).exists()), None)) is None:
         raise ValueError(f"{folder} holds no whole checkpoint; those of a run with run.storage are there")
-    method = build_method(recipe or _read_recipe(folder / RECIPE), folder)
+    if recipe is None:
+        try:
+            recipe = Recipe.from_json((folder / RECIPE).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise ValueError(f"{folder / RECIPE} is damaged, or of another version: {error}") from None
+    method = build_method(recipe, folder)
     load_weights(method, weights)
     return method.eval()
-
-
-def _read_recipe(file: Path) -> Recipe:
-    try:
-        return Recipe.from_json(file.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ValueError(f"{file} is damaged, or of another version: {error}") from None
 
 
 def module_encoder(method: Method, device: torch.device) -> ModuleEncoder:
@@ -112,7 +110,9 @@ def weights_of(method: nn.Module) -> dict[str, Tensor]:
 def set_weights(method: nn.Module, weights: dict[str, Tensor]) -> None:
     """Load whole weights, whichever part of them this worker has."""
     own = method.state_dict()
-    method.load_state_dict({name: part_of(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()})
+    method.load_state_dict(
+        {name: local_part(tensor, own[name]) if name in own else tensor for name, tensor in weights.items()}
+    )
 
 
 def load_weights(method: nn.Module, file: Path) -> None:
@@ -124,9 +124,11 @@ def load_weights(method: nn.Module, file: Path) -> None:
 
 def copied(state: dict[str, Any]) -> dict[str, Any]:
     """The same with copies of all tensors on the CPU, which training does not change."""
-    copies: dict[str, Any] = tree_map(
-        lambda x: full_tensors(x).detach().to("cpu", copy=True) if isinstance(x, Tensor) else x, state
-    )
+
+    def copy(x: Any) -> Any:
+        return full_tensors(x).detach().to("cpu", copy=True) if isinstance(x, Tensor) else x
+
+    copies: dict[str, Any] = tree_map(copy, state)
     return copies
 
 
@@ -139,18 +141,6 @@ def write(folder: Path, recipe: Recipe, weights: dict[str, dict[str, Tensor] | N
     torch.save(state, buffer)
     (folder / STATE).write_bytes(buffer.getbuffer())
     (folder / RECIPE).write_text(recipe.to_json())
-
-
-def read(
-    folder: Path, method: nn.Module, average: nn.Module | None = None
-) -> tuple[dict[str, Tensor] | None, dict[str, Any]]:
-    """Load a checkpoint's weights into the method, and their average into another one; returns the best weights, where they
-    were kept, and the state."""
-    load_weights(method, folder / METHOD)
-    if average is not None:
-        load_weights(average, folder / AVERAGE)
-    best = load_file(folder / BEST) if (folder / BEST).exists() else None
-    return best, read_state(folder)
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -178,8 +168,7 @@ class Store:
     def __init__(self, place: str, local: Path | None = None) -> None:
         self.place, self.remote = place, "://" in place
         self.local = local if local and self.remote else Path(place)
-        self._disk = fs.LocalFileSystem()
-        self._files: fs.FileSystem = self._disk
+        self._files: fs.FileSystem = fs.LocalFileSystem()
         self._root: str = os.path.abspath(place)
         if self.remote:
             try:
@@ -187,9 +176,7 @@ class Store:
             except (OSError, ValueError) as error:
                 raise CheckpointError(f"run.storage={place!r} cannot be used: {error}") from None
         self._thread: threading.Thread | None = None
-        self._error: Exception | None = None
-        self._last: int | None = None
-        self._fetched: Path | None = None
+        self._error: CheckpointError | None = None
 
     def steps(self) -> list[int]:
         """Return the steps of all checkpoints, complete or not, the latest first.
@@ -200,7 +187,7 @@ class Store:
         try:
             found = retry(lambda: self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True)))
         except OSError as error:
-            raise self._away(error) from None
+            raise self._unreachable(error) from None
         names = [info.base_name for info in found if info.type == fs.FileType.Directory]
         return sorted((step_of(name) for name in names if re.fullmatch(r"step-\d+", name)), reverse=True)
 
@@ -220,7 +207,7 @@ class Store:
                 except (FileNotFoundError, ValueError) as error:
                     log.warning("checkpoint of step %d in %s is left out: %s", step, redacted(self.place), error)
         except OSError as error:
-            raise self._away(error) from None
+            raise self._unreachable(error) from None
         return None
 
     def get(self, step: int) -> Path:
@@ -231,16 +218,17 @@ class Store:
         """
         folder = self.local / name_of(step)
         if self.remote:
-            if self._fetched is not None:
-                remove(self._fetched)
-            self._fetch(step, folder)
-            self._fetched = folder
+            for other in self.local.glob("step-????????"):  # downloaded before
+                remove(other)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._fetch(step, MANIFEST, folder)
+            for name in json.loads((folder / MANIFEST).read_text()):
+                self._fetch(step, _file_name(name), folder)
         verify(folder)
-        self._last = step
         return folder
 
     def save(self, step: int, write_files: WriteFiles, wait: bool = False) -> None:
-        """Write a checkpoint in a thread. Errors are logged and leave the checkpoint before as it is.
+        """Write a checkpoint in a thread. Errors are logged and leave the checkpoints before as they are.
 
         Args:
             step: Step of the checkpoint.
@@ -256,7 +244,7 @@ class Store:
         if wait:
             self.settle()
             if self._error is not None:
-                raise CheckpointError(self._failure(step)) from self._error
+                raise self._error
 
     def settle(self) -> None:
         """Wait for the checkpoint that is being written."""
@@ -266,7 +254,7 @@ class Store:
 
     def tidy(self) -> None:
         """Remove the unfinished checkpoints and downloads of a killed process."""
-        ours = rf"step-\d+{re.escape(PART)}|{OTHER}\d+"
+        ours = rf"step-\d+{re.escape(PART)}|{RANK_FOLDER}\d+"
         for part in self.local.glob("*-*"):
             if re.fullmatch(ours, part.name):
                 shutil.rmtree(part, ignore_errors=True)
@@ -278,21 +266,17 @@ class Store:
             self._remove(step)
 
     def _attempt(self, step: int, write_files: WriteFiles) -> None:
+        self._error = None
         try:
             self._write(step, write_files)
-            self._error, self._last = None, step
         except Exception as error:  # of the disk, the store, safetensors, torch: training does not depend on them
-            self._error = error
-            log.error("%s. Training goes on.", redacted(self._failure(step)))
+            self._error = CheckpointError(
+                f"the checkpoint of step {step} could not be written to {self.place} ({error}); those before are as they "
+                "were. Make room, or give another run.storage or run.output"
+            )
+            log.error("%s. Training continues.", self._error)
 
-    def _failure(self, step: int) -> str:
-        before = "there is none before it" if self._last is None else f"that of step {self._last} is as it was"
-        return (
-            f"the checkpoint of step {step} could not be written to {self.place} ({self._error}); {before}. "
-            "Make room, or give another run.storage or run.output"
-        )
-
-    def _away(self, error: OSError) -> CheckpointError:
+    def _unreachable(self, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"run.storage: {self.place} does not answer ({error}); the same command goes on when it does. This machine "
             "needs credentials for it (S3: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or ~/.aws)"
@@ -320,22 +304,11 @@ class Store:
         there = f"{self._root}/{name_of(step)}"
         self._files.create_dir(there)
         for file in sorted(part.iterdir(), key=lambda file: file.name == MANIFEST):
-            fs.copy_files(str(file), f"{there}/{file.name}", self._disk, self._files)
+            fs.copy_files(str(file), f"{there}/{file.name}", fs.LocalFileSystem(), self._files)
 
-    def _fetch(self, step: int, folder: Path) -> None:
-        part = folder.with_name(f"{folder.name}{PART}")
-        shutil.rmtree(part, ignore_errors=True)
-        part.mkdir(parents=True)
-
-        def fetch(name: str) -> None:
-            there = f"{self._root}/{name_of(step)}/{name}"
-            retry(lambda: fs.copy_files(there, str(part / name), self._files, self._disk))
-
-        fetch(MANIFEST)
-        for name in json.loads((part / MANIFEST).read_text()):
-            fetch(_plain(name))
-        remove(folder)
-        part.rename(folder)
+    def _fetch(self, step: int, name: str, folder: Path) -> None:
+        there = f"{self._root}/{name_of(step)}/{name}"
+        retry(lambda: fs.copy_files(there, str(folder / name), self._files, fs.LocalFileSystem()))
 
     def _remove(self, step: int) -> None:
         if self.remote:
@@ -372,7 +345,7 @@ def verify(folder: Path) -> None:
     """Raise CheckpointError for a checkpoint that does not match its manifest."""
     try:
         listed = json.loads((folder / MANIFEST).read_text())
-        wrong = [name for name, digest in listed.items() if _hash(folder / _plain(name)) != digest]
+        wrong = [name for name, digest in listed.items() if _hash(folder / _file_name(name)) != digest]
     except (OSError, ValueError, AttributeError) as error:
         raise CheckpointError(f"{folder} is not whole: {error}") from None
     if wrong:
@@ -386,12 +359,12 @@ def remove(folder: Path) -> None:
     except (OSError, ValueError):
         names = {}
     for name in [*names, MANIFEST]:
-        (folder / _plain(name)).unlink(missing_ok=True)
+        (folder / _file_name(name)).unlink(missing_ok=True)
     if folder.is_dir() and not any(folder.iterdir()):
         folder.rmdir()
 
 
-def _plain(name: str) -> str:
+def _file_name(name: str) -> str:
     """Return a name from a manifest, which may be a stranger's, without a way out of the folder."""
     return Path(name).name
 

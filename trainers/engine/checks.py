@@ -29,14 +29,8 @@ Callback = Callable[[int, dict[str, float], Any], object]
 `best_score` are there to be read."""
 
 
-def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
-    """Raise RecipeError (or DataError for shards) when the recipe cannot run.
-
-    Args:
-        recipe: what to run.
-        cpus, gpus: logical resources of the cluster; none: not checked.
-        nodes: nodes of the cluster; with several, storage and tracking must be reachable from all.
-    """
+def check(recipe: Recipe) -> None:
+    """Raise RecipeError (or DataError for shards) when the recipe cannot run; `check_cluster` is for what runs it."""
     check_settings(recipe)
     with _named():
         recipe.method.check(recipe, recipe.encoder.read())
@@ -55,11 +49,10 @@ def check(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, 
                 f"streams.{name}.batch_size={stream.batch_size}, and the shards hold {shards.samples} samples; a batch "
                 f"would hold a sample twice, as its own negative. Set it to at most {shards.samples}."
             )
-    check_cluster(recipe, cpus, gpus, nodes)
 
 
-def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float | None = None, nodes: int = 1) -> None:
-    """Raise RecipeError when the cluster cannot run the recipe; the part of `check` that depends on the cluster.
+def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, nodes: int = 1) -> None:
+    """Raise RecipeError when the cluster cannot run the recipe.
 
     Args:
         recipe: Recipe that passed `check`.
@@ -67,8 +60,21 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float | None 
         gpus: Logical GPUs.
         nodes: Nodes; from several of them storage and tracking must be reachable.
     """
-    if cpus is not None:
-        _check_resources(recipe, cpus, gpus or 0)
+    run = recipe.run
+    reading = sum(stream.cpus for stream in recipe.streams.values()) * max(1, run.workers)
+    needed = run.workers * run.cpus_per_worker + reading
+    if cpus is not None and run.workers and needed > cpus:
+        raise RecipeError(
+            f"run.workers={run.workers} x run.cpus_per_worker={run.cpus_per_worker:g} plus one reading task per stream "
+            f"({reading:g}) need {needed:g} CPUs, the cluster has {cpus:g}: the run would wait for ever. "
+            f"Lower run.workers, run.cpus_per_worker or streams.*.cpus."
+        )
+    if cpus is not None and run.workers * run.gpus_per_worker > gpus:
+        raise RecipeError(
+            f"run.workers={run.workers} x run.gpus_per_worker={run.gpus_per_worker:g} need "
+            f"{run.workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
+            f"Lower run.workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
+        )
     if nodes > 1:
         _check_reachable(recipe)
 
@@ -104,26 +110,19 @@ def check_settings(recipe: Recipe) -> None:
         for name in recipe.run.callbacks:
             find_callback(name)
     _check_gpus(recipe)
-    _check_sharded(recipe)
-
-
-def _check_sharded(recipe: Recipe) -> None:
-    run = recipe.run
-    if not run.sharded:
-        return
-    if run.workers < 2:
-        raise RecipeError(
-            f"run.sharded=True shares the layers out among workers, and run.workers={run.workers}; set 2 or more"
-        )
-    others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
-    for name in (name for name, given in others.items() if given):
-        raise RecipeError(f"run.sharded=True does not go with {name}; leave one of them out (bf16 goes)")
 
 
 def _check_gpus(recipe: Recipe) -> None:
     import torch
 
     run = recipe.run
+    if run.sharded and run.workers < 2:
+        raise RecipeError(
+            f"run.sharded=True shares the layers out among workers, and run.workers={run.workers}; set 2 or more"
+        )
+    others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
+    for name in (name for name, given in others.items() if given and run.sharded):
+        raise RecipeError(f"run.sharded=True does not go with {name}; leave one of them out (bf16 goes)")
     here = torch.cuda.device_count() if not run.workers else 0
     if run.precision == "fp16" and not (run.gpus_per_worker if run.workers else here):
         raise RecipeError(
@@ -222,24 +221,6 @@ def _check_export(recipe: Recipe) -> None:
 
             check_hub(recipe.run.push_to_hub, "run.push_to_hub")
         check_installed(recipe.run.also)
-
-
-def _check_resources(recipe: Recipe, cpus: float, gpus: float) -> None:
-    run = recipe.run
-    reading = sum(stream.cpus for stream in recipe.streams.values()) * max(1, run.workers)
-    needed = run.workers * run.cpus_per_worker + reading
-    if run.workers and needed > cpus:
-        raise RecipeError(
-            f"run.workers={run.workers} x run.cpus_per_worker={run.cpus_per_worker:g} plus one reading task per stream "
-            f"({reading:g}) need {needed:g} CPUs, the cluster has {cpus:g}: the run would wait for ever. "
-            f"Lower run.workers, run.cpus_per_worker or streams.*.cpus."
-        )
-    if run.workers * run.gpus_per_worker > gpus:
-        raise RecipeError(
-            f"run.workers={run.workers} x run.gpus_per_worker={run.gpus_per_worker:g} need "
-            f"{run.workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
-            f"Lower run.workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
-        )
 
 
 def _check_reachable(recipe: Recipe) -> None:

@@ -97,7 +97,10 @@ def write_export(
         if fit is not None:
             text = _fitted(fresh, fit, text)
             saved = load_saved(fresh)
-        text = text._replace(form=form_of(saved))
+        size, longest = sum(weight.numel() for weight in saved.parameters()), getattr(saved, "max_seq_length", None)
+        cut = f", texts of at most {longest:,} tokens" if longest else ""
+        form = f"Vectors of {saved.get_embedding_dimension():,} dimensions{cut}, {size:,} parameters.\n\n```\n{saved}\n```"
+        text = text._replace(form=form)
         (fresh / "README.md").write_text(card(text), encoding="utf-8")
         names = sorted(str(file.relative_to(fresh)) for file in fresh.rglob("*") if file.is_file())
         if not out.exists():
@@ -145,14 +148,6 @@ def _fitted(folder: Path, fit: Fit, text: CardText) -> CardText:
     return text._replace(notes="\n\n".join(notes))
 
 
-def form_of(saved: SentenceTransformer) -> str:
-    """What a saved model is made of, for its card: sizes, and its modules as sentence-transformers prints them."""
-    size = sum(weight.numel() for weight in saved.parameters())
-    longest = getattr(saved, "max_seq_length", None)
-    cut = f", texts of at most {longest:,} tokens" if longest else ""
-    return f"Vectors of {saved.get_embedding_dimension():,} dimensions{cut}, {size:,} parameters.\n\n```\n{saved}\n```"
-
-
 def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
     """Check that `folder` loads and gives the vectors of `encoder`; returns what was loaded.
 
@@ -186,10 +181,10 @@ def verify(encoder: SentenceEncoder, folder: Path) -> SentenceTransformer:
 def _compare(loader: str, what: str, got: Any, want: Any, tolerance: float = TOLERANCE) -> None:
     if got.shape != want.shape:
         raise ExportError(f"{loader} gives {what} of shape {tuple(got.shape)}, the checkpoint {tuple(want.shape)}")
-    apart, scale = float((got - want).abs().max()), float(want.abs().max())
-    if not apart <= tolerance * scale:
+    gap, scale = float((got - want).abs().max()), float(want.abs().max())
+    if not gap <= tolerance * scale:
         raise ExportError(
-            f"{loader} gives other {what} than the checkpoint: up to {apart:.3g} apart, the largest is {scale:.3g}"
+            f"{loader} gives other {what} than the checkpoint: up to {gap:.3g} apart, the largest is {scale:.3g}"
         )
 
 

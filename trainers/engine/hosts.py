@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from multicse.trainers.engine.checkpoint import Store, WriteFiles, remove, step_of
-from multicse.trainers.engine.process import to_foreground
+from multicse.trainers.engine.cluster import to_foreground
 from multicse.trainers.engine.progress import Board
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import logging
 import os
@@ -9,7 +10,7 @@ import shutil
 import sys
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from pathlib import Path
 from typing import Any
@@ -18,12 +19,12 @@ from multicse.data import shard_writer
 from multicse.data.executor import started
 from multicse.data.shard_urls import absolute
 from multicse.evaluation import registry as tasks
+from multicse.evaluation.tasks.sts import PairTask
 from multicse.models.sentence_encoder import CardText
 from multicse.trainers import registry
-from multicse.trainers.engine.checkpoint import OTHER, CheckpointError, Store, load_method
+from multicse.trainers.engine.checkpoint import RANK_FOLDER, CheckpointError, Store, load_method, module_encoder
 from multicse.trainers.engine.checks import check, check_cluster, describe_shards_of
 from multicse.trainers.engine.cluster import capacity, opening, quiet, start_ray
-from multicse.trainers.engine.figures import log_figures
 from multicse.trainers.engine.hosts import LocalHost, RayHost, Stopped
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.mlflow_server import brief
@@ -37,13 +38,15 @@ from multicse.trainers.engine.output import (
     WRITER,
     Output,
     experiment_of,
-    held,
+    locked,
 )
 from multicse.trainers.engine.progress import Board, ProgressLine
+from multicse.trainers.engine.report_to import Reports
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.engine.text_fit import prepare
-from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker
+from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker, histories
 from multicse.trainers.jobs import STORAGE, in_copy, kept, results_folder
+from multicse.trainers.method import Method
 from multicse.trainers.recipe import ExportConfig, Recipe
 
 log = logging.getLogger(__name__)
@@ -55,8 +58,9 @@ class LostWorker(ValueError):
 
 def _train_worker(settings: dict[str, Any]) -> dict[str, Any]:
     """Run the loop of one rank, while the actor that reads for it starts."""
-    with started():
+    with started(), contextlib.suppress(Stopped):
         return _train_rank(settings)
+    return {}
 
 
 def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
@@ -64,24 +68,19 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
         registry.load_source(name, source)
     from ray.train import get_context
 
-    recipe = Recipe.from_json(settings["recipe"])
+    recipe, output, board = Recipe.from_json(settings["recipe"]), Path(settings["output"]), settings["board"]
     if not recipe.run.verbose:
         quiet()
-    output, board, rank = Path(settings["output"]), settings["board"], get_context().get_world_rank()
+    rank = get_context().get_world_rank()
     # From a URL every other rank fetches for itself; several may be on one node.
-    local = output / CHECKPOINT / (f"{OTHER}{rank}" if rank else "")
-    host = RayHost(Store(settings["place"], local), board)
-    try:
-        if rank:
-            return Engine(recipe, host, None).run()
-        journal, show = output / JOURNAL, board.put
-        with (
-            held(output, name=WRITER, wait=OUTLIVES),
-            Tracker(journal, settings["uri"], settings["run_id"], show=show, also=recipe.run.also) as tracker,
-        ):
-            return Engine(recipe, host, tracker).run()
-    except Stopped:
-        return {}
+    host = RayHost(Store(settings["place"], output / CHECKPOINT / (f"{RANK_FOLDER}{rank}" if rank else "")), board)
+    if rank:
+        return Engine(recipe, host, None).run()
+    with (
+        locked(output, name=WRITER, wait=OUTLIVES),
+        Tracker(output / JOURNAL, settings["uri"], settings["run_id"], board.put, recipe.run.also) as tracker,
+    ):
+        return Engine(recipe, host, tracker).run()
 
 
 def resolve(recipe: Recipe) -> Recipe:
@@ -103,10 +102,7 @@ def resolve(recipe: Recipe) -> Recipe:
             recipe = recipe.replace(path, str(Path(value).resolve()))
     for name, stream in recipe.streams.items():
         recipe = recipe.replace(f"streams.{name}.shards", absolute(stream.shards))
-    evaluation = recipe.evaluation
-    for field in ("watch", "final"):
-        recipe = recipe.replace(f"evaluation.{field}", tuple(tasks.absolute(task) for task in getattr(evaluation, field)))
-    return recipe.replace("evaluation.select", evaluation.select and tasks.absolute(evaluation.select))
+    return _with_tasks(recipe, tasks.absolute)
 
 
 def with_uploaded_shards(recipe: Recipe) -> Recipe:
@@ -114,7 +110,7 @@ def with_uploaded_shards(recipe: Recipe) -> Recipe:
 
     Nothing is uploaded unless `run.storage` is a URL. So the offline recipes run on a cluster as they do here.
     """
-    storage, evaluation = recipe.run.storage, recipe.evaluation
+    storage = recipe.run.storage
     if storage is None or "://" not in storage:
         return recipe
     for name, stream in recipe.streams.items():
@@ -125,9 +121,19 @@ def with_uploaded_shards(recipe: Recipe) -> Recipe:
         place, query, options = place.partition("?")
         return f"{kind}:{shard_writer.upload_small_shards(place, storage)}{query}{options}" if colon else name
 
-    for field in ("watch", "final"):
-        recipe = recipe.replace(f"evaluation.{field}", tuple(task(name) for name in getattr(evaluation, field)))
-    return recipe.replace("evaluation.select", evaluation.select and task(evaluation.select))
+    return _with_tasks(recipe, task)
+
+
+def _with_tasks(recipe: Recipe, change: Callable[[str], str]) -> Recipe:
+    """Return the recipe with the name of every evaluation task changed."""
+    evaluation = recipe.evaluation
+    return recipe.changed(
+        {
+            "evaluation.select": evaluation.select and change(evaluation.select),
+            "evaluation.watch": tuple(map(change, evaluation.watch)),
+            "evaluation.final": tuple(map(change, evaluation.final)),
+        }
+    )
 
 
 def fit(recipe: Recipe) -> dict[str, Any]:
@@ -151,10 +157,10 @@ def fit(recipe: Recipe) -> dict[str, Any]:
                 start_ray(recipe)
                 stop.listen()
             check_cluster(recipe, *capacity())
-        with held(output.folder):
+        with locked(output.folder):
             if (summary := output.finished()) is not None:  # by another process meanwhile
                 return summary
-            with held(output.folder, name=WRITER, wait=OUTLIVES):
+            with locked(output.folder, name=WRITER, wait=OUTLIVES):
                 handle = output.start_or_resume()
             return _carry_out(recipe, handle, output, stop, began)
 
@@ -166,7 +172,6 @@ def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, be
         result, checkpoint = train(recipe, handle, output.folder, output.store, stop=stop)
         handle.drain(output.journal)
         summary = deliver(recipe, handle, result, checkpoint, output.folder)
-        output.exported(summary.pop("exported", []))
         summary["seconds"] = time.time() - began
         status = "FINISHED"
     except (KeyboardInterrupt, Interrupted):
@@ -175,7 +180,7 @@ def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, be
         raise
     finally:
         handle.finish(status)
-    output.finish(summary)
+    output.finish(summary, summary.pop("exported"))
     return summary
 
 
@@ -195,31 +200,27 @@ def train(
     """
     stop = stop or Stop()
     with stop.patient():
-        result = _in_process(recipe, handle, output, store, stop) if recipe.run.workers == 0 else None
         if recipe.run.workers:
             result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
+        else:
+            host = LocalHost(store, lambda: stop.asked is not None)
+            with (
+                contextlib.suppress(Stopped),
+                Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.also) as tracker,
+            ):
+                result = Engine(recipe, host, tracker).run()
     folder = store.newest()
     if folder is None:
         raise CheckpointError(f"the last checkpoint in {store.place} is damaged; the same command makes it again")
     journal = Journal(output / JOURNAL, handle.run_id, handle.uri)
     if journal.take(folder / JOURNAL):  # rank 0 was on another node
-        journal.report(recipe.run.also).close()
-    assert result is not None  # a loop that was stopped has ended in Interrupted
-    return result, folder
-
-
-def _in_process(recipe: Recipe, handle: RunHandle, output: Path, store: Store, stop: Stop) -> dict[str, Any] | None:
-    show, also = ProgressLine().show, recipe.run.also
-    with Tracker(output / JOURNAL, handle.uri, handle.run_id, show=show, also=also) as tracker:
-        try:
-            return Engine(recipe, LocalHost(store, lambda: stop.asked is not None), tracker).run()
-        except Stopped:
-            return None
+        Reports(recipe.run.also, journal).close()
+    return result, folder  # a loop that was stopped has ended in Interrupted
 
 
 def _in_workers(
     recipe: Recipe, handle: RunHandle, output: Path, place: str, callbacks: Sequence[Any], stop: Stop
-) -> dict[str, Any] | None:
+) -> dict[str, Any]:
     import ray
     from ray.train import FailureConfig, RunConfig, ScalingConfig
     from ray.train.torch import TorchTrainer
@@ -253,17 +254,17 @@ def _in_workers(
         ),
     )
     try:
-        with board.shown():
-            result: dict[str, Any] | None = _fit(trainer, board, stop).return_value
+        result: dict[str, Any] = _fit(trainer, board, stop).return_value
         return result
     except (ray.train.TrainingFailedError, ray.exceptions.RayError) as error:
         raise _worker_error(error) from error
     finally:
+        board.clear()
         shutil.rmtree(output / RAY, ignore_errors=True)
 
 
 def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
-    """The trainer's result. In the main thread signals are answered meanwhile: workers are told to stop."""
+    """Return the trainer's result. The main thread shows progress meanwhile, and passes on a signal to the workers."""
     if not stop.main:
         return trainer.fit()
     outcome: Future[Any] = Future()
@@ -275,12 +276,16 @@ def _fit(trainer: Any, board: Board, stop: Stop) -> Any:
             outcome.set_exception(error)
 
     threading.Thread(target=fit, daemon=True, name="fit").start()
-    passed_on = False
+    line, passed_on = ProgressLine(), False
     while not outcome.done():
         wait([outcome], timeout=0.2)
         if stop.asked is not None and not passed_on:
             board.stop()
             passed_on = True
+        with contextlib.suppress(Exception):  # the cluster is gone, which the outcome tells
+            line.show(board.get())
+    with contextlib.suppress(Exception):
+        line.show(board.get())  # the last one
     return outcome.result()
 
 
@@ -328,8 +333,8 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
     if skipped:
         (output / SKIPPED).write_text(json.dumps(skipped, indent=2))
     try:
-        log_figures(recipe, method, handle, output)
-    except ValueError as error:  # a collapsed encoder has no t-SNE, one that is no stack of layers no curves
+        log_figures(recipe, method, handle)
+    except ValueError as error:  # of a collapsed encoder
         log.warning("the remaining figures are left out: %s", error)
     if name := recipe.run.push_to_hub:
         try:
@@ -347,3 +352,28 @@ def deliver(recipe: Recipe, handle: RunHandle, result: dict[str, Any], checkpoin
         "mlflow_run_id": handle.run_id,
         "tracking_uri": handle.uri,
     }
+
+
+def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
+    """Draw the development task: alignment and uniformity over training, and similarity by rating for rated pairs.
+
+    ``evaluate.py --figures`` draws more of an export. Raises ValueError if one cannot be drawn.
+    """
+    import torch
+
+    from multicse.evaluation.figures.basic import alignment_uniformity_figure, similarity_by_gold_figure
+
+    if recipe.evaluation.select is None:
+        return
+    over_training = histories(Path(recipe.run.output) / JOURNAL)
+    if found := over_training.get(f"{recipe.evaluation.select}-geometry"):
+        points = [(step, values["alignment"], values["uniformity"]) for step, values in found]
+        handle.log_figure("alignment_uniformity", alignment_uniformity_figure(points))
+    for name, found in over_training.items():
+        if found and "text_uniformity" in found[0][1]:  # of items with captions
+            points = [(step, values["alignment"], values["text_uniformity"]) for step, values in found]
+            handle.log_figure(f"{name.replace(':', '_')}_over_training", alignment_uniformity_figure(points))
+    (task,) = tasks.make_tasks([recipe.evaluation.select], recipe.evaluation.data)
+    if isinstance(task, PairTask):
+        cosines = task.similarities(module_encoder(method, torch.device("cpu")))
+        handle.log_figure(f"similarity_{task.name}", similarity_by_gold_figure(cosines, task.gold))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -22,8 +23,8 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Task, encode_once, evaluate
 from multicse.trainers.engine import checkpoint
 from multicse.trainers.engine.checks import find_callback
+from multicse.trainers.engine.cluster import keep_freed_memory
 from multicse.trainers.engine.hosts import Host, Stopped, from_all_ranks, mean_over_ranks
-from multicse.trainers.engine.process import keep_freed_memory
 from multicse.trainers.engine.sharding import full_tensors, gathered, shard
 from multicse.trainers.engine.step import Stepper, Window
 from multicse.trainers.engine.stop import Watchdog
@@ -35,7 +36,7 @@ from multicse.trainers.recipe import Recipe
 
 log = logging.getLogger(__name__)
 
-NAMED = 10_000
+SKIPPED_LISTED = 10_000
 """Skipped samples of a stream and rank whose keys and reasons are kept; sentences without a synonym can be millions."""
 
 
@@ -70,7 +71,7 @@ class Engine:
         self.final: list[Task] = make_tasks(evaluation.final, evaluation.data)
         self.step, self.best_score, self.best_step, self.bad_rounds = 0, -math.inf, 0, 0
         self.done = False
-        self.carried: dict[str, Any] | None = None
+        self.window_state: dict[str, Any] | None = None
         """The window of a run that goes on."""
         self.last_score = -math.inf
         self.shown: dict[str, float] = {}
@@ -80,7 +81,7 @@ class Engine:
         self.baseline: dict[str, dict[str, float]] = {}
         """The same after whitening, which takes no training."""
         self.skipped: dict[str, list[tuple[str, str]]] = {name: [] for name in recipe.streams}
-        """The first `NAMED` samples of each stream that were left out; `skips` counts all."""
+        """The first `SKIPPED_LISTED` samples of each stream that were left out; `skips` counts all."""
         self.skips = dict.fromkeys(recipe.streams, 0)
         self.positions = dict.fromkeys(recipe.streams, 0)
         self.seconds = 0.0
@@ -122,7 +123,9 @@ class Engine:
         start = encode_once(self.final, self.encoder)
         self.before = evaluate(self.final, start)
         self._log_scores("untrained", self.before)
-        self.baseline = whitened(self.recipe, self.final, start, self._samples())
+        lead = self.recipe.streams[self.recipe.lead]
+        samples = self.steps * lead.batch_size * self.recipe.run.accumulation
+        self.baseline = whitened(self.recipe, self.final, start, samples)
         self._log_scores("untrained_whitened", self.baseline)
         self._evaluate()
         if not self.recipe.evaluation.choose_untrained:
@@ -133,7 +136,7 @@ class Engine:
     def _loop(self, readers: dict[str, Reader], watchdog: Watchdog) -> None:
         began = time.perf_counter() - self.seconds
         window = self.window = Window(readers)
-        window.restore(self.carried)
+        window.restore(self.window_state)
         untrained = checkpoint.weights_of(self.chosen) if self.step == 0 else None
         while not self.done:
             with watchdog.step(self.step):
@@ -194,10 +197,6 @@ class Engine:
             if any(name in streams for streams in self.recipe.method.turns().values())
         }
 
-    def _samples(self) -> int:
-        """Samples of the leading stream that the run reads."""
-        return self.steps * self.recipe.streams[self.recipe.lead].batch_size * self.recipe.run.accumulation
-
     def _evaluate(self) -> bool:
         """Score the development tasks; remember the best weights. True when this step is the best so far."""
         self.stepper.watch.check()
@@ -240,9 +239,9 @@ class Engine:
         if self.log and scores:
             flat = {f"{prefix}/{task}/{name}": value for task, values in scores.items() for name, value in values.items()}
             self.log.log(self.step, flat)
-            self._tell(flat)
+            self._call_callbacks(flat)
 
-    def _tell(self, metrics: dict[str, float]) -> None:
+    def _call_callbacks(self, metrics: dict[str, float]) -> None:
         for callback in self.callbacks:
             callback(self.step, metrics, self)
 
@@ -276,7 +275,7 @@ class Engine:
         values = mean_over_ranks(window.means(), self.host)
         for name, reader in readers.items():
             self.skips[name] += len(reader.skipped)
-            self.skipped[name] += reader.skipped[: max(0, NAMED - len(self.skipped[name]))]
+            self.skipped[name] += reader.skipped[: max(0, SKIPPED_LISTED - len(self.skipped[name]))]
             reader.skipped = []
             values[f"data/{name}/skipped"] = float(self.skips[name])
         turns = self.recipe.method.turns().values()
@@ -289,7 +288,7 @@ class Engine:
         }
         if self.log:
             self.log.log(self.step, values)
-            self._tell(values)
+            self._call_callbacks(values)
             left = (self.steps - self.step) * window.elapsed() / max(1, window.steps)
             self.log.progress({"step": self.step, "steps": self.steps, "left": left, **values, **self.shown})
 
@@ -329,8 +328,11 @@ class Engine:
         self.host.save(write_files if self.host.rank == 0 else None, metrics, last)
 
     def _load(self, folder: Path) -> None:
-        self.best, state = checkpoint.read(folder, self.method, None if self.average is None else self.chosen)
+        checkpoint.load_weights(self.method, folder / checkpoint.METHOD)
+        best, state = folder / checkpoint.BEST, checkpoint.read_state(folder)
+        self.best = load_file(best) if best.exists() else None
         if self.average is not None:
+            checkpoint.load_weights(self.chosen, folder / checkpoint.AVERAGE)
             self.average.n_averaged.fill_(state["step"])
         self.step, self.seconds, self.before = state["step"], state["seconds"], state["before"]
         self.baseline = state.get("baseline", {})
@@ -345,7 +347,7 @@ class Engine:
         positions, world = state["positions"], self.host.world_size
         if len(positions) == world:
             self.positions |= positions[self.host.rank]
-            self.carried = state["windows"][self.host.rank]
+            self.window_state = state["windows"][self.host.rank]
         else:
             log.warning("resumed with %d workers instead of %d: the order of the data changes", world, len(positions))
             self.positions |= {name: sum(p[name] for p in positions) // world for name in positions[0]}

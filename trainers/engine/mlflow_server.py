@@ -77,7 +77,7 @@ def import_mlflow() -> Any:
 
 
 @contextlib.contextmanager
-def named(uri: str) -> Iterator[None]:
+def uri_errors(uri: str) -> Iterator[None]:
     """What is raised inside becomes a TrackingError that names the URI."""
     try:
         yield
@@ -101,39 +101,30 @@ def open_experiment(uri: str | None, experiment: str) -> tuple[str, Any, str]:
     That takes seconds. Raises TrackingError as `tracking.open_run`.
     """
     uri = resolve_uri(uri)
-    with named(uri), _database_lock(uri):
+    file = Path(uri.removeprefix("sqlite:///")) if uri.startswith("sqlite:///") else None
+    # One driver at a time makes the tables of a file: several at once fail. A server makes its own.
+    lock: contextlib.AbstractContextManager[object] = (
+        FileLock(f"{file}.lock", timeout=120) if file else contextlib.nullcontext()
+    )
+    with uri_errors(uri), lock:
         client = connect(uri)
-        return uri, client, _experiment(client, uri, experiment)
+        from mlflow import MlflowException
 
-
-def _database_lock(uri: str) -> contextlib.AbstractContextManager[object]:
-    """One driver at a time makes the tables of a file: several at once fail. A server makes its own."""
-    if uri.startswith("sqlite:///"):
-        return FileLock(f"{uri.removeprefix('sqlite:///')}.lock", timeout=120)
-    return contextlib.nullcontext()
-
-
-def _experiment(client: Any, uri: str, name: str) -> str:
-    """Id of the experiment, made when absent."""
-    from mlflow import MlflowException
-
-    if client.get_experiment_by_name(name) is None:
-        place = None  # a server's own choice
-        if uri.startswith("sqlite:///"):
-            folder = re.sub(r"[^\w\-.]", "_", name)
-            place = (Path(uri.removeprefix("sqlite:///")).parent / "mlartifacts" / folder).as_uri()
-        try:
-            client.create_experiment(name, artifact_location=place, tags={"mlflow.experimentKind": KIND})
-        except MlflowException as error:
-            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another driver that was faster
-                raise
-    found = client.get_experiment_by_name(name)
+        if client.get_experiment_by_name(experiment) is None:
+            folder = re.sub(r"[^\w\-.]", "_", experiment)
+            place = (file.parent / "mlartifacts" / folder).as_uri() if file else None  # a server chooses itself
+            try:
+                client.create_experiment(experiment, artifact_location=place, tags={"mlflow.experimentKind": KIND})
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # by another driver that was faster
+                    raise
+        found = client.get_experiment_by_name(experiment)
     if found.lifecycle_stage != "active":
         raise TrackingError(
-            f"run.experiment={name!r} was deleted at {uri}; restore it (`mlflow experiments restore --experiment-id "
+            f"run.experiment={experiment!r} was deleted at {uri}; restore it (`mlflow experiments restore --experiment-id "
             f"{found.experiment_id}`) or choose another name"
         )
-    return str(found.experiment_id)
+    return uri, client, str(found.experiment_id)
 
 
 def environment_tags() -> dict[str, str]:
@@ -151,10 +142,7 @@ def environment_tags() -> dict[str, str]:
 
 def source_tags() -> dict[str, str]:
     """MLflow's Source: the script that this process runs, and the git commit that it is of, where there is one."""
-    import_mlflow()
-    from mlflow.tracking.context.registry import resolve_tags
-
-    return {name: value for name, value in resolve_tags().items() if name.startswith("mlflow.source.")}
+    return {name: value for name, value in environment_tags().items() if name.startswith("mlflow.source.")}
 
 
 def data_set(row: Mapping[str, Any]) -> Any:
@@ -210,8 +198,9 @@ def register(uri: str, run_id: str, export: Path, name: str, alias: str | None =
     client, files = connect(uri), (file for file in sorted(export.rglob("*")) if file.is_file())
     digest = hashlib.sha256("".join(size_and_sha256(str(file))[1] for file in files).encode()).hexdigest()
     known = client.search_model_versions(f"run_id = '{run_id}'")
-    found = [one.version for one in known if one.name == name and one.tags.get("export") == digest]
-    version = found[0] if found else _new_version(client, uri, run_id, export, name, digest)
+    version = next((one.version for one in known if one.name == name and one.tags.get("export") == digest), None)
+    if version is None:
+        version = _new_version(client, uri, run_id, export, name, digest)
     client.update_model_version(name, version, description=note)
     if alias is not None:
         given = client.get_registered_model(name).aliases.get(alias, 0)

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from multicse.trainers.engine.sharding import apart, clipped, part_of
+from multicse.trainers.engine.sharding import clip_gradients, local_part, split_sharded
 from multicse.trainers.method import Method, Schedule, decay
 from multicse.trainers.recipe import OptimConfig, ScheduleConfig, SGDConfig
 
@@ -62,7 +62,7 @@ class TurnOptimizer:
                 decay = 0.0
             kind = config.schedule if own is None or own.schedule is None else own.schedule
             depths = by_depth(method, params, config.layer_decay)
-            for depth, part in [(depth, part) for depth, both in depths for part in apart(both) if part]:
+            for depth, part in [(depth, part) for depth, both in depths for part in split_sharded(both) if part]:
                 factors.append(partial(schedule_factor, config, kind, steps, warmup=own.warmup if own else None))
                 settings.append({"params": part, "lr": lr * config.layer_decay**depth, "weight_decay": decay})
         self.config, self.steps = config, steps
@@ -87,7 +87,7 @@ class TurnOptimizer:
     def clip(self) -> Tensor:
         """Clip what the backwards have made, unscaled. Returns the gradient's norm before."""
         self.scaler.unscale_(self.optimizer)
-        return clipped(
+        return clip_gradients(
             [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None], self.config.clip
         )
 
@@ -120,7 +120,7 @@ class TurnOptimizer:
         params = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         moments = {
             number: {
-                name: part_of(value, params[number]) if isinstance(value, Tensor) else value for name, value in of.items()
+                name: local_part(value, params[number]) if isinstance(value, Tensor) else value for name, value in of.items()
             }
             for number, of in state["optimizer"]["state"].items()
         }

@@ -16,9 +16,9 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from multicse.data.errors import DataError
-from multicse.trainers.engine.checkpoint import CheckpointError, Store
+from multicse.trainers.engine.checkpoint import Store
 from multicse.trainers.engine.checks import describe_shards_of
-from multicse.trainers.engine.mlflow_server import NoSuchRun, import_mlflow
+from multicse.trainers.engine.mlflow_server import NoSuchRun, connect
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, retire
 from multicse.trainers.recipe import Recipe, RecipeError, local_name
 
@@ -35,7 +35,7 @@ OUTLIVES = 60.0
 
 
 @contextlib.contextmanager
-def held(folder: Path, setting: str = "run.output", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
+def locked(folder: Path, setting: str = "run.output", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
     """Lock a folder for this process, and make it if it does not exist. The lock ends with the process.
 
     Args:
@@ -103,11 +103,12 @@ class Output:
             ) from None
         if other.identity() == self.recipe.identity():
             return
-        state = "a finished" if summary else "an unfinished" if _begun(other) else None
+        state = "a finished" if summary else "an unfinished" if store_of(other).steps() else None
         if state is not None:
-            apart = [f"{path}: {there} there, {here} here" for path, (here, there) in self.recipe.differences(other).items()]
+            pairs = self.recipe.differences(other).items()
+            different = "; ".join(f"{path}: {there} there, {here} here" for path, (here, there) in pairs)
             raise RecipeError(
-                f"{self.folder} holds {state} run of other settings: {'; '.join(apart)}. "
+                f"{self.folder} holds {state} run of other settings: {different}. "
                 "Give another run.output, or --run.overwrite to replace it"
             )
 
@@ -115,9 +116,8 @@ class Output:
         before = (_read(self.folder / NOTE) or {}).get("data")
         if before is None or (summary is None and self.recipe.run.resume == "never"):
             return
-        with contextlib.suppress(
-            OSError, DataError
-        ):  # a finished run needs them no more; of another one they are told later
+        # A finished run does not need its data any more; for another one a later check reports what is missing.
+        with contextlib.suppress(OSError, DataError):
             now = _digests(describe_shards_of(self.recipe))
             if other := [name for name, digest in now.items() if digest != before.get(name)]:
                 raise RecipeError(
@@ -146,8 +146,11 @@ class Output:
                 f"run.resume='must': there is no unfinished run of this recipe in {self.folder}; leave it out to begin one"
             )
         if not goes_on:
-            if note:
-                _end_dead(note["uri"], note["run_id"])
+            if note:  # its process died, and nobody will continue it
+                with contextlib.suppress(Exception):  # a server that is away, a run that was deleted
+                    client = connect(note["uri"])
+                    if client.get_run(note["run_id"]).info.status == "RUNNING":
+                        client.set_terminated(note["run_id"], "KILLED")
             self.clear()
             store.clear()
         cut_off = (self.folder / RECIPE).exists() and not note  # while its run was made
@@ -176,8 +179,9 @@ class Output:
                 log.warning("%s; a new run is begun there, from the checkpoint", error)
         return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
 
-    def finish(self, summary: dict[str, Any]) -> None:
-        """Write down what came of the run; from now on it is finished."""
+    def finish(self, summary: dict[str, Any], exported: list[str]) -> None:
+        """Write down what came of the run, and which files of the export are ours; from now on it is finished."""
+        _write(self.folder / NOTE, (_read(self.folder / NOTE) or {}) | {EXPORT: exported})
         _write(self.folder / SUMMARY, summary)
 
     def clear(self) -> None:
@@ -191,11 +195,6 @@ class Output:
             figure.with_suffix(".png").unlink(missing_ok=True)
         retire(self.journal)
         shutil.rmtree(self.folder / RAY, ignore_errors=True)
-
-    def exported(self, names: list[str]) -> None:
-        """Remember which files of the export are ours."""
-        note = _read(self.folder / NOTE) or {}
-        _write(self.folder / NOTE, note | {EXPORT: names})
 
 
 def experiment_of(recipe: Recipe) -> str:
@@ -219,27 +218,9 @@ def store_of(recipe: Recipe, name: str | None = None) -> Store:
     return Store(f"{base.rstrip('/')}/{name or key_of(recipe)}{question}{options}", local)
 
 
-def _end_dead(uri: str, run_id: str) -> None:
-    """End a run in MLflow whose process died and that nobody will go on with."""
-    with contextlib.suppress(Exception):  # a server that is away, a run that was deleted
-        client = import_mlflow().MlflowClient(uri)
-        if client.get_run(run_id).info.status == "RUNNING":
-            client.set_terminated(run_id, "KILLED")
-
-
 def _digests(data: list[dict[str, Any]]) -> dict[str, str]:
     """Of each stream's samples."""
     return {row["stream"]: row["digest"] for row in data}
-
-
-def _begun(recipe: Recipe) -> bool:
-    try:
-        return bool(store_of(recipe).steps())
-    except CheckpointError as error:
-        raise RecipeError(
-            f"{recipe.run.output} is of a run of other settings, which may have checkpoints: {error}. Give another "
-            "run.output, or --run.overwrite to replace it"
-        ) from None
 
 
 def _read(file: Path) -> dict[str, Any] | None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import json
 import sys
-import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 from uuid import uuid4
 
 EVERY = 15.0
 """Seconds between two lines where there is no terminal."""
 LOOK = 0.5
-"""Seconds between two lines of a worker, and between two looks of the driver."""
+"""Seconds between two lines of a worker."""
 
 
 def duration(seconds: float) -> str:
@@ -53,8 +51,13 @@ class ProgressLine:
 
     def __init__(self) -> None:
         self._last, self._terminal = 0.0, sys.stdout.isatty()
+        self._shown: dict[str, Any] | None = None
 
-    def show(self, line: dict[str, Any]) -> None:
+    def show(self, line: dict[str, Any] | None) -> None:
+        """Show a line, unless it is None or the one before."""
+        if line is None or line == self._shown:
+            return
+        self._shown = line
         done = line["step"] == line["steps"]
         if self._terminal:
             print(f"\r\033[K{render(line)}", end="\n" if done else "", flush=True)
@@ -75,58 +78,32 @@ class Board:
 
     def put(self, line: dict[str, Any]) -> None:
         """Write a line, unless one was written less than `LOOK` seconds ago; the last line of a run always."""
-        import ray
-        from ray.experimental.internal_kv import _internal_kv_put
-
         if line["step"] == line["steps"] or time.monotonic() - self._put >= LOOK:
             self._put = time.monotonic()
-            with contextlib.suppress(ray.exceptions.RayError):  # training does not depend on the line
-                _internal_kv_put("line", json.dumps(line), namespace=self.name)
+            with contextlib.suppress(Exception):  # training does not depend on the line
+                _ray_kv()._internal_kv_put("line", json.dumps(line), namespace=self.name)
 
     def get(self) -> dict[str, Any] | None:
         """Return the latest line, or None before the first one."""
-        from ray.experimental.internal_kv import _internal_kv_get
-
-        found = _internal_kv_get("line", namespace=self.name)
+        found = _ray_kv()._internal_kv_get("line", namespace=self.name)
         return json.loads(found) if found else None
 
     def stop(self) -> None:
         """Ask the workers to stop."""
-        from ray.experimental.internal_kv import _internal_kv_put
-
-        _internal_kv_put("stop", b"1", namespace=self.name)
+        _ray_kv()._internal_kv_put("stop", b"1", namespace=self.name)
 
     def stopping(self) -> bool:
         """Return whether `stop` was called, in whichever process."""
-        from ray.experimental.internal_kv import _internal_kv_exists
+        return bool(_ray_kv()._internal_kv_exists("stop", namespace=self.name))
 
-        return bool(_internal_kv_exists("stop", namespace=self.name))
+    def clear(self) -> None:
+        """Remove both keys."""
+        with contextlib.suppress(Exception):  # the cluster is gone; the run's own error is the one to raise
+            for key in ("line", "stop"):
+                _ray_kv()._internal_kv_del(key, namespace=self.name)
 
-    @contextlib.contextmanager
-    def shown(self) -> Iterator[None]:
-        """Show the lines in this process during the body, and remove the keys after it."""
-        from ray.experimental.internal_kv import _internal_kv_del
 
-        done = threading.Event()
-        thread = threading.Thread(target=self._watch, args=(done,), daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            done.set()
-            thread.join(timeout=3)
-            with contextlib.suppress(Exception):  # the cluster is gone; the run's own error is the one to raise
-                for key in ("line", "stop"):
-                    _internal_kv_del(key, namespace=self.name)
+def _ray_kv() -> Any:
+    from ray.experimental import internal_kv  # seconds, which a run in process has not
 
-    def _watch(self, done: threading.Event) -> None:
-        line, shown, last = ProgressLine(), None, False
-        while not last:
-            last = done.wait(LOOK)
-            try:
-                found = self.get()
-            except Exception:  # as above
-                return
-            if found is not None and found != shown:
-                line.show(found)
-                shown = found
+    return internal_kv

@@ -11,100 +11,96 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from multicse.trainers.engine.tracking import Journal
 
 log = logging.getLogger(__name__)
 
 
-class TensorBoard:
-    """``tensorboard --logdir OUTPUT/tensorboard``: every metric by its name; the load's steps are seconds."""
+class Record(NamedTuple):
+    """How a line of the journal is added to a record, and how the record ends."""
 
-    def __init__(self, output: Path, run_id: str) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+    add: Callable[[Mapping[str, Any]], object]
+    close: Callable[[], object]
 
-        folder = output / "tensorboard"
-        for left in folder.glob("events.out.tfevents.*"):
-            left.unlink()
-        self.writer: Any = SummaryWriter(str(folder), flush_secs=1)
 
-    def log(self, line: Mapping[str, Any]) -> None:
+def tensorboard(output: Path, run_id: str) -> Record:
+    """Open a record for ``tensorboard --logdir OUTPUT/tensorboard``."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    folder = output / "tensorboard"
+    for left in folder.glob("events.out.tfevents.*"):
+        left.unlink()
+    writer: Any = SummaryWriter(str(folder), flush_secs=1)
+
+    def add(line: Mapping[str, Any]) -> None:
         for name, value in line["metrics"].items():
-            self.writer.add_scalar(name, value, line.get("step", line.get("second")), walltime=line["time"] / 1000)
+            writer.add_scalar(name, value, line["step"], walltime=line["time"] / 1000)
 
-    def close(self) -> None:
-        self.writer.close()
-
-
-class WeightsAndBiases:
-    """``wandb sync OUTPUT/wandb/offline-run-*`` sends it; nothing here does. Settings are those of recipe.json."""
-
-    def __init__(self, output: Path, run_id: str) -> None:
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the import
-        import wandb
-
-        for left in (output / "wandb").glob("offline-run-*"):
-            shutil.rmtree(left)
-        recipe: dict[str, Any] = {}
-        with contextlib.suppress(OSError, ValueError):
-            recipe = json.loads((output / "recipe.json").read_text())
-        paper, _, row = recipe.get("name", "multicse").partition("/")
-        quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False)
-        run = {"id": run_id, "project": paper, "name": row or None, "config": recipe}
-        self.run: Any = wandb.init(dir=output, mode="offline", reinit="create_new", settings=quiet, **run)
-        self.run.define_metric("*", step_metric="step")
-        self.run.define_metric("system/*", step_metric="second")
-
-    def log(self, line: Mapping[str, Any]) -> None:
-        when = {name: line[name] for name in ("step", "second") if name in line}
-        self.run.log({**when, **line["metrics"]})
-
-    def close(self) -> None:
-        self.run.finish()
+    return Record(add, writer.close)
 
 
-KINDS: dict[str, type[TensorBoard | WeightsAndBiases]] = {"tensorboard": TensorBoard, "wandb": WeightsAndBiases}
+def wandb(output: Path, run_id: str) -> Record:
+    """Open a record for ``wandb sync OUTPUT/wandb/offline-run-*``; nothing is sent. Settings are those of recipe.json."""
+    os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # read at the import
+    import wandb
+
+    for left in (output / "wandb").glob("offline-run-*"):
+        shutil.rmtree(left)
+    recipe: dict[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError):
+        recipe = json.loads((output / "recipe.json").read_text())
+    paper, _, row = recipe.get("name", "multicse").partition("/")
+    quiet = wandb.Settings(console="off", silent=True, x_disable_stats=True, disable_git=True, save_code=False)
+    settings = {"id": run_id, "project": paper, "name": row or None, "config": recipe}
+    run: Any = wandb.init(dir=output, mode="offline", reinit="create_new", settings=quiet, **settings)
+    run.define_metric("*", step_metric="step")
+    return Record(lambda line: run.log({"step": line["step"], **line["metrics"]}), run.finish)
+
+
+KINDS = {"tensorboard": tensorboard, "wandb": wandb}
 """By their names in ``run.also``, which are those of the packages as well."""
 
 
 class Reports:
-    """The records of a run. One that fails is left out with a warning: training does not depend on it.
+    """The records of a run, next to its journal. A record that fails is dropped: training does not depend on it.
 
     Args:
         kinds: Keys of `KINDS`.
-        output: Folder of the run.
-        run_id: MLflow run.
-        lines: Lines of metrics that the run's journal has already.
+        journal: Its lines so far are the first ones of every record.
     """
 
-    def __init__(self, kinds: Sequence[str], output: Path, run_id: str, lines: Iterable[Mapping[str, Any]]) -> None:
-        self._open = dict[str, TensorBoard | WeightsAndBiases]()
+    def __init__(self, kinds: Sequence[str], journal: Journal) -> None:
+        self._records: dict[str, Record] = {}
         for kind in kinds:
             with self._guarded(kind):
-                self._open[kind] = KINDS[kind](output, run_id)
-        for line in lines if kinds else ():
+                self._records[kind] = KINDS[kind](journal.path.absolute().parent, journal.run_id)
+        for _, line in journal.lines() if kinds else ():
             self.log(line)
 
     def log(self, line: Mapping[str, Any]) -> None:
         """Add a line of the journal to every record."""
-        for kind in [*self._open]:
+        for kind, record in [*self._records.items()]:
             with self._guarded(kind):
-                self._open[kind].log(line)
+                record.add(line)
 
     def close(self) -> None:
         """Finish the records."""
-        for kind in [*self._open]:
+        for kind, record in [*self._records.items()]:
             with self._guarded(kind):
-                self._open[kind].close()
+                record.close()
 
     @contextlib.contextmanager
     def _guarded(self, kind: str) -> Iterator[None]:
         try:
             yield
         except Exception as error:
-            self._open.pop(kind, None)
+            self._records.pop(kind, None)
             log.warning("%s gets no more metrics of this run (%s: %s)", kind, type(error).__name__, error)
 
 

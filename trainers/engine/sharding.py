@@ -47,19 +47,19 @@ def gathered(module: nn.Module) -> Iterator[None]:
             layer.reshard()
 
 
-def is_shared(value: Any) -> bool:
+def is_sharded(value: Any) -> bool:
     """Whether this worker has a part of it alone, as a DTensor."""
     return hasattr(value, "full_tensor")
 
 
 def full_tensors(values: Any) -> Any:
     """The same tree with whole tensors; a collective where there are shared ones."""
-    return tree_map(lambda value: value.full_tensor() if is_shared(value) else value, values)
+    return tree_map(lambda value: value.full_tensor() if is_sharded(value) else value, values)
 
 
-def part_of(tensor: Tensor, like: Tensor) -> Tensor:
+def local_part(tensor: Tensor, like: Tensor) -> Tensor:
     """This worker's part of a whole tensor, where `like` is a part of one of its shape; no communication."""
-    if not is_shared(like) or tensor.shape != like.shape:
+    if not is_sharded(like) or tensor.shape != like.shape:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
@@ -67,15 +67,15 @@ def part_of(tensor: Tensor, like: Tensor) -> Tensor:
     return distribute_tensor(tensor.to(like.device), parts.device_mesh, parts.placements, src_data_rank=None)
 
 
-def apart(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
+def split_sharded(tensors: Sequence[Any]) -> tuple[list[Any], list[Any]]:
     """The whole and the shared ones: torch's fused operations take one kind at a time."""
-    whole, shared = ([tensor for tensor in tensors if is_shared(tensor) == kind] for kind in (False, True))
-    return whole, shared
+    full, sharded = ([tensor for tensor in tensors if is_sharded(tensor) == kind] for kind in (False, True))
+    return full, sharded
 
 
-def clipped(params: Sequence[nn.Parameter], most: float | None) -> Tensor:
+def clip_gradients(params: Sequence[nn.Parameter], most: float | None) -> Tensor:
     """Scale the gradients down to a norm of `most`, where that is given. Returns their norm before."""
-    kinds = [kind for kind in apart(params) if kind]
+    kinds = [kind for kind in split_sharded(params) if kind]
     norms: list[Tensor] = full_tensors([nn.utils.get_total_norm([p.grad for p in kind]) for kind in kinds])
     norm = norms[0] if len(norms) == 1 else nn.utils.get_total_norm(norms)
     if most is not None:  # at infinity every gradient would be written once more

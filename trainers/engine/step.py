@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections import defaultdict, deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,7 +18,7 @@ from multicse.data.stream import Reader
 from multicse.data.streams.base import Batch
 from multicse.trainers.engine.hosts import Host
 from multicse.trainers.engine.optim import TurnOptimizer
-from multicse.trainers.engine.sharding import apart, full_tensors
+from multicse.trainers.engine.sharding import full_tensors, split_sharded
 from multicse.trainers.gather import average
 from multicse.trainers.method import Method, StepOutput
 from multicse.trainers.recipe import Recipe
@@ -63,7 +62,8 @@ class Stepper:
         """All turns once; what is measured goes to the window. Random numbers depend on (seed, rank, step) alone, so that a
         resumed run repeats them.
 
-        Raises NonFiniteLoss for a step before; `watch.check` also for this one. After such a loss nothing is updated.
+        After a loss that is not finite nothing is updated. On a CPU it raises NonFiniteLoss; a GPU would have to be waited
+        for, so there `watch.check` raises it when metrics are reported.
         """
         run, host, watch = self.recipe.run, self.host, self.watch
         window.steps += 1
@@ -81,14 +81,15 @@ class Stepper:
                 watch.add(seen, output.losses)
                 window.add({**output.losses, **output.metrics}, 1 / run.accumulation)
             if self.model is self.method:
-                average(apart([p.grad for p in self.method.parameters() if p.grad is not None])[0])
+                average(split_sharded([p.grad for p in self.method.parameters() if p.grad is not None])[0])
             norm = optimizer.clip()
             if run.precision != "fp16":  # whose scaler leaves out a step that overflows, and goes on with a smaller scale
                 watch.add(seen, {"gradient": norm})
             window.add({f"grad_norm/{turn}": norm})
-            window.rates[f"train/lr/{turn}"] += optimizer.rate
+            window.add({f"lr/{turn}": torch.tensor(optimizer.rate, dtype=torch.float64)})
             optimizer.update(watch.broken)
-        watch.check(before=step)
+        if host.device.type == "cpu":
+            watch.check()
 
     def _backward(self, optimizer: TurnOptimizer, batches: dict[str, Batch], last: bool) -> StepOutput:
         """The losses of a turn, and their gradients added to the parameters'; with DDP those of all workers after the
@@ -122,33 +123,26 @@ class Seen(NamedTuple):
 
 
 class Watch:
-    """Finds what is not finite, a step later on a GPU, whose queue of work would run empty if somebody waited for it."""
+    """Finds losses and gradients that are not finite, without waiting for the device in a step."""
 
     def __init__(self, device: torch.device) -> None:
         self.broken = torch.zeros((), device=device)
         """1 once something was not finite: what an optimizer takes for a reason to change nothing."""
-        self.coming: deque[tuple[Seen, tuple[str, ...], Tensor, torch.cuda.Event | None]] = deque()
+        self._pending: list[tuple[Seen, tuple[str, ...], Tensor]] = []
 
     def add(self, seen: Seen, values: dict[str, Tensor]) -> None:
         """Look at these scalars."""
         stacked = torch.stack([value.detach().float() for value in values.values()])
         self.broken = torch.maximum(self.broken, (~stacked.isfinite().all()).float())
-        event = torch.cuda.Event() if stacked.is_cuda else None
-        self.coming.append((seen, tuple(values), stacked.to("cpu", non_blocking=True), event))
-        if event:
-            event.record()
+        self._pending.append((seen, tuple(values), stacked))
 
-    def check(self, before: int | None = None) -> None:
-        """Raise NonFiniteLoss for the steps before that one; without one for all, as on a CPU."""
-        while self.coming:
-            seen, names, values, event = self.coming[0]
-            if event and before is not None and seen.step >= before:
-                return
-            self.coming.popleft()
-            if event:
-                event.synchronize()
-            if not bool(values.isfinite().all()):
-                _raise(seen, dict(zip(names, values.tolist(), strict=True)))
+    def check(self) -> None:
+        """Raise NonFiniteLoss for the first value that is not finite; waits for the device."""
+        pending, self._pending = self._pending, []
+        if bool(self.broken):
+            for seen, names, values in pending:
+                if not bool(values.isfinite().all()):
+                    _raise(seen, dict(zip(names, values.tolist(), strict=True)))
 
 
 def _raise(seen: Seen, values: dict[str, float]) -> None:
@@ -243,8 +237,6 @@ class Window:
     def __init__(self, readers: dict[str, Reader]) -> None:
         self.began, self.steps = time.perf_counter(), 0
         self.sums: dict[tuple[str, ...], Tensor] = {}
-        self.rates: defaultdict[str, float] = defaultdict(float)
-        """Sums of what the host knows."""
         self.waited = {name: reader.wait_seconds for name, reader in readers.items()}
 
     def add(self, values: dict[str, Tensor], share: float = 1.0) -> None:
@@ -256,13 +248,12 @@ class Window:
     def state(self) -> dict[str, Any]:
         """What was measured so far, for a run that goes on; waits for the device."""
         sums = {names: tensor.cpu() for names, tensor in self.sums.items()}
-        return {"steps": self.steps, "sums": sums, "rates": dict(self.rates), "seconds": self.elapsed()}
+        return {"steps": self.steps, "sums": sums, "seconds": self.elapsed()}
 
     def restore(self, state: dict[str, Any] | None) -> None:
         """Go on with what another window measured."""
         if state is not None:
             self.steps, self.sums = state["steps"], dict(state["sums"])
-            self.rates.update(state["rates"])
             self.began -= state["seconds"]
 
     def elapsed(self) -> float:
@@ -270,10 +261,10 @@ class Window:
 
     def means(self) -> dict[str, float]:
         """Mean of every value over the steps, as ``train/<name>``; waits for the device."""
-        found = dict(self.rates)
+        found: dict[str, float] = {}
         for names, sums in self.sums.items():
-            found |= {f"train/{name}": value for name, value in zip(names, sums.tolist(), strict=True)}
-        return {name: value / self.steps for name, value in found.items()}
+            found |= {f"train/{name}": value / self.steps for name, value in zip(names, sums.tolist(), strict=True)}
+        return found
 
     def wait_shares(self, readers: dict[str, Reader]) -> dict[str, float]:
         return {

@@ -6,10 +6,10 @@ After Ctrl-C and SIGTERM the step is finished, a checkpoint written, and the com
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import logging
 import os
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -23,6 +23,7 @@ GRACE = 7.0
 """Seconds for a step and its checkpoint; schedulers and spot notices kill after 15 or more."""
 EXIT = 75
 """Exit code of a process that waited too long: try again later (EX_TEMPFAIL)."""
+STDERR = 2
 
 
 class Interrupted(SystemExit):
@@ -88,12 +89,11 @@ def _give_up() -> None:
 
 
 class Watchdog:
-    """A thread that looks at the readers of a rank and at its step: it names a stream that keeps the rank waiting, or the
-    step and the line of code that does not end, and in the end gives up.
+    """A thread that looks at the step of a rank, which includes waiting for its batches.
 
-    Of two ranks one of which sleeps, the other's line is that of the collective in which it waits.
-
-    limit: seconds of waiting after which the process ends; the first warning comes after a tenth of it.
+    After a tenth of `limit` seconds it names the step and the streams that keep it waiting, and Python's faulthandler prints
+    where every thread is: of two ranks one of which sleeps, the other is in the collective in which it waits. After `limit`
+    seconds it does so again and ends the process.
     """
 
     def __init__(
@@ -101,12 +101,8 @@ class Watchdog:
     ) -> None:
         self._readers, self._rank, self._limit, self._give_up = readers, rank, limit, give_up
         self._step: tuple[int, float] | None = None
-        """Which step is carried out, and since when."""
-        self._batch = 0.0
-        """When a batch was waited for last; the time before that is not the step's."""
-        self._warned: dict[str, float] = {}
+        """Which step is running, and since when."""
         self._done = threading.Event()
-        self._watched = threading.get_ident()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
     def __enter__(self) -> Self:
@@ -119,37 +115,26 @@ class Watchdog:
 
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
-        """A step, which may take as long as waiting may."""
+        """Watch the body, which is a step."""
         self._step = number, time.perf_counter()
         yield
         self._step = None
 
     def _watch(self) -> None:
+        warned = -1
         while not self._done.wait(min(5.0, self._limit / 40)):
-            waits = self._waits()
-            self._warned = {what: waited for what, waited in self._warned.items() if what in waits}
-            for what, waited in waits.items():
-                if waited > self._limit:
-                    text = "rank %d gives up after %.0f s (run.step_timeout): %s%s. %s"
-                    again = "The same command goes on from the last checkpoint"
-                    log.critical(text, self._rank, waited, what, self._place(), again)
-                    self._give_up()
-                    return
-                if waited >= max(self._limit / 10, 2 * self._warned.get(what, 0.0)):
-                    text = "rank %d has waited %.0f s: %s%s; it gives up after %.0f (run.step_timeout)"
-                    log.warning(text, self._rank, waited, what, self._place(), self._limit)
-                    self._warned[what] = waited
-
-    def _waits(self) -> dict[str, float]:
-        """What the rank waits for, and for how many seconds; the step only when no batch is waited for."""
-        now, step = time.perf_counter(), self._step
-        since = {name: reader.waiting_since for name, reader in self._readers.items()}
-        waits = {f"no batch of stream {name!r}": now - began for name, began in since.items() if began is not None}
-        if waits:
-            self._batch = now
-        return waits or ({f"step {step[0]} does not end": now - max(step[1], self._batch)} if step else {})
-
-    def _place(self) -> str:
-        """Where the watched thread is: the innermost line of Python."""
-        frame = sys._current_frames().get(self._watched)
-        return f", in {frame.f_code.co_name} ({frame.f_code.co_filename}:{frame.f_lineno})" if frame else ""
+            if (step := self._step) is None:
+                continue
+            number, seconds = step[0], time.perf_counter() - step[1]
+            if seconds < (self._limit if warned == number else self._limit / 10):
+                continue
+            waiting = [repr(name) for name, reader in self._readers.items() if reader.waiting_since is not None]
+            why = f"no batch of stream {', '.join(waiting)}" if waiting else "it does not end"
+            text = "rank %d is in step %d for %.0f s: %s. After %.0f s (run.step_timeout) the process ends"
+            log.warning(text, self._rank, number, seconds, why, self._limit)
+            faulthandler.dump_traceback(STDERR)
+            warned = number
+            if seconds >= self._limit:
+                log.critical("rank %d gives up. The same command goes on from the last checkpoint", self._rank)
+                self._give_up()
+                return

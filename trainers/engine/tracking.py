@@ -30,8 +30,8 @@ from multicse.trainers.engine.mlflow_server import (
     environment_tags,
     import_mlflow,
     metric_name,
-    named,
     open_experiment,
+    uri_errors,
 )
 from multicse.trainers.engine.report_to import Reports
 
@@ -48,11 +48,9 @@ MOST_RUNS = 50_000
 
 
 class Journal:
-    """An append-only file of JSON lines: a header and metrics.
+    """An append-only file of JSON lines: a header with ``run_id`` and ``uri``, then the metrics of one step per line.
 
-    The header has ``run_id``, ``uri`` and ``began`` (seconds since 1970). ``{"step": 10, "time": 1763700000000, "metrics":
-    {"train/text": 0.5}}`` holds metrics of a step, with the time in ms since 1970; lines of the machine's load have
-    ``"second"`` (since the run's start) in place of ``"step"``.
+    ``{"step": 10, "time": 1763700000000, "metrics": {"train/text": 0.5}}``, with the time in ms since 1970.
 
     Args:
         path: File; it may be absent.
@@ -63,19 +61,19 @@ class Journal:
     def __init__(self, path: Path | str, run_id: str = "", uri: str = "") -> None:
         self.path, self.run_id, self.uri = Path(path), run_id, uri
         self._file: FileIO | None = None
-        self._unwritten, self._full = b"", False
-        """Lines that a full disk did not take, and whether that was logged."""
+        self._waiting = b""
+        """Lines that a full disk did not take."""
 
     def header(self) -> dict[str, Any] | None:
         """Return the first line, or None for a file that is absent or not a journal."""
         with contextlib.suppress(OSError, ValueError), open(self.path, "rb") as file:
             first = json.loads(file.readline())
-            if isinstance(first, dict) and {"run_id", "uri", "began"} <= set(first):
+            if isinstance(first, dict) and {"run_id", "uri"} <= set(first):
                 return first
         return None
 
     def lines(self, start: int = 0) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yield every complete line from byte `start` except the header, with the byte after it."""
+        """Yield every complete line of metrics from byte `start`, with the byte after it."""
         if not self.path.exists():
             return
         with open(self.path, "rb") as file:
@@ -86,35 +84,30 @@ class Journal:
                 start += len(raw)
                 with contextlib.suppress(ValueError):  # half a line that an earlier version left
                     line = json.loads(raw)
-                    if "run_id" not in line:
+                    if "step" in line:
                         yield start, line
 
     def append(self, line: Mapping[str, Any]) -> None:
         """Add a line. If the disk does not take it, it waits in memory for the next one."""
-        self._unwritten += _line_of(line)
-        self.flush()
+        self._waiting += _line_of(line)
+        self.write()
 
-    def close(self) -> None:
-        """Write what waits and close the file."""
-        if self._unwritten:
-            self.flush()
-        if self._unwritten:
-            log.error("%s cannot be written: the last %d bytes of metrics are lost", self.path, len(self._unwritten))
-        if self._file:
-            self._file.close()
-
-    def flush(self) -> None:
-        """Write what waits; a new file gets its header."""
+    def write(self) -> None:
+        """Write the lines that wait; a new file gets its header."""
         try:
             file = self._file = self._file or self._open()
-            while self._unwritten:
-                self._unwritten = self._unwritten[file.write(self._unwritten) :]
-            self._full = False
+            while self._waiting:
+                self._waiting = self._waiting[file.write(self._waiting) :]
         except OSError as error:
-            if not self._full:
-                text = "%s cannot be written (%s). Metrics wait in memory and training continues; make room there"
-                log.error(text, self.path, error)
-            self._full = True
+            text = "%s cannot be written (%s). Metrics wait in memory and training continues; make room there"
+            log.error(text, self.path, error)
+
+    def close(self) -> None:
+        """Close the file, after the lines that wait."""
+        if self._waiting:
+            self.write()
+        if self._file:
+            self._file.close()
 
     def _open(self) -> FileIO:
         self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -123,33 +116,38 @@ class Journal:
                 file.truncate(file.read().rfind(b"\n") + 1)
         opened = FileIO(self.path, "ab")  # closed by `close`
         if not self.path.stat().st_size:
-            self._unwritten = self._header(time.time()) + self._unwritten
+            self._waiting = self._header() + self._waiting
         return opened
 
-    def _header(self, began: float) -> bytes:
-        return _line_of({"run_id": self.run_id, "uri": self.uri, "began": began})
-
-    def report(self, kinds: Sequence[str]) -> Reports:
-        """Open the records of TensorBoard and W&B beside the file, with all that it has."""
-        lines = (line for _, line in self.lines() if "metrics" in line)
-        return Reports(kinds, self.path.absolute().parent, self.run_id, lines)
+    def _header(self) -> bytes:
+        return _line_of({"run_id": self.run_id, "uri": self.uri})
 
     def take(self, copy: Path) -> bool:
         """Replace the file by a checkpoint's longer copy, as after steps on another machine; whether that was done."""
         other = Journal(copy)
-        header = other.header()
-        if header is None or (self.path.exists() and self._length() >= other._length()):
+        if other.header() is None or (self.path.exists() and self._length() >= other._length()):
             return False
         self.path.parent.mkdir(parents=True, exist_ok=True)
         _, _, lines = copy.read_bytes().partition(b"\n")
         partial = self.path.with_suffix(".partial")
-        partial.write_bytes(self._header(header["began"]) + lines)
+        partial.write_bytes(self._header() + lines)
         partial.replace(self.path)
         return True
 
     def _length(self) -> tuple[int, int]:
-        """Return the last step and the bytes of the file: lines about the machine come without steps."""
-        return max((line.get("step", 0) for _, line in self.lines()), default=0), self.path.stat().st_size
+        """Return the last step and the bytes of the file, since a step may have several lines."""
+        return max((line["step"] for _, line in self.lines()), default=0), self.path.stat().st_size
+
+
+def histories(journal: Path) -> dict[str, list[tuple[int, dict[str, float]]]]:
+    """Return the steps and metrics of every task at every evaluation, in the order of the steps."""
+    steps: dict[str, dict[int, dict[str, float]]] = {}
+    for _, entry in Journal(journal).lines():
+        for name, value in entry["metrics"].items():
+            if name.startswith("eval/"):
+                task, _, metric = name.removeprefix("eval/").rpartition("/")
+                steps.setdefault(task, {}).setdefault(entry["step"], {})[metric] = value
+    return {task: sorted(values.items()) for task, values in steps.items()}
 
 
 def retire(journal: Path, run_id: str = "") -> None:
@@ -159,8 +157,8 @@ def retire(journal: Path, run_id: str = "") -> None:
         journal.rename(journal.with_stem(f"{journal.stem}-{found}"))
 
 
-def news(line: Mapping[str, Any], last: dict[str, int]) -> tuple[int, dict[str, float]]:
-    """Return the step (or second) of a line, and its metrics that are newer than `last`.
+def new_metrics(line: Mapping[str, Any], last: dict[str, int]) -> dict[str, float]:
+    """Return the metrics of a line that are newer than `last`.
 
     So a step that a restarted worker computes again counts once, as the first time.
 
@@ -168,10 +166,9 @@ def news(line: Mapping[str, Any], last: dict[str, int]) -> tuple[int, dict[str, 
         line: Line of a journal.
         last: Newest step of each metric; it is updated.
     """
-    step = line.get("step", line.get("second", 0))
-    fresh = {key: value for key, value in line.get("metrics", {}).items() if step > last.get(key, -1)}
-    last.update(dict.fromkeys(fresh, step))
-    return step, fresh
+    fresh = {key: value for key, value in line["metrics"].items() if line["step"] > last.get(key, -1)}
+    last.update(dict.fromkeys(fresh, line["step"]))
+    return fresh
 
 
 class Sender:
@@ -195,11 +192,12 @@ class Sender:
         if next(self.journal.lines(start), None) is None:
             return
         client = connect(self.uri)
-        known = newest_steps(client, self.run_id) if self._known is None else self._known
+        if (known := self._known) is None:
+            known = {metric.key: metric.step for metric in client.get_run(self.run_id).data.to_proto().metrics}
         self._known = None  # after a failure it is unknown what arrived
         for end, line in self.journal.lines(self._start):
-            start, (step, fresh) = end, news(line, known)
-            batch += [Metric(key, value, line["time"], step) for key, value in fresh.items()]
+            start, fresh = end, new_metrics(line, known)
+            batch += [Metric(key, value, line["time"], line["step"]) for key, value in fresh.items()]
             if len(batch) >= BATCH:
                 client.log_batch(self.run_id, metrics=batch)
                 batch = []
@@ -207,19 +205,13 @@ class Sender:
         self._start, self._known = start, known
 
 
-def newest_steps(client: Any, run_id: str) -> dict[str, int]:
-    """Return the newest step of every metric of a run. Raises what MLflow raises."""
-    return {metric.key: metric.step for metric in client.get_run(run_id).data.to_proto().metrics}
-
-
 class Tracker:
-    """Metrics of one run from rank 0: `log` writes a line and returns, a thread sends the lines. Thread-safe.
+    """Metrics of one run from rank 0: `log` writes a line and returns, a thread sends the lines.
 
     Args:
         journal_path: File that the driver can read too. The journal of another run is retired.
         uri: Tracking URI.
         run_id: MLflow run, opened by the driver.
-        system_every: Seconds between samples of the machine's load (``system/...``), as MLflow takes them; 0: none.
         show: Takes the progress line.
         also: Names in `report_to.KINDS` of those who get the metrics besides MLflow.
     """
@@ -229,56 +221,43 @@ class Tracker:
         journal_path: Path | str,
         uri: str,
         run_id: str,
-        system_every: float = 10.0,
         show: Callable[[dict[str, Any]], object] = lambda line: None,
         also: Sequence[str] = (),
     ) -> None:
         self.path = Path(journal_path)
-        self.uri, self.run_id, self.system_every, self.progress, self.also = uri, run_id, system_every, show, also
+        self.uri, self.run_id, self.progress, self.also = uri, run_id, show, also
         retire(self.path, run_id)
         self._journal = Journal(self.path, run_id, uri)
         self._last = dict[str, int]()
         self._reports: Reports | None = None
-        self._began = 0.0
-        self._guard = threading.Lock()
-        self._closing, self._ending = threading.Event(), threading.Event()
-        self._sampling = threading.Thread(target=self._sample, daemon=True, name="tracker-sample")
-        self._sending = threading.Thread(target=self._send, daemon=True, name="tracker-send")
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._send, daemon=True, name="tracker-send")
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
         """Log metrics of a step. A metric that has a value at this step, or at a later one, keeps it.
 
-        Raises ValueError after `close`, and TypeError for a value that is not a number.
+        Raises TypeError for a value that is not a number.
         """
-        self._append({"step": int(step)}, metrics)
-
-    def _append(self, when: dict[str, int], metrics: Mapping[str, float]) -> None:
+        if self._reports is None:
+            self._reports = self._start()
         values = {metric_name(name): float(value) for name, value in metrics.items()}
-        line = {**when, "time": int(time.time() * 1000), "metrics": values}
-        with self._guard:
-            if self._ending.is_set():
-                raise ValueError(f"the tracker of {self.path} is closed")
-            if self._reports is None:
-                self._reports = self._start()
-            _, line["metrics"] = news(line, self._last)
-            if line["metrics"]:
-                self._journal.append(line)
-                self._reports.log(line)
+        line: dict[str, Any] = {"step": int(step), "time": int(time.time() * 1000), "metrics": values}
+        line["metrics"] = new_metrics(line, self._last)
+        if line["metrics"]:
+            self._journal.append(line)
+            self._reports.log(line)
 
     def _start(self) -> Reports:
-        """Read what the journal has and start the threads.
+        """Read the journal's steps and start the thread.
 
         MLflow is imported first, in this thread, since other threads import too. That is as late as possible: the first step
         does not wait for it.
         """
         import_mlflow()
         for _, line in self._journal.lines():
-            news(line, self._last)
-        self._began = (self._journal.header() or {}).get("began", time.time())
-        self._sending.start()
-        if self.system_every > 0:
-            self._sampling.start()
-        return self._journal.report(self.also)
+            new_metrics(line, self._last)
+        self._thread.start()
+        return Reports(self.also, self._journal)
 
     def resume(self, checkpoint: Path) -> None:
         """Continue the journal in a checkpoint's folder, if that is ahead of this machine's."""
@@ -291,15 +270,12 @@ class Tracker:
 
     def close(self, timeout: float = 30.0) -> None:
         """Send the rest, for at most `timeout` seconds, and stop. What a server that is away did not get, `drain` sends."""
-        # The sampler ends first: its last sample is among what is sent last.
-        for event, thread, seconds in ((self._closing, self._sampling, 5.0), (self._ending, self._sending, timeout)):
-            event.set()
-            if thread.is_alive():
-                thread.join(seconds)
-        with self._guard:
-            self._journal.close()
-            if self._reports:
-                self._reports.close()
+        self._ending.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout)
+        self._journal.close()
+        if self._reports:
+            self._reports.close()
 
     def __enter__(self) -> Tracker:
         return self
@@ -307,37 +283,20 @@ class Tracker:
     def __exit__(self, kind: object, *_: object) -> None:
         self.close(3.0 if kind else 30.0)  # a run that was stopped does not wait for others
 
-    def _sample(self) -> None:
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-
-        # Not started: its own thread ends for good when the server once fails to answer.
-        monitor = SystemMetricsMonitor(self.run_id, tracking_uri=self.uri)
-        monitor.collect_metrics()  # psutil's load counts from the last call; the first one has no meaning
-        closing = False
-        while not closing:
-            closing = self._closing.wait(self.system_every)
-            with contextlib.suppress(Exception):  # a sensor that fails is no reason to stop
-                for one in monitor.monitors:
-                    one.clear_metrics()
-                monitor.collect_metrics()
-                values = {f"system/{name}": value for name, value in monitor.aggregate_metrics().items()}
-                self._append({"second": int(time.time() - self._began)}, values)
-
     def _send(self) -> None:
-        sender, pause, away, ending = Sender(self._journal, self.uri, self.run_id), SEND_EVERY, False, False
+        sender, pause, ending = Sender(self._journal, self.uri, self.run_id), SEND_EVERY, False
         while not ending:
             ending = self._ending.wait(pause)
             try:
                 sender.send()
-                if away:
+                if pause > SEND_EVERY:
                     log.warning("the tracking server %s is back; the waiting metrics were sent", self.uri)
-                pause, away = SEND_EVERY, False
+                pause = SEND_EVERY
             except Exception as error:
-                pause = min(2 * pause, LONGEST_PAUSE)
-                if not away:
+                if pause == SEND_EVERY:
                     text = "the tracking server %s does not answer (%s); training continues, metrics wait in %s"
                     log.warning(text, self.uri, brief(error), self.path)
-                away = True
+                pause = min(2 * pause, LONGEST_PAUSE)
 
 
 def drain(
@@ -378,7 +337,7 @@ def drain(
             left = end - time.monotonic()
             if left <= 0:
                 text = "%s did not take everything (%s). Nothing is lost: it is in %s. Send it later: %s"
-                log.error(text, uri, brief(error), book.path.parent, sync_command(book.path))
+                log.error(text, uri, brief(error), book.path.parent, f"{command('track')} sync {book.path}")
                 return False
             time.sleep(min(pause, left))
             pause = min(2 * pause, LONGEST_PAUSE)
@@ -393,11 +352,6 @@ def sync(journal: Path, uri: str | None = None, timeout: float = 60.0) -> bool:
     if not summary.exists() or journal.name != "journal.jsonl":
         return drain(journal, uri, timeout=timeout)
     return drain(journal, uri, timeout=timeout, status="FINISHED", ended=summary.stat().st_mtime)
-
-
-def sync_command(journal: Path) -> str:
-    """Return what a user types to send a journal later."""
-    return f"{command('track')} sync {journal}"
 
 
 def open_run(
@@ -427,13 +381,20 @@ def open_run(
         data: Rows of `describe_shards_of`: the data sets that the run reads, its inputs in MLflow.
     """
     uri, client, experiment_id = open_experiment(uri, experiment)
-    with named(uri):
+    with uri_errors(uri):
+        from mlflow import MlflowException
         from mlflow.entities import Param
 
         if run_id is None:
             run = client.create_run(experiment_id, run_name=run_name, tags={**environment_tags(), **public(tags or {})})
         else:
-            run = _continued(client, uri, run_id)
+            try:
+                client.update_run(run_id, status="RUNNING")
+                run = client.get_run(run_id)
+            except MlflowException as error:
+                if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # the second: deleted
+                    raise NoSuchRun(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
+                raise
         # Those that a driver did not come to; others may be, as the number of workers, of the run's first beginning.
         kept = [
             Param(name, value) for key, value in public(params).items() if (name := metric_name(key)) not in run.data.params
@@ -444,16 +405,6 @@ def open_run(
     if journal is not None:
         retire(journal, run.info.run_id)
     return RunHandle(run.info.run_id, uri, run.info.experiment_id, run.info.artifact_uri, journal)
-
-
-def _continued(client: Any, uri: str, run_id: str) -> Any:
-    try:
-        client.update_run(run_id, status="RUNNING")
-        return client.get_run(run_id)
-    except Exception as error:
-        if getattr(error, "error_code", "") in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):  # the second: deleted
-            raise NoSuchRun(f"there is no run {run_id!r} at run.tracking_uri={uri!r} to continue") from error
-        raise
 
 
 class FoundRun(NamedTuple):
@@ -532,12 +483,12 @@ class RunHandle:
     def finish(self, status: str = "FINISHED") -> None:
         """End the run as FINISHED, after all that its folder has for MLflow, as FAILED or as KILLED. Raises nothing.
 
-        What the server does not take, `sync_command` sends later.
+        What the server does not take, `sync` sends later.
         """
         if self.journal is not None:
             if not self.journal.exists():  # a sweep logs no metrics, and `sync` has to know the run
                 book = Journal(self.journal, self.run_id, self.uri)
-                book.flush()
+                book.write()
                 book.close()
             drain(self.journal, self.uri, self.run_id, 10 if status == "FINISHED" else 0, status)
             return

@@ -30,11 +30,10 @@ from torch import Tensor
 from multicse.trainers import registry
 from multicse.trainers.engine.checkpoint import BEST, METHOD, Store, WriteFiles, read_state, weights_of
 from multicse.trainers.engine.checks import check, describe_shards_of
-from multicse.trainers.engine.cluster import quiet
+from multicse.trainers.engine.cluster import quiet, to_foreground
 from multicse.trainers.engine.launch import train
 from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import store_of
-from multicse.trainers.engine.process import to_foreground
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.engine.tracking import Journal, RunHandle, Tracker, find_runs, open_run
 from multicse.trainers.recipe import Recipe

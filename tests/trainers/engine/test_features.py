@@ -27,7 +27,7 @@ from multicse.trainers.recipe import OptimConfig, Recipe, RecipeError
 from multicse.trainers.simcse import SimCSEConfig
 from tests.models import tiny_encoder
 from tests.small import in_processes, journal, text_only, write_text
-from tests.trainers.engine.test_engine import interrupted, run, same_weights
+from tests.trainers.engine.test_engine import Memory, engine, interrupted, run, same_weights
 
 FEATURES: dict[str, dict[str, Any]] = {
     "lora": {"encoder.lora.rank": 4, "encoder.lora.dropout": 0.1},
@@ -153,23 +153,15 @@ def test_matryoshka_wants_the_vectors_that_are_exported(short: Recipe) -> None:
 def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: str | None) -> None:
     """The average is that of a loop which spells it out; the first step's weights begin it. Training takes no notice."""
     recipe = short.changed({"run.ema": 0.75, "evaluation.select": select, "evaluation.keep": "last"})
-    seen: list[dict[str, Tensor]] = []
+    made, seen = engine(recipe, Memory()), list[dict[str, Tensor]]()
+    after_step = made.method.after_step
 
-    def remember(recipe: Recipe) -> Any:
-        from tests.trainers.engine.test_engine import Memory, engine
+    def record(step: int) -> None:
+        after_step(step)
+        seen.append({name: p.detach().clone() for name, p in made.method.named_parameters()})
 
-        made = engine(recipe, Memory())
-        after_step = made.method.after_step
-
-        def record(step: int) -> None:
-            after_step(step)
-            seen.append({name: p.detach().clone() for name, p in made.method.named_parameters()})
-
-        made.method.after_step = record  # type: ignore[method-assign]
-        made.run()
-        return made
-
-    made = remember(recipe)
+    made.method.after_step = record  # type: ignore[method-assign]
+    made.run()
     want = seen[0]
     for weights in seen[1:]:
         want = {name: 0.75 * want[name] + 0.25 * weights[name] for name in want}

@@ -15,7 +15,7 @@ import pytest
 from multicse.trainers.engine import launch
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.engine.loop import Engine
-from multicse.trainers.engine.output import DRIVER, held
+from multicse.trainers.engine.output import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe, RecipeError
@@ -146,7 +146,7 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
 
 
 def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
-    with held(tmp_path / "run"), pytest.raises(RecipeError, match=rf"run\.output=.*in use by process {os.getpid()} on"):
+    with locked(tmp_path / "run"), pytest.raises(RecipeError, match=rf"run\.output=.*in use by process {os.getpid()} on"):
         fit(recipe)
     assert not (tmp_path / "run" / "recipe.json").exists()
     (tmp_path / "run" / "export").mkdir()
@@ -159,18 +159,18 @@ def test_who_ends_soon_is_waited_for(tmp_path: Path) -> None:
     program = f"""
 import sys
 from pathlib import Path
-from multicse.trainers.engine.output import held
-with held(Path({str(tmp_path)!r})):
+from multicse.trainers.engine.output import locked
+with locked(Path({str(tmp_path)!r})):
     print("held", flush=True)
     sys.stdin.read()
 """
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdin is not None and other.stdout is not None and other.stdout.readline() == "held\n"
-        with pytest.raises(RecipeError, match=rf"run\.output=.* process {other.pid} on "), held(tmp_path):
+        with pytest.raises(RecipeError, match=rf"run\.output=.* process {other.pid} on "), locked(tmp_path):
             pass
         threading.Timer(0.5, other.stdin.close).start()
-        with held(tmp_path, wait=300):
+        with locked(tmp_path, wait=300):
             assert (tmp_path / DRIVER).read_text().startswith(f"process {os.getpid()} on ")
 
 

@@ -1,18 +1,23 @@
-"""The progress line and the request to stop, on their way between driver and workers."""
+"""The progress line and the request to stop, on their way between driver and workers, and the processes' priorities."""
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 
 import pytest
 
+from multicse.trainers.engine.cluster import in_background, to_foreground
 from multicse.trainers.engine.progress import Board
 
 LINE = {"step": 3, "steps": 3, "train/text": 0.5, "time/samples_per_second": 10.0, "left": 0.0}
+POLICY = [sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]
 
 
 @pytest.mark.usefixtures("local_ray")
-def test_a_board_takes_lines_to_the_driver_and_the_request_to_stop_to_workers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_board_takes_lines_to_the_driver_and_the_request_to_stop_to_workers() -> None:
     import ray
 
     board = Board()
@@ -23,12 +28,21 @@ def test_a_board_takes_lines_to_the_driver_and_the_request_to_stop_to_workers(ca
         while not board.stopping():
             time.sleep(0.1)
 
-    with board.shown():
-        worker = work.remote()
-        while board.get() is None:
-            time.sleep(0.1)
-        assert not board.stopping()
-        board.stop()
-        ray.get(worker, timeout=30)
-    assert "step 3/3  text 0.5" in capsys.readouterr().out
+    worker = work.remote()
+    while (line := board.get()) is None:
+        time.sleep(0.1)
+    assert line == LINE and not board.stopping()
+    board.stop()
+    ray.get(worker, timeout=30)
+    board.clear()
     assert board.get() is None and not board.stopping()
+
+
+@pytest.mark.skipif(not hasattr(os, "SCHED_BATCH"), reason="SCHED_BATCH exists on Linux only")
+def test_background_is_inherited_and_left_by_the_training_thread() -> None:
+    before = os.sched_getscheduler(0)
+    with in_background():
+        child = int(subprocess.run(POLICY, capture_output=True, check=True).stdout)
+        to_foreground()
+        training = os.sched_getscheduler(0)
+    assert (child, training, os.sched_getscheduler(0)) == (os.SCHED_BATCH, os.SCHED_OTHER, before)

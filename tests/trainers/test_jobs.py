@@ -101,7 +101,7 @@ def test_a_recipe_of_a_job_is_run_again_in_a_clone(recipe: Recipe, job: Path) ->
 def test_a_sweep(job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folders = list[Path]()
 
-    def run(search: Sweep, folder: Path, resume: bool) -> int:
+    def run(search: Sweep, folder: Path) -> int:
         folders.append(folder)
         return 0
 

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tyro
-from rich.console import Console
 
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
@@ -25,21 +24,17 @@ from multicse.pipelines.cli import is_shown, parse, prepare
 from multicse.trainers.engine.mlflow_server import BEST, CHAMPION
 from multicse.trainers.engine.tracking import RunHandle, find_runs, open_run, sync
 from multicse.trainers.jobs import kept, results_in
-from multicse.trainers.recipe import Recipe, RecipeError
-from multicse.trainers.tuning.trials import Trial, best_trial
+from multicse.trainers.recipe import RecipeError
+from multicse.trainers.tuning.trials import Trial, ranked, short_name, show
 
 if TYPE_CHECKING:
-    from ray.tune import ExperimentAnalysis
-
-    from multicse.trainers.tuning.room import Room
+    from multicse.trainers.tuning.search import Search
     from multicse.trainers.tuning.space import SearchSpace
     from multicse.trainers.tuning.sweep import Sweep
-    from multicse.trainers.tuning.trial import Plan
-    from multicse.trainers.tuning.watch import Watch
 
 TRIALS = 32
-WIDTH = 200
-"""Characters of a line in a file or a pipe, which has no width of its own."""
+ROWS = 10
+"""Trials in the last table."""
 
 
 @dataclass(frozen=True)
@@ -51,19 +46,18 @@ class Arguments:
     held-out tasks are measured for the best one and for trial 0 only.
     """
 
-    pipelines: tyro.conf.Positional[tuple[str, ...]]
-    """What is trained; of several, each trial draws one. A Python file of your own serves if it has ``SPACES`` as well."""
+    pipeline: tyro.conf.Positional[str]
+    """What is trained. A Python file of your own serves if it has ``SPACES`` as well."""
     recipe: str = "demo"
-    """A recipe that these pipelines have."""
+    """A recipe that the pipeline has."""
     trials: int | None = None
     """How many trials there are. Default: 32, or the whole grid."""
     space: str | None = None
     """Name of what varies, in tune_spaces/. Default: wide, with a grid paper."""
-    searcher: Literal["optuna", "random", "grid"] | None = None
-    """Optuna's TPE, independent draws, or every combination. Default: optuna, with PBT random."""
-    scheduler: Literal["asha", "pbt", "none"] = "asha"
-    """ASHA stops two thirds of the trials after 60 % of their steps; PBT has poor trials go on from good ones with changed
-    settings."""
+    searcher: Literal["optuna", "random", "grid"] = "optuna"
+    """Optuna's TPE, independent draws, or every combination."""
+    scheduler: Literal["asha", "none"] = "asha"
+    """ASHA stops two thirds of the trials after 60 % of their steps."""
     seeds: tuple[int, ...] | None = None
     """Seeds of every configuration, whose scores are averaged. Default: the recipe's."""
     concurrent: int | None = None
@@ -71,10 +65,8 @@ class Arguments:
     retries: int = 1
     """Times that a failed trial is tried again, from its last checkpoint."""
     output: Path | None = None
-    """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, where the hash stands for all that decides the trials."""
-    resume: bool = False
-    """Make it an error when there is no sweep to go on with. One that was interrupted goes on in any case, and trials that
-    ended are not run again."""
+    """Folder of the sweep. Default: runs/sweep-RECIPE-HASH, where the hash stands for all that decides the trials.
+    An interrupted sweep goes on with the same command."""
 
 
 @cli_errors
@@ -91,256 +83,201 @@ def sweep(arguments: Arguments, rest: list[str]) -> int:
     from multicse.trainers.engine.cluster import quiet
 
     search = make_sweep(arguments, rest)
-    folder = kept(arguments.output or Path("runs") / search.name, search.first.run.storage).resolve()
-    if not search.first.run.verbose:
+    folder = kept(arguments.output or Path("runs") / search.name, search.recipe.run.storage).resolve()
+    if not search.recipe.run.verbose:
         quiet()
     with results_in(folder):
-        return _run(search, folder, arguments.resume)
+        return _run(search, folder)
 
 
-def _run(search: Sweep, folder: Path, resume: bool) -> int:
+def _run(search: Sweep, folder: Path) -> int:
     from multicse.trainers.engine.cluster import opening, start_ray
-    from multicse.trainers.engine.output import locked
-    from multicse.trainers.tuning import sweep as engine
+    from multicse.trainers.engine.output import experiment_of, locked
+    from multicse.trainers.tuning.sweep import check_sweep, records_of
 
-    engine.check_sweep(search)
-    goes_on = engine.exists(search, folder)
-    if resume and not goes_on:
-        place = engine.storage_of(search, folder)
-        raise RecipeError(f"--resume: there is no sweep of these settings in {place}; leave --resume out to begin it")
+    check_sweep(search)
+    goes_on = bool(records_of(search, folder).read(search.identity()))
     ended = folder / "summary.json"
     if goes_on and ended.exists() and json.loads(ended.read_text())["identity"] == search.identity():
         if (folder / "journal.jsonl").exists():  # a driver that died at its end may not have sent everything
             sync(folder / "journal.jsonl")
         print(f"this sweep has ended; what it came to is in {ended}")
         return 0
-    with opening(search.first, search.experiment):
-        start_ray(search.first)
+    with opening(search.recipe, experiment_of(search.recipe)):
+        start_ray(search.recipe)
     signal.signal(signal.SIGTERM, lambda *_: signal.raise_signal(signal.SIGINT))  # which Tune answers, and Ray's does not
     with locked(folder, "--output"):
         ended.unlink(missing_ok=True)  # another sweep's
         return _carry_out(search, folder, goes_on)
 
 
-def _carry_out(search: Sweep, folder: Path, goes_on: bool) -> int:
-    from multicse.pipelines.sweep_table import SweepTable
-    from multicse.trainers.tuning import sweep as engine
-    from multicse.trainers.tuning.room import room_on_cluster
-    from multicse.trainers.tuning.watch import Watch
+def _carry_out(made: Sweep, folder: Path, goes_on: bool) -> int:
+    from multicse.trainers.engine.checks import check_cluster
+    from multicse.trainers.engine.cluster import capacity
+    from multicse.trainers.tuning.search import Search, run
+    from multicse.trainers.tuning.sweep import at_once, plan_of, records_of
 
-    room = room_on_cluster(search.recipes.values(), search.concurrent)
-    parent = _open(search, folder, goes_on)
-    print(describe(search, room, folder))
-    plan = engine.plan_of(search, folder, parent)
-    table = SweepTable(search.metric, engine.count(search))
-    watch = Watch(plan, parent, table.update)
+    cpus, gpus, nodes = capacity()
+    check_cluster(made.recipe, nodes=nodes)
+    fitting = at_once(made.recipe, cpus, gpus, made.concurrent)
+    parent = _open(made, folder, goes_on)
+    print(describe(made, fitting, folder))
+    search = Search(made, plan_of(made, folder, parent), parent, records_of(made, folder), fitting)
     status = "FAILED"
     try:
-        analysis = engine.run(search, plan, room.at_once, watch, goes_on)
-        table.close()
-        code = conclude(search, plan, analysis, parent, watch)
+        code = conclude(search, run(search))
         status = {0: "FINISHED", 130: "KILLED"}.get(code, "FAILED")
         return code
     except KeyboardInterrupt:
         status = "KILLED"
         raise
     finally:
-        table.close()
         parent.finish(status)
 
 
 def make_sweep(arguments: Arguments, rest: list[str]) -> Sweep:
-    """The sweep that the command line asks for, its offline shards made and its recipes resolved.
+    """The sweep that the command line asks for, its offline shards made and its recipe resolved.
 
     Raises RecipeError for a recipe, setting or space that is not there, with the nearest ones.
     """
     from multicse.trainers.tuning.sweep import Sweep, prepared
 
-    names = tuple(dict.fromkeys(arguments.pipelines))
-    if not names:
-        raise RecipeError(f"name at least one pipeline: {command('sweep')} visualcse --recipe demo --trials 16")
-    searcher = arguments.searcher or ("random" if arguments.scheduler == "pbt" else "optuna")
-    space = arguments.space or ("paper" if searcher == "grid" else "wide")
-    recipes: dict[str, Recipe] = {}
-    for name in names:
-        module = registry.load(name)
-        recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
-        prepare(recipe)
-        recipe = registry.started(module, recipe)
-        seed = recipe.run.seed if arguments.seeds is None or not arguments.seeds else arguments.seeds[0]
-        recipes[name] = prepared(recipe, arguments.scheduler, seed)
-    first = next(iter(recipes.values()))
+    if rest and not rest[0].startswith("-"):
+        raise RecipeError(f"a sweep takes one pipeline; run another sweep for {rest[0]!r}")
+    name, grid = arguments.pipeline, arguments.searcher == "grid"
+    module = registry.load(name)
+    recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
+    prepare(recipe)
+    recipe = registry.started(module, recipe)
+    seeds = (recipe.run.seed,) if arguments.seeds is None else arguments.seeds
     return Sweep(
-        recipes=recipes,
-        spaces={name: _space(name, space, arguments.scheduler) for name in names},
-        space=space,
-        trials=arguments.trials if arguments.trials is not None or searcher == "grid" else TRIALS,
-        searcher=searcher,
+        pipeline=name,
+        recipe=prepared(recipe, arguments.scheduler, seeds[0] if seeds else recipe.run.seed),
+        space=_space(name, arguments.space or ("paper" if grid else "wide")),
+        trials=arguments.trials if arguments.trials is not None or grid else TRIALS,
+        searcher=arguments.searcher,
         scheduler=arguments.scheduler,
-        seeds=(first.run.seed,) if arguments.seeds is None else arguments.seeds,
+        seeds=seeds,
         retries=arguments.retries,
         concurrent=arguments.concurrent,
     )
 
 
-def _space(pipeline: str, name: str, scheduler: str) -> SearchSpace:
-    """A space by its name, of tune_spaces or else of the pipeline's own ``SPACES``; for PBT what may change within a run.
+def _space(pipeline: str, name: str) -> SearchSpace:
+    """A space by its name, of tune_spaces or else of the pipeline's own ``SPACES``.
 
     Raises RecipeError for a pipeline without spaces, and for a name that none has, with the nearest one.
     """
-    from multicse.trainers.tuning.space import within_a_run
     from multicse.tune_spaces import every
 
     ours = every()
-    known = ours.get(pipeline) or getattr(registry.load(pipeline), "SPACES", None)
+    known: Mapping[str, SearchSpace] | None = ours.get(pipeline) or getattr(registry.load(pipeline), "SPACES", None)
     if known is None:
         raise _unknown(
             f"the pipeline {pipeline!r} has no search space (SPACES, a dict from a name to a space)", pipeline, ours
         )
     if name not in known:
         raise _unknown(f"--space {name}: {pipeline} has none of that name", name, known)
-    found: SearchSpace = known[name]
-    if scheduler != "pbt":
-        return found
-    moving = {path: domain for path, domain in found.items() if within_a_run(path, domain)}
-    if not moving:
-        raise RecipeError(
-            f"--scheduler pbt: nothing of the space {name!r} can change within a run; it takes ranges of numbers below "
-            "method. and optim., as rates, weights and temperatures are"
-        )
-    return moving
+    return known[name]
 
 
 def _unknown(problem: str, name: str, known: Collection[str]) -> RecipeError:
     return RecipeError(f"{problem}.{did_you_mean(name, known)} There are: {', '.join(known)}")
 
 
-def _open(search: Sweep, folder: Path, resume: bool) -> RunHandle:
+def _open(made: Sweep, folder: Path, resume: bool) -> RunHandle:
     """The sweep's own MLflow run, the same one when it is resumed."""
     from multicse.trainers.engine.checks import describe_shards_of
+    from multicse.trainers.engine.output import experiment_of
 
-    folder.mkdir(parents=True, exist_ok=True)
-    uri = search.first.run.tracking_uri or ""
-    data = [row for recipe in search.recipes.values() for row in describe_shards_of(recipe)]
-    tags = {"sweep": search.name, "sweep.identity": search.identity()}
-    note = folder / "sweep.json"
-    known = json.loads(note.read_text())["mlflow_run_id"] if resume and note.exists() else None
-    if resume and known is None:  # another head than the one that began it
-        known = next((run.run_id for run in find_runs(uri, search.experiment, tags)), None)
-    settings = {
-        "trials": search.trials,
-        "searcher": search.searcher,
-        "scheduler": search.scheduler,
-        "space": search.space,
-        "seeds": list(search.seeds),
-        "metric": search.metric,
-    }
-    params = {f"sweep.{name}": value for name, value in settings.items()} | search.first.flat()
-    journal = folder / "journal.jsonl"
-    handle = open_run(uri, search.experiment, search.name, params, tags, known, journal, data)
-    note.write_text(json.dumps({"sweep": search.name, "mlflow_run_id": handle.run_id}) + "\n")
-    return handle
+    uri, experiment = made.recipe.run.tracking_uri or "", experiment_of(made.recipe)
+    tags = {"sweep": made.name, "sweep.identity": made.identity()}
+    known = next((run.run_id for run in find_runs(uri, experiment, tags)), None) if resume else None
+    settings = {name: getattr(made, name) for name in ("trials", "searcher", "scheduler", "seeds", "metric")}
+    params = {f"sweep.{name}": value for name, value in settings.items()} | made.recipe.flat()
+    data = describe_shards_of(made.recipe)
+    return open_run(uri, experiment, made.name, params, tags, known, folder / "journal.jsonl", data)
 
 
-def describe(search: Sweep, room: Room, folder: Path) -> str:
+def describe(made: Sweep, at_once: int, folder: Path) -> str:
     """What is about to be done, in a few lines."""
-    from multicse.trainers.tuning.sweep import GRACE, KEPT, count, interval
-    from multicse.trainers.tuning.trial import steps_of
+    from multicse.trainers.tuning.sweep import count, needs
 
-    (first, *_), steps = search.recipes.values(), steps_of(search.first) * len(search.seeds)
-    how = {
-        "asha": f"asha, which goes on with the best one of {KEPT} after {GRACE / 100 * steps:.0f} of {steps} steps",
-        "pbt": f"pbt, every {interval(search) / 100 * steps:.0f} of {steps} steps",
-        "none": f"none: every trial makes its {steps} steps",
-    }[search.scheduler]
-    varied = dict.fromkeys(path for space in search.spaces.values() for path in space)
-    names = ", ".join(recipe.name for recipe in search.recipes.values())
+    cpus, gpus = needs(made.recipe)
     lines = [
-        f"sweep      {search.name}: {count(search)} trials of {names}",
-        f"space      {search.space}: {', '.join(varied)}",
-        f"searcher   {search.searcher}, best {search.metric}"
-        + (f", mean of seeds {', '.join(map(str, search.seeds))}" if len(search.seeds) > 1 else ""),
-        f"scheduler  {how}",
-        f"room       {room}",
+        f"sweep      {made.name}: {count(made)} trials of {made.recipe.name}",
+        f"space      {', '.join(made.space)}",
+        f"searcher   {made.searcher}, best {made.metric}, seeds {', '.join(map(str, made.seeds))}",
+        f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.every} steps",
+        f"room       a trial takes {cpus:g} CPUs and {gpus:g} GPUs: {at_once} at a time, others wait",
         f"folder     {folder}",
     ]
-    if search.scheduler != "none":
-        lines.insert(4, f"evaluated  every {first.evaluation.every} steps")
     return "\n".join(lines)
 
 
-def conclude(search: Sweep, plan: Plan, analysis: ExperimentAnalysis, parent: RunHandle, watch: Watch) -> int:
+def conclude(search: Search, trials: Sequence[Trial]) -> int:
     """Records, figures, the best trial's recipe and model, held-out scores; the exit code."""
-    from multicse.pipelines.sweep_table import final_table
-    from multicse.trainers.tuning.best import records
-    from multicse.trainers.tuning.figures import sweep_figures
-    from multicse.trainers.tuning.sweep import count, own_values
+    from multicse.trainers.tuning.space import sampled
+    from multicse.trainers.tuning.study import study, sweep_figures
+    from multicse.trainers.tuning.sweep import own_values
 
-    folder = Path(plan.folder)
-    trials = records(analysis, watch)
-    (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2, default=str) + "\n")
-    watch.conclude(trials)
-    best = best_trial(trials)
-    Console(width=None if sys.stdout.isatty() else WIDTH).print(final_table(trials, search.metric))
-    defaults = {name: own_values(search, name) for name in search.recipes}
-    with sweep_figures(trials, search.metric, defaults) as (figures, left_out):
-        for name, figure in figures:
-            parent.log_figure(name, figure)
-    for reason in left_out:
-        print(f"figure left out: {reason}")
-    ended = sum(trial.ended for trial in trials)
-    if ended < count(search) or best is None:  # otherwise `finish` brings them, after the summary
-        with contextlib.suppress(Exception):  # the server is away
-            for place in ("trials.json", "figures"):
-                parent.log_artifact(folder / place, "figures" if place == "figures" else "")
-    if ended < count(search):
-        print(f"interrupted after {ended} of {count(search)} trials; the same command goes on")
+    made, parent, folder = search.sweep, search.parent, Path(search.plan.folder)
+    (folder / "trials.json").write_text(json.dumps([asdict(trial) for trial in trials], indent=2) + "\n")
+    print(final_table(trials, made.metric))
+    sweep_figures(study(trials, sampled(made.space), own_values(made)), made.metric, parent.log_figure)
+    ended, order = sum(trial.ended for trial in trials), ranked(trials)
+    if ended < search.total_samples:
+        print(f"interrupted after {ended} of {search.total_samples} trials; the same command goes on")
         return 130
-    if best is None:
+    if not order:
         print("no trial came to a score; see the errors above")
         return 3
-    summary = _keep_best(search, plan, {trial.trial_id: trial for trial in analysis.trials}, parent, trials, best)
+    summary = _keep_best(search, trials[0], order[0], trials)
     (folder / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
     print(_last_words(summary))
     return 0
 
 
-def _keep_best(
-    search: Sweep, plan: Plan, ended: Mapping[str, Any], parent: RunHandle, trials: Sequence[Trial], best: Trial
-) -> dict[str, Any]:
-    """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
-    from multicse.trainers.tuning.best import checkpoints, deliver_best, held_out, mean_scores
-    from multicse.trainers.tuning.trial import run_folder
+def final_table(trials: Sequence[Trial], metric: str) -> str:
+    """The best trials with what they change, then the recipe as it stands if it is none of them, then what failed."""
+    order = ranked(trials)
+    shown = order[:ROWS] + [trial for trial in order[ROWS:] if not trial.changes]
+    paths = list(dict.fromkeys(path for trial in shown for path in trial.changes))
+    rows = [["trial", "status", "step", "seeds", metric, *map(short_name, paths)]]
+    for trial in shown:
+        changes = [show(trial.changes[path]) if path in trial.changes else "-" for path in paths]
+        step = f"{trial.step}/{trial.steps}"
+        rows.append([str(trial.number), trial.status, step, str(trial.seeds), f"{trial.score:.2f}", *changes])
+    lines = [layout(rows)] if shown else [f"no trial has a score ({metric})"]
+    lines += [f"trial {trial.number} failed: {trial.error}" for trial in trials if trial.status == "failed"]
+    return "\n".join(lines)
 
-    folder = Path(plan.folder)
-    recipe = plan.recipe(ended[best.trial_id].config)
-    again = recipe.replace("run.output", f"runs/{recipe.name}-best")
-    (folder / "best.json").write_text(again.to_json() + "\n")
-    model = recipe.run.register_as or recipe.name.replace("/", "-")
-    plain = next(trial for trial in trials if trial.as_it_stands and trial.pipeline == best.pipeline)
-    delivered, scores = deliver_best(plan, best, ended[best.trial_id], parent, folder / BEST, model)
+
+def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial]) -> dict[str, Any]:
+    """The best trial as a recipe file, a registered model and held-out scores, beside those of the recipe as it stands."""
+    from multicse.trainers.tuning.best import deliver_best, held_out, mean_scores
+
+    made, plan, parent, folder = search.sweep, search.plan, search.parent, Path(search.plan.folder)
+    recipe = plan.recipe(best.changes)
+    (folder / "best.json").write_text(recipe.replace("run.output", f"runs/{recipe.name}-best").to_json() + "\n")
+    model, scores = recipe.run.register_as or recipe.name.replace("/", "-"), held_out(plan, best)
+    delivered = deliver_best(plan, best, scores[0], parent, folder / BEST, model)
     after = {"best": mean_scores(scores)}
-    if plain.scored:
-        base = plan.recipe(ended[plain.trial_id].config)
-        base = base.replace("run.output", str(run_folder(plan, plain.trial_id, base.run.seed)))
-        with checkpoints(ended[plain.trial_id]) as folders:
-            after["as it stands"] = mean_scores(held_out(base, folders))
-    names = {"best": "trained", "as it stands": "trained_as_it_stands"}
+    if plain.score is not None:
+        after["as it stands"] = mean_scores(held_out(plan, plain))
     metrics = {
-        f"{names[name]}/{task}/{metric}": value.mean
-        for name, of in after.items()
-        for task, values in of.items()
-        for metric, value in values.items()
+        f"trained/{task}/{metric}": value.mean for task, values in after["best"].items() for metric, value in values.items()
     }
+    sign, name = (-1, made.metric[1:]) if made.metric.startswith("-") else (1, made.metric)
     with contextlib.suppress(Exception):  # they are in summary.json, whatever the server does
-        parent.log_metrics(metrics)
+        parent.log_metrics(metrics | {f"best/{name}": sign * (best.best or 0.0)})
     counts = {status: sum(trial.status == status for trial in trials) for status in ("finished", "stopped", "failed")}
     return {
-        "sweep": search.name,
-        "identity": search.identity(),
-        "metric": search.metric,
+        "sweep": made.name,
+        "identity": made.identity(),
+        "metric": made.metric,
         "trials": {"all": len(trials), **counts},
-        "best": {"trial": best.number, "pipeline": best.pipeline, "changes": best.changes, "score": best.best},
+        "best": {"trial": best.number, "pipeline": made.pipeline, "changes": best.changes, "score": best.best},
         "as_it_stands": {"trial": plain.number, "score": plain.best},
         "before": delivered["before"],
         "baseline": delivered["baseline"],

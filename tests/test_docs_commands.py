@@ -149,9 +149,8 @@ def multicse(words: list[str], tmp_path: Path) -> None:
         given = parsed(verb, rest)
     given, more = given if isinstance(given, tuple) else (given, [])
     if name == "sweep":
-        for pipeline in given.pipelines:
-            recipe(pipeline, [given.recipe, *more])
-        if not {*given.pipelines} & {*PLACEHOLDERS}:
+        recipe(given.pipeline, [given.recipe, *more])
+        if given.pipeline not in PLACEHOLDERS:
             shards = mock.patch.object(sweep, "prepared", lambda recipe, *_: recipe)
             with shards, mock.patch.object(verb, "prepare"):
                 verb.make_sweep(given, more)

@@ -11,7 +11,7 @@ from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction.encoders.layers import layer_scores
-from multicse.trainers.engine.figures import histories
+from multicse.trainers.engine.tracking import histories
 from multicse.trainers.recipe import Recipe
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -136,43 +136,32 @@ def check_best(sweep: Sweep, whole: Sweep, s3: S3Server) -> None:
     assert client.get_model_version_by_alias(name, "champion").run_id == summary["mlflow_run_id"]
 
 
-def ended(uri: str) -> dict[str, tuple[str, str, str]]:
-    """Run, status and last step of the trials that ended, by trial, while the sweep goes on."""
-    from mlflow import MlflowClient
-
-    client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("visualcse")
-    runs = client.search_runs([experiment.experiment_id], "tags.`sweep.trial` LIKE '%'") if experiment else []
-    statuses = ("finished", "stopped")  # a lost one has no step
-    found = [(run.info.run_id, run.data.tags) for run in runs if run.data.tags.get("sweep.status") in statuses]
-    return {tags["sweep.trial"]: (run_id, tags["sweep.status"], tags["sweep.step"]) for run_id, tags in found}
-
-
-def kept(s3: S3Server) -> set[str]:
-    """Trials whose end Tune has written down in the store, with their results, which it sends after its list; none while
-    that list is there in part, since Tune sends what it is just writing."""
-    states = [key for key in s3.objects("runs/") if re.search(r"/experiment_state-[^/]*\.json$", key)]
-    try:
-        trials = [map(json.loads, one) for key in states for one in json.loads(content(s3, key))["trial_data"]]
-        last = {
-            trial["trial_id"]: known["last_result"]["step"] for trial, known in trials if trial["status"] == "TERMINATED"
-        }
-        return {trial_id for trial_id, step in last.items() if step in steps_stored(s3, trial_id)}
-    except json.JSONDecodeError:
-        return set()
-
-
-def steps_stored(s3: S3Server, trial_id: str) -> set[int]:
-    """Steps of a trial whose results are in the store."""
-    found = [key for key in s3.objects("runs/") if f"/trial_{trial_id}_" in key and key.endswith("/result.json")]
-    return {json.loads(line)["step"] for key in found for line in content(s3, key).splitlines()}
+def records(s3: S3Server) -> dict[str, dict[str, Any]]:
+    """What is written down of the trials that ended, by trial."""
+    keys = [key for key in s3.objects("runs/") if re.search(r"/sweep-[^/]*/[^/]*\.json$", key)]
+    found = [json.loads(content(s3, key)) for key in keys]
+    return {record["trial_id"]: record for record in found if record["status"] in ("finished", "stopped")}
 
 
 def checkpoints(s3: S3Server, trial_id: str) -> dict[str, Any]:
     """When each file of a trial's checkpoints was written."""
     client: Any = s3.client()
-    keys = [key for key in s3.objects("runs/") if f"/trial_{trial_id}_" in key and "/checkpoint_" in key]
+    keys = [key for key in s3.objects("runs/") if f"/{trial_id}-seed-" in key]
     return {key: client.head_object(Bucket=BUCKET, Key=key)["LastModified"] for key in keys}
+
+
+def histories(sweep: Sweep, trials: Iterable[str]) -> dict[str, list[tuple[int, int, float]]]:
+    """Step, time and loss of these trials, while the sweep goes on."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(sweep.uri)
+    experiment = client.get_experiment_by_name("visualcse")
+    runs = client.search_runs([experiment.experiment_id], "tags.`sweep.trial` LIKE '%'")
+    return {
+        run.data.tags["sweep.trial"]: history(sweep.uri, run.info.run_id)
+        for run in runs
+        if run.data.tags["sweep.trial"] in trials
+    }
 
 
 def test_a_node_and_then_the_cluster_dies(
@@ -183,8 +172,7 @@ def test_a_node_and_then_the_cluster_dies(
     whole = undisturbed(tmp_path)
     nodes = Nodes(2, cpus=1)
     try:
-        # Tune writes down its state every second: a trial that ended after the last time would make its last steps again.
-        sweep = Sweep(tmp_path / "sweep", tracking.uri, {**on(nodes), "TUNE_GLOBAL_CHECKPOINT_S": "1"})
+        sweep = Sweep(tmp_path / "sweep", tracking.uri, on(nodes))
         driver, deadline = sweep.start(), time.monotonic() + 900
         try:
             dead, cut_off = wait_for_progress(sweep, driver, nodes)
@@ -194,7 +182,7 @@ def test_a_node_and_then_the_cluster_dies(
             assert begun and all(0 < step < STEPS for step in begun.values()), "it was not interrupted"
             for path in cut_off:  # its disk is gone with it
                 shutil.rmtree(path.parent)
-            while not kept(s3) and driver.poll() is None and time.monotonic() < deadline:
+            while not records(s3) and driver.poll() is None and time.monotonic() < deadline:
                 time.sleep(0.2)
             assert driver.poll() is None, sweep.said()
         finally:
@@ -204,33 +192,28 @@ def test_a_node_and_then_the_cluster_dies(
     finally:
         nodes.stop()
     shutil.rmtree(sweep.output)
-    before = ended(tracking.uri)
-    assert 1 <= len(before) < TRIALS and {status for _, status, _ in before.values()} <= {"finished", "stopped"}
-    stored = {trial_id: checkpoints(s3, trial_id) for trial_id in kept(s3)}
-    assert stored and stored.keys() <= before.keys()
-    known = {trial_id: history(tracking.uri, run_id) for trial_id, (run_id, _, _) in before.items()}
+    before = records(s3)
+    assert 1 <= len(before) < TRIALS
+    stored = {trial_id: checkpoints(s3, trial_id) for trial_id in before}
+    known = histories(sweep, before)
     assert all(stored.values()) and all(known.values())
 
     nodes = Nodes(2, cpus=1)
     try:
         sweep.env = on(nodes)
-        sweep.end(sweep.start("--resume"))
+        sweep.end(sweep.start())
     finally:
         nodes.stop()
 
-    # Not trained again: the same runs, the same values of the same times, the same files of the same times.
-    after = ended(tracking.uri)
-    assert {trial_id: after[trial_id] for trial_id in before} == before
-    assert {trial_id: history(tracking.uri, run_id) for trial_id, (run_id, _, _) in before.items()} == known
+    # Not trained again: the same values of the same times, the same files of the same times.
+    assert {trial_id: records(s3)[trial_id] for trial_id in before} == before
+    assert histories(sweep, before) == known
     assert {trial_id: checkpoints(s3, trial_id) for trial_id in stored} == stored
 
     trials, expected = sweep.trials, whole.trials
     runs = runs_of(sweep.uri, sweep.summary["mlflow_run_id"])
-    assert {trial_id for trial_id, run in runs.items() if run.data.tags["sweep.status"] != "lost"} == {
-        trial["trial_id"] for trial in trials
-    }
+    assert runs.keys() == {trial["trial_id"] for trial in trials}
     assert "RUNNING" not in {run.info.status for run in runs.values()}
-    assert before.keys() <= {trial["trial_id"] for trial in trials}
     assert begun.keys() <= {run.info.run_id for run in runs.values()}, "another attempt has another run"
     assert [trial["changes"] for trial in trials] == [trial["changes"] for trial in expected]
     for trial, other, losses, others in zip(trials, expected, sweep.losses(), whole.losses(), strict=True):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
@@ -25,7 +23,7 @@ def command(output: Path, uri: str) -> list[str]:
     """Four trials of ten steps without early stopping, so that what each of them comes to is known beforehand; one at a
     time, so that what Optuna proposes does not depend on which of two was faster."""
     words = "visualcse --recipe smoke --trials 4 --scheduler none --run.max_steps 10 --evaluation.every 2"
-    words += " --searcher optuna --concurrent 1"
+    words += " --concurrent 1"
     places = ["--output", str(output), "--run.tracking_uri", uri, "--run.log_every", "1"]
     return [sys.executable, "pipelines/sweep.py", *words.split(), *places]
 
@@ -46,27 +44,18 @@ def runs_of(uri: str, parent: str) -> dict[str, Any]:
     return {run.data.tags["sweep.trial"]: run for run in runs}
 
 
-def has_runs(uri: str) -> bool:
-    """Return whether the driver has created a run. Opened earlier, MLflow would create the tables as well, and one of the
-    two would fail."""
-    try:
-        with contextlib.closing(sqlite3.connect(f"file:{uri.removeprefix('sqlite:///')}?mode=ro", uri=True)) as database:
-            return bool(database.execute("SELECT COUNT(*) FROM runs").fetchone()[0])
-    except sqlite3.OperationalError:
-        return False
-
-
-def finished(uri: str) -> list[Any]:
-    """Runs of trials that ended, while the sweep goes on."""
-    if not has_runs(uri):
-        return []
-    from mlflow import MlflowClient
+def finished(output: Path, uri: str) -> dict[str, str]:
+    """MLflow runs of the trials that ended, by trial id, while the sweep goes on."""
+    records = [json.loads(file.read_text()) for file in (output / "trials").glob("*.json")]
+    ended = {record["trial_id"] for record in records if record["status"] == "finished"}
+    if not ended:
+        return {}
+    from mlflow import MlflowClient  # before there is a run it would create the tables, as the driver does
 
     client = MlflowClient(uri)
-    experiment = client.get_experiment_by_name("visualcse")
-    if experiment is None:
-        return []
-    return list(client.search_runs([experiment.experiment_id], "tags.`sweep.status` = 'finished'"))
+    (experiment,) = [found for found in client.search_experiments() if found.name == "visualcse"]
+    runs = client.search_runs([experiment.experiment_id], "tags.`sweep.trial` LIKE '%'")
+    return {trial: run.info.run_id for run in runs if (trial := run.data.tags["sweep.trial"]) in ended}
 
 
 def history(uri: str, run_id: str) -> list[tuple[int, int, float]]:
@@ -106,15 +95,16 @@ def test_a_sweep_goes_on(tmp_path: Path) -> None:
     from mlflow import MlflowClient
 
     finish(start(command(tmp_path / "whole", f"sqlite:///{tmp_path / 'whole'}.db")))
-    uri, ended = f"sqlite:///{tmp_path / 'mlflow'}.db", dict[str, tuple[str, list[tuple[int, int, float]]]]()
+    output, uri = tmp_path / "sweep", f"sqlite:///{tmp_path / 'mlflow'}.db"
+    ended = dict[str, tuple[str, list[tuple[int, int, float]]]]()
     for enough, stop in ((1, interrupt), (2, kill_everything)):
-        driver, deadline = start(command(tmp_path / "sweep", uri)), time.time() + 900
+        driver, deadline = start(command(output, uri)), time.time() + 900
         try:
-            while len(finished(uri)) < enough and driver.poll() is None and time.time() < deadline:
+            while len(finished(output, uri)) < enough and driver.poll() is None and time.time() < deadline:
                 time.sleep(0.2)
             assert driver.poll() is None, driver.communicate()[0][-3000:]
-            for run in finished(uri):
-                ended.setdefault(run.data.tags["sweep.trial"], (run.info.run_id, history(uri, run.info.run_id)))
+            for trial_id, run_id in finished(output, uri).items():
+                ended.setdefault(trial_id, (run_id, history(uri, run_id)))
             stop(driver)
         finally:
             if driver.poll() is None:
@@ -130,10 +120,9 @@ def test_a_sweep_goes_on(tmp_path: Path) -> None:
     assert client.get_run(summary["mlflow_run_id"]).info.status == "FINISHED"
     for trial_id, before in ended.items():  # not trained again: the same values of the same times
         assert (runs[trial_id].info.run_id, history(uri, runs[trial_id].info.run_id)) == before
-    known = [run for run in runs.values() if run.data.tags["sweep.status"] != "lost"]
-    assert [run.data.tags["sweep.status"] for run in known] == ["finished"] * 4
-    assert {run.info.status for run in known} == {"FINISHED"}
-    for run in known:  # every step once, also in trials that were cut off in the middle
+    assert [run.data.tags["sweep.status"] for run in runs.values()] == ["finished"] * 4
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    for run in runs.values():  # every step once, also in trials that were cut off in the middle
         assert [step for step, _, _ in history(uri, run.info.run_id)] == list(range(1, 11))
 
     trials, others = (

@@ -122,7 +122,7 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "sweep visualcse --recipe deemo": "'demo'",
     "sweep visualcse --space wied": ("wied", "wide"),
     "sweep visualcse --searcher tpe": ("--searcher", "optuna"),
-    "sweep simcse --resume": "--resume",
+    "sweep visualcse simcse": "one pipeline",
     "sweep simcse --evaluation.select None": "evaluation.select",
     "sweep simcse --evaluation.select stsb-test": "stsb-test",
     "sweep visualcse --trials 0": "trials",

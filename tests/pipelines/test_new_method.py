@@ -174,11 +174,10 @@ def test_a_sweep_takes_the_file(tmp_path: Path) -> None:
     file = tmp_path / "swept.py"
     space = 'from ray import tune\nSPACES = {"wide": {"method.momentum": tune.choice([0.9, 0.99])}}\n'
     file.write_text(FILE.read_text() + space)
-    search = sweep.make_sweep(sweep.Arguments(pipelines=(str(file),), recipe="smoke", trials=2), [])
+    search = sweep.make_sweep(sweep.Arguments(pipeline=str(file), recipe="smoke", trials=2), [])
     plan = plan_of(search, tmp_path, RunHandle("a run", "", "", ""))
-    config = {"trial": {"pipeline": str(file), "changes": {str(file): {"method.momentum": 0.9}}}}
-    script = "import pickle, sys; plan, config = pickle.load(sys.stdin.buffer); print(plan.recipe(config).method)"
+    script = "import pickle, sys; plan, changes = pickle.load(sys.stdin.buffer); print(plan.recipe(changes).method)"
     worker = subprocess.run(
-        [sys.executable, "-c", script], input=pickle.dumps((plan, config)), capture_output=True, cwd=ROOT
+        [sys.executable, "-c", script], input=pickle.dumps((plan, {"method.momentum": 0.9})), capture_output=True, cwd=ROOT
     )
     assert "momentum=0.9\n" in worker.stdout.decode(), worker.stderr.decode()[-2000:]

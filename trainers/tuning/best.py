@@ -1,66 +1,52 @@
-"""What is left of a sweep: records of all trials, and the best one as a recipe, a model and its held-out scores."""
+"""The best trial of a sweep as a model and its held-out scores."""
 
 from __future__ import annotations
 
-import contextlib
-import json
 import shutil
-import tempfile
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from ray import tune
 
 from multicse.evaluation import statistics
 from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import Encoded, Task, encode_once, evaluate
-from multicse.trainers.engine.checkpoint import AVERAGE, BEST, METHOD, Store, build_method, load_method, module_encoder
+from multicse.trainers.engine.checkpoint import AVERAGE, BEST, MANIFEST, METHOD, build_method, load_method, module_encoder
 from multicse.trainers.engine.launch import deliver
+from multicse.trainers.engine.output import JOURNAL
 from multicse.trainers.engine.text_fit import whitened
 from multicse.trainers.engine.tracking import RunHandle
 from multicse.trainers.method import Method
 from multicse.trainers.recipe import Recipe
-from multicse.trainers.tuning.trial import SEEDS, Plan, curve_of, run_folder
+from multicse.trainers.tuning.trial import Plan
 from multicse.trainers.tuning.trials import Trial
-from multicse.trainers.tuning.watch import Watch
 
 Scores = dict[str, dict[str, float]]
 
 
-def records(analysis: tune.ExperimentAnalysis, watch: Watch) -> list[Trial]:
-    """Return the trials of a sweep that ended or was interrupted, with their learning curves."""
-    curves = {trial.trial_id: tuple(curve_of(trial.last_result or {}).items()) for trial in analysis.trials}
-    return [replace(record, curve=curves[record.trial_id]) for record in watch.records(analysis.trials)]
+def checkpoints(plan: Plan, trial: Trial) -> dict[int, Path]:
+    """Return folders with the weights of a trial, by seed; of one that was stopped, of the seeds that it began.
 
-
-@contextlib.contextmanager
-def checkpoints(trial: tune.experiment.Trial) -> Iterator[dict[int, Path]]:
-    """Folders with the weights that one of Tune's trials chose, by seed. Raises ValueError for one without a checkpoint."""
-    checkpoint, place = trial.checkpoint, trial.last_result.get("checkpoint_path")
-    with contextlib.ExitStack() as stack:
-        if checkpoint is not None:
-            folder = Path(stack.enter_context(checkpoint.as_directory()))
-        else:  # of a trial of workers that was stopped early
-            local = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-            store = None if place is None else Store(place, local)
-            found = None if store is None else store.newest()
-            if found is None:
-                raise ValueError("the trial has no checkpoint, so there is no model of it")
-            folder = found
-        last = json.loads((folder / "recipe.json").read_text())["run"]["seed"]
-        earlier = {int(path.name): path for path in sorted((folder / SEEDS).glob("*"))}
-        yield {**earlier, int(last): folder}
-
-
-def held_out(recipe: Recipe, folders: Mapping[int, Path]) -> list[Scores]:
-    """The final tasks of a recipe, once for the weights of every seed.
-
-    recipe: of now. That in a checkpoint names places of the node that wrote it.
+    Raises:
+        ValueError: If it has no checkpoint.
     """
-    return [evaluate(*_encoded(recipe, load_method(folder, recipe))) for folder in folders.values()]
+    recipe = plan.recipe(trial.changes)
+    found = {seed: plan.store(recipe, trial.trial_id, seed).newest() for seed in plan.seeds}
+    folders = {seed: folder for seed, folder in found.items() if folder is not None}
+    if not folders:
+        raise ValueError(f"trial {trial.number} has no checkpoint, so there is no model of it")
+    return folders
+
+
+def held_out(plan: Plan, trial: Trial) -> list[Scores]:
+    """Measure the final tasks of a trial, once for the weights of every seed."""
+    recipe, scores = plan.recipe(trial.changes), []
+    for seed, folder in checkpoints(plan, trial).items():
+        # The recipe of now. That in a checkpoint names places of the node that wrote it.
+        here = recipe.replace("run.output", str(plan.run_folder(trial.trial_id, seed)))
+        scores.append(evaluate(*_encoded(here, load_method(folder, here))))
+    return scores
 
 
 def _encoded(recipe: Recipe, method: Method) -> tuple[list[Task], Encoded]:
@@ -82,48 +68,45 @@ def mean_scores(scores: Sequence[Scores]) -> dict[str, dict[str, statistics.Summ
 
 
 def deliver_best(
-    plan: Plan,
-    trial: Trial,
-    ended: tune.experiment.Trial,
-    parent: RunHandle,
-    output: Path,
-    model: str,
-) -> tuple[dict[str, Any], list[Scores]]:
-    """Export, card and figures of the best trial's model (of several seeds the first's), and its held-out scores of every
-    seed. Returns what `multicse.trainers.engine.launch.deliver` does.
+    plan: Plan, trial: Trial, after: Mapping[str, Any], parent: RunHandle, output: Path, model: str
+) -> dict[str, Any]:
+    """Write export, card and figures of the best trial's model, of several seeds the first's.
 
-    ended: the trial as Tune has it. model: the name under which `RunHandle.finish` registers it.
+    Args:
+        plan: What the trials took along.
+        trial: The best one.
+        after: Its held-out scores, see `held_out`.
+        parent: The sweep's MLflow run.
+        output: Folder of the model.
+        model: The name under which `RunHandle.finish` registers it.
+
+    Returns:
+        What `multicse.trainers.engine.launch.deliver` does.
     """
     for name in (METHOD, BEST, AVERAGE):  # of a best trial before; nothing else of the folder is ours to remove
         (output / "checkpoint" / name).unlink(missing_ok=True)
-    with checkpoints(ended) as folders:
-        seed, folder = next(iter(folders.items()))
-        shutil.copytree(folder, output / "checkpoint", dirs_exist_ok=True)
-        trained = run_folder(plan, trial.trial_id, seed)
-        recipe = plan.recipe(ended.config).replace("run.seed", seed).replace("run.output", str(output))
-        recipe = recipe.replace("run.register_as", model)
-        if (trained / "vectors").exists():  # word vectors that the sweep trained
-            shutil.copytree(trained / "vectors", output / "vectors", dirs_exist_ok=True)
-        for place in (output, output / "checkpoint"):
-            (place / "recipe.json").write_text(recipe.to_json())
-        if (folder / "journal.jsonl").exists():
-            shutil.copy(folder / "journal.jsonl", output)
-        after = held_out(recipe, folders)
-        tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
-        samples = trial.steps * recipe.streams[recipe.lead].batch_size * recipe.run.accumulation
-        outcome = {
-            "before": evaluate(tasks, start),
-            "baseline": whitened(recipe, tasks, start, samples),
-            "after": after[0],
-            "steps": trial.step,
-            "best_step": best_step(trial),
-            "best_score": trial.best,
-            "skipped": {},
-            "skips": {},
-        }
-        return deliver(recipe, parent, outcome, output / "checkpoint", output), after
-
-
-def best_step(trial: Trial) -> int:
-    """The step of a trial's highest score."""
-    return max(trial.points, key=lambda point: point[1], default=(0, 0.0))[0]
+    seed, folder = next(iter(checkpoints(plan, trial).items()))
+    # Its manifest has the sum of the recipe that is replaced below.
+    shutil.copytree(folder, output / "checkpoint", dirs_exist_ok=True, ignore=shutil.ignore_patterns(MANIFEST))
+    vectors = plan.run_folder(trial.trial_id, seed) / "vectors"
+    if vectors.exists():  # word vectors that the trial trained
+        shutil.copytree(vectors, output / "vectors", dirs_exist_ok=True)
+    recipe = plan.recipe(trial.changes).changed({"run.seed": seed, "run.output": str(output), "run.register_as": model})
+    for place in (output, output / "checkpoint"):
+        (place / "recipe.json").write_text(recipe.to_json())
+    if (folder / JOURNAL).exists():
+        shutil.copy(folder / JOURNAL, output)
+    tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
+    samples = trial.steps * recipe.streams[recipe.lead].batch_size * recipe.run.accumulation
+    best_step, _ = max(trial.curve, key=lambda point: point[1], default=(0, 0.0))
+    outcome = {
+        "before": evaluate(tasks, start),
+        "baseline": whitened(recipe, tasks, start, samples),
+        "after": after,
+        "steps": trial.step,
+        "best_step": best_step,
+        "best_score": trial.best,
+        "skipped": {},
+        "skips": {},
+    }
+    return deliver(recipe, parent, outcome, output / "checkpoint", output)

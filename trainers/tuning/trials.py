@@ -1,13 +1,18 @@
-"""The trials of a sweep as plain records: what tables and figures know of one, without Ray and MLflow."""
+"""The trials of a sweep as plain records, and the files that keep them: what tables, figures and the next driver know."""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-Status = Literal["waiting", "running", "finished", "stopped", "failed"]
+from pyarrow import fs
+
+from multicse.data.remote import retry
+
+Status = Literal["running", "finished", "stopped", "failed"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,61 +21,68 @@ class Trial:
 
     number: int
     """In the order in which they were made, from 0."""
-    pipeline: str
+    trial_id: str
+    """Of Tune, the same for every driver of the sweep."""
     changes: dict[str, Any]
-    """Dotted path -> value, as the sweep chose it; empty for the recipe as it stands."""
-    status: Status
-    """`stopped`: early, by the scheduler."""
-    best: float | None
+    """Dotted path -> value, where it differs from the recipe; empty for the recipe as it stands."""
+    status: Status = "running"
+    """`running` also if its driver was interrupted; `stopped`: early, by the scheduler."""
+    best: float | None = None
     """The best score so far; None before the first evaluation."""
-    step: int
-    steps: int
+    step: int = 0
+    steps: int = 0
     """Steps made, and steps of a trial that runs to its end."""
     curve: tuple[tuple[int, float], ...] = ()
-    """(step, score then), one an evaluation; of a sweep that still runs nothing."""
+    """(step, score then), one for each evaluation."""
     seeds: int = 1
     """Runs with different seeds whose scores are averaged."""
     error: str | None = None
-    trial_id: str = ""
-    run_id: str | None = None
     ended_at: float | None = None
     """When it ended, in seconds since 1970."""
 
     @property
-    def as_it_stands(self) -> bool:
-        """Whether this is the recipe without any change."""
-        return not self.changes
-
-    @property
     def ended(self) -> bool:
         """Whether it finished, was stopped or failed."""
-        return self.status in ("finished", "stopped", "failed")
+        return self.status != "running"
 
     @property
-    def scored(self) -> bool:
-        """Whether it has a score to compare: a finite one, of a trial that did not fail."""
-        return self.status != "failed" and self.best is not None and math.isfinite(self.best)
+    def score(self) -> float | None:
+        """The score to compare; None for a trial that failed or has no finite one."""
+        known = self.status != "failed" and self.best is not None and math.isfinite(self.best)
+        return self.best if known else None
 
-    @property
-    def score(self) -> float:
-        """The score to compare. Raises ValueError for a trial that has none."""
-        if not self.scored or self.best is None:
-            raise ValueError(f"{self.label} is {self.status} and has no score (best: {self.best})")
-        return self.best
 
-    def metrics(self, metric: str) -> dict[str, float]:
-        """The score as runs log their best one: ``{"best/lee-dev/spearman": 45.2}``. metric: `Sweep.metric`."""
-        return {f"best/{metric.removeprefix('-')}": -self.score if metric.startswith("-") else self.score}
+class Records:
+    """The records of a sweep's trials, a JSON file for each, in a folder or behind a URL that pyarrow takes.
 
-    @property
-    def label(self) -> str:
-        """``trial 4``."""
-        return f"trial {self.number}"
+    A file is written under another name and renamed, so that a driver that is killed leaves a complete one or none.
+    """
 
-    @property
-    def points(self) -> list[tuple[int, float]]:
-        """The curve without values that are NaN or infinite."""
-        return [(step, score) for step, score in self.curve if math.isfinite(score)]
+    def __init__(self, place: str) -> None:
+        self._files, self._root = fs.LocalFileSystem(), place
+        if "://" in place:
+            self._files, self._root = fs.FileSystem.from_uri(place)
+
+    def read(self, identity: str) -> dict[int, Trial]:
+        """Return the trials of the sweep with this identity, by number."""
+        listed = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
+        found = {}
+        for info in listed:
+            if info.base_name.startswith(f"{identity}_") and info.extension == "json":
+                with self._files.open_input_stream(info.path) as source:
+                    trial = Trial(**json.loads(source.read()))
+                found[trial.number] = trial
+        return dict(sorted(found.items()))
+
+    def write(self, trial: Trial) -> None:
+        """Write down how a trial stands."""
+        retry(lambda: self._write(f"{self._root}/{trial.trial_id}.json", json.dumps(asdict(trial)).encode()))
+
+    def _write(self, file: str, content: bytes) -> None:
+        self._files.create_dir(self._root)
+        with self._files.open_output_stream(f"{file}.part") as target:
+            target.write(content)
+        self._files.move(f"{file}.part", file)
 
 
 def ranked(trials: Iterable[Trial]) -> list[Trial]:
@@ -78,33 +90,13 @@ def ranked(trials: Iterable[Trial]) -> list[Trial]:
 
     Those of fewer seeds follow those of more, whatever their score: the mean of three is not one of one.
     """
-    scored = (trial for trial in trials if trial.scored)
-    return sorted(scored, key=lambda trial: (-trial.seeds, -trial.score, trial.number))
+    scored = [trial for trial in trials if trial.score is not None]
+    return sorted(scored, key=lambda trial: (-trial.seeds, -(trial.score or 0.0), trial.number))
 
 
-def best_trial(trials: Iterable[Trial]) -> Trial | None:
-    """The first of `ranked`, stopped and running trials included; None when none has a score."""
-    return next(iter(ranked(trials)), None)
-
-
-def varied(trials: Iterable[Trial]) -> list[str]:
-    """The paths that any of the trials changes, in the order of their first change."""
-    return list(dict.fromkeys(path for trial in trials for path in trial.changes))
-
-
-def short_names(paths: Sequence[str]) -> dict[str, str]:
-    """Path -> its last two parts, or as many as tell it apart from the others: ``image.lr`` of ``optim.image.lr``."""
-
-    def suffix(path: str, parts: int) -> str:
-        return ".".join(path.split(".")[-parts:])
-
-    names = {}
-    for path in paths:
-        lengths = range(2, max(3, path.count(".") + 2))
-        others = [other for other in paths if other != path]
-        free = (n for n in lengths if suffix(path, n) not in {suffix(other, n) for other in others})
-        names[path] = suffix(path, next(free, path.count(".") + 1))
-    return names
+def short_name(path: str) -> str:
+    """The last two parts of a path: ``image.lr`` of ``optim.image.lr``."""
+    return ".".join(path.split(".")[-2:])
 
 
 def show(value: Any) -> str:

@@ -1,0 +1,158 @@
+"""Trials after a kill: none twice, none missing; what ASHA goes on with, and what it hears of the recipe as it stands."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from ray import tune
+
+from multicse.pipelines.visualcse import demo
+from multicse.trainers.engine.tracking import RunHandle
+from multicse.trainers.tuning import search as engine
+from multicse.trainers.tuning.search import Search, Watch, make_scheduler
+from multicse.trainers.tuning.sweep import Sweep, count
+from multicse.trainers.tuning.trial import PERCENT, Budget, Plan
+from multicse.trainers.tuning.trials import Records, Trial
+
+RUNG = 60.0
+WEIGHT, RATE, LOSS = "method.image.weight", "optim.text.lr", "method.image.loss"
+SPACE = {
+    RATE: tune.loguniform(1e-5, 1e-1),
+    LOSS: tune.choice(["supcon", "simclr"]),
+    "streams.text.batch_size": tune.randint(1, 99),
+}
+GRID = {WEIGHT: tune.grid_search([0.1, 1.0, 10.0]), LOSS: tune.choice(["supcon", "simclr"])}
+
+
+def sweep(searcher: Any = "optuna", space: dict[str, Any] = SPACE, trials: int | None = 12) -> Sweep:
+    return Sweep(pipeline="visualcse", recipe=demo(), space=space, searcher=searcher, trials=trials, seeds=(3,))
+
+
+@pytest.fixture
+def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sweep], Search]:
+    """A fresh driver of a sweep, which knows what those before it wrote down."""
+    monkeypatch.setattr(engine, "end_runs", lambda *_: None)
+    plan = Plan(sweep="s", as_it_stands="", folder=str(tmp_path), experiment="", parent="", metric="", seeds=(3,))
+    return lambda made: Search(made, plan, RunHandle("", "", "", ""), Records(str(tmp_path / "trials")), 2)
+
+
+def end(search: Search, made: Any, **result: Any) -> None:
+    """Tell of a trial's end as Tune does; its score says which rate it likes."""
+    score = -abs(math.log10(made.config.get(RATE, 1e-3)) + 2)
+    search.on_trial_result(made.trial_id, {"step": 5, "score": score})
+    made = SimpleNamespace(trial_id=made.trial_id, last_result={"best": score, "step": 5, "steps": 5, "seeds": 1, **result})
+    Watch(search).on_trial_complete(0, [], made)
+
+
+@pytest.mark.parametrize("searcher", ["optuna", "random", "grid"])
+@pytest.mark.parametrize("kills", [[1, 1, 0, 3], [12]])
+def test_each_trial_is_made_once_however_often_the_driver_is_killed(
+    searcher: str, kills: list[int], driver: Callable[[Sweep], Search]
+) -> None:
+    made = sweep(searcher, GRID if searcher == "grid" else SPACE, None if searcher == "grid" else 12)
+    ended: list[str] = []
+    begun: dict[str, dict[str, Any]] = {}
+    for enough in [*kills, 99]:
+        search, live = driver(made), list[Any]()
+        assert [one.trial_id for one in search.trials.values() if one.ended] == sorted(ended)
+        while len(live) < 2 and (trial := search.next_trial()) is not None:
+            assert begun.setdefault(trial.trial_id, trial.config) == trial.config
+            live.append(trial)
+            if len(live) == 2 and enough:
+                enough -= 1
+                end(search, live[0])
+                ended.append(live.pop(0).trial_id)
+    while live:
+        end(search, live[0])
+        ended.append(live.pop(0).trial_id)
+    assert search.is_finished() and len(begun) == len(ended) == len(set(ended)) == count(made)
+    assert search.trials[0].changes == {} and not driver(made).todo
+
+
+def test_a_failed_trial_is_run_again_by_the_next_driver(driver: Callable[[Sweep], Search], tmp_path: Path) -> None:
+    search = driver(sweep())
+    trial = search.next_trial()
+    assert trial is not None
+    (file := tmp_path / "error.txt").write_text("here\nValueError: diverged\n")
+    failed = SimpleNamespace(trial_id=trial.trial_id, last_result=None, error_file=str(file))
+    Watch(search).on_trial_error(0, [], failed)
+    again = driver(sweep())
+    assert again.trials[0].status == "failed" and again.trials[0].error == "ValueError: diverged" and 0 in again.todo
+
+
+def test_half_a_record_is_not_read(tmp_path: Path) -> None:
+    records = Records(str(tmp_path))
+    whole = Trial(number=1, trial_id="abc_00001", changes={RATE: 0.1}, status="stopped", curve=((1, math.nan),))
+    records.write(whole)
+    (tmp_path / "abc_00002.json.part").write_text("{")
+    (tmp_path / "another_00001.json").write_text("{}")
+    (found,) = records.read("abc").values()
+    assert found.changes == whole.changes and found.status == "stopped" and found.curve[0][0] == 1
+
+
+def test_random_draws_cover_the_space(driver: Callable[[Sweep], Search]) -> None:
+    search = driver(sweep("random"))
+    drawn = [search.propose(number) for number in range(1, 201)]
+    assert drawn == [driver(sweep("random")).propose(number) for number in range(1, 201)]
+    rates = np.log10([values[RATE] for values in drawn])
+    assert rates.min() > -5 and rates.max() < -1 and abs(rates.mean() + 3) < 0.3  # uniform in the logarithm
+    assert 70 < sum(LOSS in values for values in drawn) < 130  # the other one is the recipe's
+
+
+def test_optuna_learns(driver: Callable[[Sweep], Search]) -> None:
+    search = driver(sweep(trials=30))
+    while (trial := search.next_trial()) is not None:
+        end(search, trial)
+    scores = [one.best or 0.0 for one in search.trials.values()]
+    assert np.mean(scores[15:]) > np.mean(scores[1:8])
+
+
+def test_a_grid_is_every_combination_once(driver: Callable[[Sweep], Search]) -> None:
+    search = driver(sweep("grid", GRID, None))
+    own = {WEIGHT: demo().method.image.weight, LOSS: demo().method.image.loss}  # type: ignore[attr-defined]
+    values = [own | search.propose(number) for number in range(search.total_samples)]
+    assert own == values[0] and len(values) == 6  # the recipe is a point of the grid and is not run twice
+    assert len({tuple(point.values()) for point in values}) == 6
+
+
+def test_asha_goes_on_with_the_best_third_of_those_before() -> None:
+    asha = make_scheduler(sweep())
+    assert asha is not None
+    trials = [SimpleNamespace(trial_id=str(number)) for number in range(5)]
+    decided = []
+    for trial, score in zip(trials, (3.0, 1.0, 2.0, 5.0, 2.9), strict=True):
+        asha.on_trial_add(None, trial)
+        assert asha.on_trial_result(None, trial, {PERCENT: RUNG - 1, "score": -score}) == asha.CONTINUE
+        decided.append(asha.on_trial_result(None, trial, {PERCENT: RUNG, "score": score}))
+        assert asha.on_trial_result(None, trial, {PERCENT: 0.0, "score": 0.0}) == asha.CONTINUE  # at its end
+    # The first has nothing to be compared with; the last is below 3, from where on the best third of four begins.
+    assert [word == asha.CONTINUE for word in decided] == [True, False, False, True, False]
+
+
+def test_what_asha_knew_outlives_the_driver() -> None:
+    def known(number: int, status: Any) -> Trial:
+        curve, changes = ((300, 9.0), (round(10 * RUNG), float(number))), {RATE: 0.1} if number < 3 else {}
+        return Trial(number=number, trial_id=str(number), changes=changes, status=status, steps=1000, curve=curve)
+
+    trials = [known(0, "finished"), known(1, "stopped"), known(2, "finished"), known(7, "finished"), known(9, "running")]
+    asha = make_scheduler(sweep(), trials)
+    assert asha is not None
+    for name, score, word in (("new", 1.0, asha.STOP), ("newer", 2.0, asha.CONTINUE)):
+        asha.on_trial_add(None, new := SimpleNamespace(trial_id=name))
+        assert asha.on_trial_result(None, new, {PERCENT: RUNG, "score": score}) == word
+
+
+@pytest.mark.parametrize(("judged", "percent"), [(True, [25.0, 50.0, 75.0, 0.0]), (False, [0.0] * 4)])
+def test_schedulers_hear_nothing_of_the_recipe_as_it_stands_nor_of_ends(judged: bool, percent: list[float]) -> None:
+    budget = Budget(2, steps=10, judged=judged)
+    found = []
+    for _ in range(2):
+        found += [budget.report({"step": step, "score": 1.0})[PERCENT] for step in (5, 10)]
+        budget.done.append(1.0)
+    assert found == percent

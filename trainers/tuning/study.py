@@ -1,0 +1,101 @@
+"""The trials of a sweep as a study of Optuna's: what the next trial is drawn from, and what the figures are drawn from."""
+
+from __future__ import annotations
+
+import json
+import math
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import optuna
+from matplotlib import pyplot as plt
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.samplers import BaseSampler
+from optuna.trial import TrialState
+from optuna.visualization import matplotlib as drawn
+from ray.tune.search.optuna import OptunaSearch
+from ray.tune.search.sample import Categorical, Domain
+
+from multicse.trainers.tuning.trials import Trial
+
+FEWEST = 8
+"""Trials without which importance is not estimated."""
+
+
+def study(
+    trials: Iterable[Trial], space: Mapping[str, Domain], own: Mapping[str, Any], sampler: BaseSampler | None = None
+) -> optuna.Study:
+    """The trials as a study. One with values outside of the space, as the recipe's may be, is in it without its values.
+
+    Args:
+        trials: In their order, by which Optuna numbers them.
+        space: What varies.
+        own: The values of the recipe as it stands.
+        sampler: What draws the next trial.
+    """
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    distributions = {path: _distribution(domain) for path, domain in space.items()}
+    found = optuna.create_study(direction="maximize", sampler=sampler)
+    for trial in trials:
+        values, state = {**own, **trial.changes}, TrialState.RUNNING
+        if trial.ended:
+            state = TrialState.FAIL if trial.score is None else TrialState.COMPLETE
+        told: dict[str, Any] = {
+            "state": state,
+            "value": trial.score if trial.ended else None,
+            "intermediate_values": {step: score for step, score in trial.curve if math.isfinite(score)},
+        }
+        try:
+            params = {path: _param(domain, values[path]) for path, domain in space.items()}
+            one = optuna.create_trial(params=params, distributions=distributions, **told)
+        except (TypeError, ValueError):
+            one = optuna.create_trial(**told)
+        found.add_trial(one)
+    return found
+
+
+def draw(found: optuna.Study, space: Mapping[str, Domain]) -> dict[str, Any]:
+    """The next point of the space that the study's sampler draws."""
+    params = found.ask({path: _distribution(domain) for path, domain in space.items()}).params
+    return {path: _value(domain, params[path]) for path, domain in space.items()}
+
+
+def _distribution(domain: Domain) -> BaseDistribution:
+    """A domain of Tune as Optuna's. Choices are JSON, as Optuna takes neither tuples nor lists."""
+    if isinstance(domain, Categorical):
+        return CategoricalDistribution([json.dumps(value) for value in domain.categories])
+    (found,) = OptunaSearch.convert_search_space({"value": domain}).values()
+    return found
+
+
+def _param(domain: Domain, value: Any) -> Any:
+    return json.dumps(value) if isinstance(domain, Categorical) else value
+
+
+def _value(domain: Domain, param: Any) -> Any:
+    if isinstance(domain, Categorical):
+        return next(value for value in domain.categories if json.dumps(value) == param)
+    return param
+
+
+def sweep_figures(found: optuna.Study, metric: str, keep: Callable[[str, Figure], None]) -> None:
+    """Draw the figures of a study, each under a name; none without a trial that has a score."""
+    drawings: dict[str, Callable[[], Any]] = {
+        "parallel_coordinates": lambda: drawn.plot_parallel_coordinate(found, target_name=metric),
+        "score_against": lambda: drawn.plot_slice(found, target_name=metric),
+        "best_so_far": lambda: drawn.plot_optimization_history(found, target_name=metric),
+        "learning_curves": lambda: drawn.plot_intermediate_values(found),
+    }
+    scored = len(found.get_trials(states=(TrialState.COMPLETE,)))
+    if scored >= FEWEST:
+        drawings["parameter_importance"] = lambda: drawn.plot_param_importances(found, target_name=metric)
+    with rc_context({"savefig.bbox": "tight", "figure.figsize": (8, 5)}), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # experimental figures, and trials outside of the space
+        for name, make in drawings.items() if scored else ():
+            axes = make()
+            figure = next(iter(axes.flat)).figure if hasattr(axes, "flat") else axes.figure
+            keep(name, figure)
+            plt.close(figure)

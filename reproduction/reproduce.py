@@ -266,7 +266,7 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
 
 
 def row_line(paper: str, key: str, row: Row, checked: runs.Scale | None) -> str:
-    """``sgbert  T5  opt2  sgbert/ablation-opt2: 1,079 steps``."""
+    """``sgbert  T5  L_opt2  sgbert/bert-base --method.loss opt2: 1,079 steps``."""
     return f"{paper:<11}{f'{key} ':<5}{row.label:<36}{status(paper, row, checked)}"
 
 

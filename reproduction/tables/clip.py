@@ -23,7 +23,6 @@ from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ASTTower, ViTTower
 from multicse.pipelines import parts
-from multicse.pipelines.clap import AUDIOCAPS, CLOTHO, MUSICCAPS
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Table, Values, read_tables
 from multicse.trainers.recipe import EvaluationConfig, OptimConfig, Recipe
@@ -64,7 +63,8 @@ SOUND = AudioInput(rate=16_000, seconds=5.0, bins=64, n_fft=1024, hop=512, low_h
 VIT = ViTTower(input=ImageInput(size=64), patch_size=16, width=128, layers=4, heads=4)
 AST = ASTTower(input=SOUND, patch_size=16, stride=16, width=128, layers=3, heads=4, mask_bins=8, mask_frames=16)
 SHORT = ASTTower(input=parts.OFFLINE_SOUND, patch_size=8, stride=8, width=128, layers=3, heads=4, mask_bins=4, mask_frames=8)
-SETS = {CLOTHO: ("esc10", AST), AUDIOCAPS: ("fsdd", SHORT), MUSICCAPS: ("sounds", SHORT)}
+SETS = {"clotho": ("esc10", AST, 3_839), "audiocaps": ("fsdd", SHORT, 49_838), "musiccaps": ("sounds", SHORT, 2_858)}
+"""Sets of the paper: what stands in for it, the tower for its sounds, and how many the paper trains on."""
 TEMPLATES = {
     "esc10": ("This is a sound of {}", "a sound of {}", "{}", "the sound of {} in a recording"),
     "fsdd": ("{speaker} says {}", "the digit {} by {speaker}", "{speaker}: {}"),
@@ -100,10 +100,9 @@ def pictures(recipe: Recipe, shards: Path) -> dict[str, Any]:
 
 def sounds(recipe: Recipe, shards: Path) -> dict[str, Any]:
     """What changes in a recipe for sounds; the rate and the share of the run that is warm-up stay in proportion."""
-    data = next(data for data in SETS if f"shards/{data.name}-train" == recipe.streams["pairs"].shards)
-    name, tower = SETS[data]
+    name, tower, clips = SETS[recipe.streams["pairs"].shards.removeprefix("shards/").removesuffix("-train")]
     given: Any = recipe.optim["pairs"]
-    warmup = given.warmup if given.warmup < 1 else round(given.warmup / recipe.steps(data.clips) * STEPS)
+    warmup = given.warmup if given.warmup < 1 else round(given.warmup / recipe.steps(clips) * STEPS)
     pairs = AudioTextStream(shards=str(shards / f"{name}-train"), batch_size=32, input=tower.input)
     shared = "" if name == "sounds" else "shared=true&"
     return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from functools import cache
 from pathlib import Path
@@ -17,7 +18,6 @@ from multicse.evaluation.registry import make_tasks
 from multicse.evaluation.task import encode_once
 from multicse.evaluation.tasks.sts import PairTask
 from multicse.pipelines import parts
-from multicse.pipelines.sgbert import ENCODERS
 from multicse.reproduction.encoders.layers import layer_scores
 from multicse.reproduction.figures.curves import layer_curves
 from multicse.reproduction.figures.drawings import extreme_pairs
@@ -115,7 +115,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
 
 def mini_model(spec: str, offline: Offline) -> str:
     """The small encoder, with all its layers for WK and the sentences at hand for a flow."""
-    how, _, sentences = spec[len(next(path for path in ENCODERS.values() if spec.startswith(path))) :].partition(":")
+    how, _, sentences = re.sub("^[^@+]*", "", spec).partition(":")
     fit = f":{_sentences(sentences, offline)}" if sentences else ""
     return parts.SMALL_ENCODER + how.replace("@wk", "@wk0") + fit
 

@@ -20,7 +20,7 @@ from multicse.reproduction.tables.table import Row
 from multicse.trainers.sgbert import SGBERTConfig
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 
-TRAINED = {row.recipe: row for table in sgbert.TABLES.values() for row in table.rows if row.recipe}
+TRAINED = {row.label: row for table in sgbert.TABLES.values() for row in table.rows if row.recipe}
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
 import tyro
 
@@ -69,8 +69,6 @@ class Columns(Common):
     """Column with the class; its names become the integers of the field cls, sorted."""
     where: tuple[str, ...] = ()
     """COLUMN=VALUE: only rows with this value (several: all of them)."""
-    quoted: bool | None = None
-    """Whether cells may stand in quotation marks. Default: in a .csv yes, in a .tsv no."""
     classes_from: Path | None = None
     """Folder of an earlier packed split whose class numbers are kept."""
 
@@ -113,8 +111,6 @@ class Table(Columns):
     """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train."""
     columns: tuple[str, ...]
     """The texts, by name and in order: sent0 sent1 hard_neg. A column in a column is OUTER.INNER."""
-    separator: str | None = None
-    """Between cells. Default: in a .tsv a tab, in a .csv the one of , ; tab | that its first line shows."""
     format: Form = "parquet"
     """Form of the shards: parquet is about half as large as the texts; tar is read by webdataset too, a kilobyte a text."""
     keep_empty: bool = False
@@ -126,9 +122,7 @@ class Table(Columns):
             columns=self.columns,
             label=self.label,
             where=self.conditions(),
-            quoted=self.quoted,
             keep_empty=self.keep_empty,
-            separator=self.separator,
         )
         parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.file)])
         return pack(parts, self.output(10_000, self.format), classes=self.classes())
@@ -150,41 +144,27 @@ class _Files(Columns):
     """What a file does that is not there or cannot be decoded: stop, or be left out and counted."""
 
     def pack(self, extensions: tuple[str, ...]) -> Packed:
-        output, classes, where = self.output(1_000), self.classes(), self.conditions()
-        if held_in_table(self.path):
-            if self.root or self.group:
-                raise DataError(f"{self.path} holds its files: --root and --group belong to a manifest (.csv, .tsv, .jsonl)")
-            read = partial(
-                media_rows,
-                extensions=extensions,
-                captions=self.captions,
-                label=self.label,
-                where=where,
-                missing=self.missing,
-            )
+        output, classes, path = self.output(1_000), self.classes(), Path(self.path)
+        given: dict[str, Any] = {
+            "captions": self.captions,
+            "label": self.label,
+            "where": self.conditions(),
+            "missing": self.missing,
+        }
+        table, folder = held_in_table(self.path), path.is_dir()
+        if (table or folder) and (self.root or self.group):
+            raise DataError(f"{self.path} is no manifest (.csv, .tsv, .jsonl), which --root and --group belong to")
+        if table:
+            read = partial(media_rows, extensions=extensions, **given)
             parts = Parts([partial(read, file, part=part) for file, part in table_parts(self.path)])
             return pack(parts, output, classes=classes)
-        path = Path(self.path)
         files = files_of(path, self.root)
-        if path.is_dir():
-            if self.captions or self.label or where or self.root or self.group:
-                raise DataError(
-                    f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
-                )
-            return pack(folder_files(path, extensions, self.missing), output, files, classes)
-        drafts = manifest_files(
-            path,
-            extensions,
-            files,
-            file=self.file_column,
-            captions=self.captions,
-            label=self.label,
-            where=where,
-            quoted=self.quoted,
-            group=self.group,
-            missing=self.missing,
-        )
-        return pack(drafts, output, files, classes)
+        if not folder:
+            manifest: dict[str, Any] = {"file": self.file_column, "group": self.group}
+            return pack(manifest_files(path, extensions, files, **manifest, **given), output, files, classes)
+        if self.captions or self.label or self.where:
+            raise DataError(f"{self.path} is a folder: --captions, --label and --where belong to a manifest")
+        return pack(folder_files(path, extensions, self.missing), output, files, classes)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,24 +210,14 @@ def report(packed: Packed | Uploaded) -> str:
     return "\n".join(lines)
 
 
-def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Upload:
-    """What the command line asks for. A wrong one ends the program (tyro says why)."""
-    arguments: Text | Table | Images | Audio | Upload = tyro.cli(
-        Annotated[Text, tyro.conf.subcommand("text")]
-        | Annotated[Table, tyro.conf.subcommand("table")]
-        | Annotated[Images, tyro.conf.subcommand("images")]
-        | Annotated[Audio, tyro.conf.subcommand("audio")]
-        | Annotated[Upload, tyro.conf.subcommand("upload")],
-        args=argv,
-        description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
-    )
-    return arguments
-
-
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    arguments = parse(argv)
+    arguments: Text | Table | Images | Audio | Upload = tyro.cli(
+        Text | Table | Images | Audio | Upload,  # type: ignore[arg-type]  # a union is no type to mypy
+        args=argv,
+        description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
+    )
     print(report(arguments.run()))
     return 0
 

@@ -17,8 +17,8 @@ from multicse.data.streams.eda import cached_synonyms, delete, eda, insert_synon
 from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from multicse.data.wordnet.lexicon import open_lexicon
 from tests.data.packing import letters, spelt
+from tests.data.wordnet.small_wordnet import write_wordnet
 from tests.small import add, write_text
-from tests.small_wordnet import write_wordnet
 
 TABLE = {
     "dog": ["hound", "domestic_dog", "dog"],

@@ -16,7 +16,7 @@ from multicse.data.errors import DataError
 from multicse.data.wordnet import lexicon
 from multicse.data.wordnet.lexicon import Lexicon, match_case, open_lexicon
 from multicse.data.wordnet.sources import POS, Pos, SmallTable, WordNetFiles
-from tests.small_wordnet import write_wordnet
+from tests.data.wordnet.small_wordnet import write_wordnet
 
 
 @pytest.fixture(scope="module")

@@ -25,10 +25,11 @@ OFFLINE = "runs/offline"
 """Shards that are made from what the installed packages bring along, for recipes that need no download."""
 
 UNIMPROVED = (
-    "training did not improve the model. Try other rates and temperatures, more text, or a development task in the "
-    f"language of the text, whose best step is kept (evaluation.select); {command('sweep')} tries settings for you"
+    "training did not improve the model: no later step had a better development score than step 0, so the model is the one "
+    f"that training began with. Try other rates and temperatures ({command('sweep')}), more text, or a task in the language "
+    "of the text (evaluation.select)"
 )
-"""Said at the end of a run that is no better than its start."""
+"""Said at the end of a run whose best step is its start."""
 
 RENAMED = {"printed": "paper"}
 """Recipes by their old names, and what they are called now."""
@@ -186,9 +187,10 @@ def report(summary: dict[str, Any]) -> str:
     models = [f"{summary['export']}   (SentenceTransformer('{summary['export']}'{trust}))"]
     if summary["tracking_uri"].startswith("http"):  # the folder may be a pod's, which is removed with it
         models.append(f"runs:/{summary['mlflow_run_id']}/export   (mlflow artifacts download --artifact-uri THAT -d FOLDER)")
-    chosen = f", best at step {summary['best_step']}" if summary["best_score"] is not None else ""
+    selected = summary["best_score"] is not None
+    chosen = f", best at step {summary['best_step']}" if selected else ""
     lines += [
-        *(["", f"warning: {UNIMPROVED}"] if _unimproved(summary) else []),
+        *(["", f"warning: {UNIMPROVED}"] if selected and not summary["best_step"] else []),
         "",
         f"{summary['steps']} steps in {summary['train_seconds']:.0f} s{chosen}",
         *(f"model   {model}" for model in models),
@@ -199,19 +201,6 @@ def report(summary: dict[str, Any]) -> str:
     if summary["skipped"]:
         lines.append(f"skipped {json.dumps(summary['skipped'])}   (keys and reasons in skipped.json)")
     return "\n".join(lines)
-
-
-def _unimproved(summary: dict[str, Any]) -> bool:
-    """Whether step 0 was the best, or, where no task chose a step, no score rose."""
-    if summary["best_score"] is not None:
-        return not summary["best_step"]
-    rose = [
-        summary["after"].get(task, {}).get(metric, value) > value
-        for task, metrics in summary["before"].items()
-        for metric, value in metrics.items()
-        if metric in ("spearman", "accuracy")
-    ]
-    return bool(rose) and not any(rose)
 
 
 def is_shown(metric: str) -> bool:

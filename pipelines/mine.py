@@ -113,10 +113,8 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
         if (place is not None) != (kind in demo.streams):
             fix = "leave it out" if place else "name a folder of files"
             raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} learns from {', '.join(demo.streams)}; {fix}")
-        if place is not None and not place.exists():
-            raise DataError(f"{OPTIONS[kind]} {place}: there is no such file or folder")
-        if place is not None and place.is_dir() != (kind != "text"):
-            raise DataError(f"{OPTIONS[kind]} {place}: it takes a {'file' if kind == 'text' else 'folder'}")
+        if place is not None and not (place.is_file() if kind == "text" else place.is_dir()):
+            raise DataError(f"{OPTIONS[kind]} {place}: there is no such {'file' if kind == 'text' else 'folder'}")
     table = table_kind(str(asked.text)) in TABLES
     if table != (asked.column is not None):
         fix = "name the column of its sentences by --column" if table else "it is no table, so leave --column out"

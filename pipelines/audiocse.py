@@ -24,10 +24,7 @@ def demo() -> Recipe:
     return nonlingcse.offline("audiocse")
 
 
-def smoke() -> Recipe:
-    """Eight steps: what tests run."""
-    return parts.smoke(demo())
-
+smoke = parts.smoke_of(demo)
 
 RECIPES = {"demo": demo, "smoke": smoke, **ROWS}
 

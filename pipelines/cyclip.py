@@ -18,7 +18,7 @@ from multicse.data.streams.pairs import ImageTextStream
 from multicse.data.streams.text import TextStream
 from multicse.models.towers import ResNetTower, ViTTower
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
+from multicse.pipelines.cli import OFFLINE, main
 from multicse.trainers.clip import CLIPConfig
 from multicse.trainers.recipe import EncoderConfig, EvaluationConfig, OptimConfig, Recipe, RunConfig
 
@@ -39,15 +39,6 @@ TRAINED = "laion/CLIP-ViT-B-32-laion2B-s34B-b79K"
 CC3M, BATCH = 2_806_641, 80
 """Pairs to train on, and of a step."""
 
-NAMES = "prompts/imagenet.json"
-"""OpenAI's 1,000 class names of ImageNet and their 80 templates, ``{"classes": [...], "templates": [...]}``."""
-ZERO_SHOT = tuple(  # shards whose classes are ImageNet's in their order, and shards whose classes have readable names
-    f"zero-shot:shards/{name}?{'classes' if name in ('imagenet', 'imagenet-v2', 'imagenet-sketch') else 'templates'}={NAMES}"
-    for name in (
-        *("cifar10", "cifar100", "imagenet", "imagenet-v2", "imagenet-sketch"),
-        *("imagenet-o", "imagenet-a", "imagenet-r"),
-    )
-)
 COCO, FLICKR = "retrieval:shards/coco", "retrieval:shards/flickr30k"
 
 
@@ -74,7 +65,7 @@ def model(weights: str) -> Recipe:
         evaluation=EvaluationConfig(
             data=parts.STS.data,
             select="contrastive:shards/cc3m-val?batch=80",
-            final=tuple(task for task in (COCO, FLICKR, *ZERO_SHOT, *parts.STS.final) if task not in seen),
+            final=tuple(task for task in (COCO, FLICKR, *parts.STS.final) if task not in seen),
             every=math.ceil(CC3M / BATCH),
         ),
         run=RunConfig(output=f"runs/cyclip/{weights}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
@@ -83,14 +74,14 @@ def model(weights: str) -> Recipe:
 
 def demo() -> Recipe:
     """Minutes on a laptop, offline: CyCLIPs on named icons, a small ViT, the small encoder of this project."""
-    tower = ViTTower(input=ImageInput(size=64), patch_size=8, width=128, layers=4, heads=4, dropout=0.1)
+    size = ImageInput(size=64)
+    tower = ViTTower(input=size, patch_size=8, width=128, layers=4, heads=4, dropout=0.1)
     method = CLIPConfig(tower=tower, embed_dim=128, **MODELS["cyclip-s"])
-    return parts.demo_of_pairs("cyclip", method, parts.offline_emoji(64).model_copy(update={"augment": "crop"}), "emoji")
+    pairs = ImageTextStream(shards=f"{OFFLINE}/emoji-train", batch_size=64, input=size, augment="crop")
+    return parts.demo_of_pairs("cyclip", method, pairs, "emoji")
 
 
-def smoke() -> Recipe:
-    """Eight steps: what tests run."""
-    return parts.smoke(demo())
+smoke = parts.smoke_of(demo)
 
 
 def _row(weights: str, name: str, changes: dict[str, Any], about: str) -> Callable[[], Recipe]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import io
 import itertools
-import math
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -16,11 +14,9 @@ import tyro
 if not __package__:  # run as a file: this clone comes first, not an installed copy
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
-from multicse.data import limits
 from multicse.data.errors import DataError, cli_errors
 from multicse.data.shard_urls import expand
 from multicse.data.shards import BadSample, Shard, ShardSet, read, read_manifest, scan, size_and_sha256
-from multicse.data.streams.decode import IMAGES, SOUNDS
 
 
 @dataclass(frozen=True)
@@ -42,11 +38,9 @@ class Arguments:
 def describe_shards(urls: str, samples: int = 3) -> str:
     """Counts, fields, licence and the first samples of a shard set. Raises DataError as `ShardSet.open`."""
     shards = ShardSet.open(urls)
-    counts = [shard.samples for shard in shards.shards]
-    spread = f"{min(counts):,} to {max(counts):,} each" if len(set(counts)) > 1 else f"{counts[0]:,} each"
     size = f"{sum(shard.bytes for shard in shards.shards) / 1e6:,.1f} MB"
     lines = [
-        f"{shards.name or urls}: {shards.samples:,} samples in {len(counts)} shards ({spread}), {size}",
+        f"{shards.name or urls}: {shards.samples:,} samples in {len(shards.shards)} shards, {size}",
         f"  fields   {', '.join(shards.fields) or 'unknown'}",
         f"  licence  {shards.licence or 'unknown'}",
         f"  source   {shards.source or 'unknown'}",
@@ -54,17 +48,8 @@ def describe_shards(urls: str, samples: int = 3) -> str:
     if shards.classes:
         shown = ", ".join(f"{number} {name}" for number, name in enumerate(shards.classes[:12]))
         lines.append(f"  classes  {len(shards.classes)}: {shown}{', ...' if len(shards.classes) > 12 else ''}")
-    lines += ["", *_table(shards.shards), "", *_first(shards, samples)]
+    lines += ["", *_first(shards, samples)]
     return "\n".join(lines).rstrip()
-
-
-def _table(shards: Sequence[Shard], limit: int = 8) -> list[str]:
-    width = max(len(shard.name) for shard in shards)
-    rows = [f"  {'shard':{width}}  {'samples':>9}  {'MB':>9}  sha256"]
-    for shard in shards[:limit]:
-        size = f"{shard.bytes / 1e6:.2f}" if shard.bytes >= 0 else "?"
-        rows.append(f"  {shard.name:{width}}  {shard.samples:>9,}  {size:>9}  {(shard.sha256 or '-')[:12]}")
-    return rows + ([f"  ... and {len(shards) - limit} more"] if len(shards) > limit else [])
 
 
 def _samples(url: str) -> Iterator[tuple[str, dict[str, bytes]]]:
@@ -77,13 +62,13 @@ def _samples(url: str) -> Iterator[tuple[str, dict[str, bytes]]]:
 
 
 def _first(shards: ShardSet, count: int) -> Iterator[str]:
-    """The first samples for the eye: texts shortened, pictures and sounds by size and length."""
+    """The first samples for the eye: texts shortened, sizes of all else."""
     for shard in shards.shards:
         try:
             for key, fields in itertools.islice(_samples(shard.url), count):
                 yield f"  {shard.name}/{key}"
                 for name, data in fields.items():
-                    yield f"    {name:5} {_render_field(name, data, shards.classes)}"
+                    yield f"    {name:5} {_render_field(name, data)}"
                 count -= 1
         except DataError as error:
             yield f"  {shard.name} cannot be read on: {error}"
@@ -91,29 +76,10 @@ def _first(shards: ShardSet, count: int) -> Iterator[str]:
             return
 
 
-def _render_field(name: str, data: bytes, classes: Sequence[str]) -> str:
-    if name in IMAGES:
-        from PIL import Image
-
-        try:
-            with Image.open(io.BytesIO(data)) as picture:
-                return f"{picture.width} x {picture.height} {picture.mode}, {len(data):,} bytes"
-        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-            return f"no picture: {error}"
-    if name in SOUNDS:
-        import soundfile
-
-        try:
-            info = soundfile.info(io.BytesIO(data))
-            return f"{info.duration:.2f} s, {info.samplerate} Hz, {info.channels} channels, {len(data):,} bytes"
-        except soundfile.SoundFileError as error:
-            return f"no sound: {error}"
+def _render_field(name: str, data: bytes) -> str:
     if name not in ("txt", "json", "cls"):
         return f"{len(data):,} bytes"
-    text = data.decode("utf-8", "replace").strip()
-    if name == "cls" and text.isdecimal() and len(text) <= limits.CLASS_DIGITS and int(text) < len(classes):
-        return f"{text} ({classes[int(text)]})"
-    text = re.sub(r"\s+", " ", text)
+    text = re.sub(r"\s+", " ", data.decode("utf-8", "replace").strip())
     return text if len(text) <= 100 else text[:97] + "..."
 
 
@@ -169,9 +135,15 @@ def _differences(shard: Shard) -> Iterator[str]:
 
 
 def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
-    """What a recipe would do: streams, steps, parameters, memory; `changes` are options of the pipeline.
+    """Describe what a recipe would do: samples of its streams, steps and parameters.
 
-    Raises ValueError for an unknown paper or recipe, and ends the program for an unknown option.
+    Args:
+        paper: Pipeline, or the file of one.
+        name: Recipe of that pipeline.
+        changes: Options of the pipeline that change the recipe.
+
+    Raises:
+        ValueError: If there is no such pipeline, recipe or input.
     """
     from multicse.pipelines.cli import parse, prepare
     from multicse.pipelines.registry import load, started
@@ -183,25 +155,13 @@ def describe_recipe(paper: str, name: str, changes: Sequence[str] = ()) -> str:
     recipe = parse(pipeline.RECIPES, "", [name, *changes])
     prepare(recipe)
     recipe = started(pipeline, recipe)
-    lines = [f"{recipe.name} (identity {recipe.identity()})", "", "  stream  samples  batch  passes  shards"]
-    shards = {stream: config.open() for stream, config in recipe.streams.items()}
-    steps = recipe.steps(shards[recipe.lead].samples)
-    per_pass = math.ceil(shards[recipe.lead].samples / (recipe.streams[recipe.lead].batch_size * recipe.run.accumulation))
-    for stream, config in recipe.streams.items():
-        seen = steps * config.batch_size * recipe.run.accumulation / shards[stream].samples
-        lines.append(f"  {stream:6}  {shards[stream].samples:>7,}  {config.batch_size:>5}  {seen:>6.1f}  {config.shards}")
-    method = build_method(recipe)
-    trained = sum(p.numel() for p in method.parameters() if p.requires_grad)
-    frozen = sum(p.numel() for p in method.parameters() if not p.requires_grad)
-    # fp32 weights and gradients once, AdamW's two moments for every turn, the best weights in host memory.
-    state = 4 * trained * (2 + 2 * len(recipe.method.turns())) + 4 * frozen
-    lines += [
-        "",
-        f"  steps       {steps:,} ({per_pass:,} per pass over {recipe.lead!r})",
-        f"  turns       {', '.join(recipe.method.turns())} (one optimizer each)",
-        f"  parameters  {trained:,} trained" + (f", {frozen:,} frozen" if frozen else ""),
-        f"  memory      about {state / 1e9:.2f} GB per worker for weights, gradients, optimizers, without activations",
-    ]
+    samples = {stream: config.open().samples for stream, config in recipe.streams.items()}
+    lines = [f"{recipe.name} (identity {recipe.identity()})"]
+    lines += [f"  {stream:10}  {samples[stream]:,} samples of {recipe.streams[stream].shards}" for stream in samples]
+    sizes = [(weight.numel(), weight.requires_grad) for weight in build_method(recipe).parameters()]
+    trained, frozen = (sum(size for size, learns in sizes if learns is one) for one in (True, False))
+    lines.append(f"  steps       {recipe.steps(samples[recipe.lead]):,}")
+    lines.append(f"  parameters  {trained:,} trained, {frozen:,} frozen")
     return "\n".join(lines)
 
 

@@ -57,25 +57,21 @@ def export(arguments: Arguments) -> Path:
     Raises ValueError for a folder that is no checkpoint, and ExportError when `out` exists (with `overwrite`: when it is
     not an export) or when the saved model does not give the vectors of the checkpoint.
     """
-    from multicse.trainers.engine.checkpoint import load_method
+    from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
     from multicse.trainers.engine.export import check_hub, fit_of, push, write_export
 
-    checkpoint, out, name = arguments.checkpoint, arguments.out, arguments.push_to_hub
+    out, name = arguments.out, arguments.push_to_hub
     if name is not None:
         check_hub(name, "--push_to_hub")
     _check_target(out, arguments.overwrite)
-    encoder, recipe = load_method(checkpoint).sentence_encoder, _recipe_of(checkpoint)
+    encoder, checkpoint = load_method(arguments.checkpoint).sentence_encoder, latest_checkpoint(arguments.checkpoint)
+    recipe = Recipe.from_json((checkpoint / "recipe.json").read_text()).replace("run.push_to_hub", name)
     fit = fit_of(recipe, recipe.export if arguments.export == ExportConfig() else arguments.export)
-    names = write_export(encoder, out, partial(card_of, checkpoint, hub=name), arguments.onnx, arguments.int8, fit)
+    card = partial(card_of, checkpoint, recipe)
+    names = write_export(encoder, out, card, arguments.onnx, arguments.int8, fit)
     if name is not None:
         print(f"uploaded to {push(out, name, names)}")
     return out
-
-
-def _recipe_of(checkpoint: Path) -> Recipe:
-    from multicse.trainers.engine.checkpoint import latest_checkpoint
-
-    return Recipe.from_json((latest_checkpoint(checkpoint) / "recipe.json").read_text())
 
 
 def _check_target(out: Path, overwrite: bool) -> None:
@@ -91,17 +87,16 @@ def _check_target(out: Path, overwrite: bool) -> None:
         )
 
 
-def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
-    """The model card, with what the encoder says of itself. hub: the repository that it is for.
+def card_of(checkpoint: Path, recipe: Recipe, text: CardText) -> str:
+    """The model card of a checkpoint, with what the encoder says of itself.
 
-    Recipe and scores before training are the checkpoint's, those after are of the run's summary, if it is beside the
-    checkpoint; names and licences come from the shards, where they can still be read.
+    Scores before training are the checkpoint's, those after are of the run's summary, if it is beside the checkpoint;
+    names and licences come from the shards, where they can still be read.
     """
     from multicse.trainers.engine.card import library_versions, model_card
-    from multicse.trainers.engine.checkpoint import latest_checkpoint, read_state
+    from multicse.trainers.engine.checkpoint import read_state
     from multicse.trainers.engine.checks import describe_shards_of
 
-    checkpoint, recipe = latest_checkpoint(checkpoint), _recipe_of(checkpoint)
     state = read_state(checkpoint)
     numbers = {"before": state["before"], "best_step": state["best"][1]}
     for summary in (place / "summary.json" for place in checkpoint.absolute().parents[:2]):
@@ -114,7 +109,7 @@ def card_of(checkpoint: Path, text: CardText, hub: str | None = None) -> str:
         data = describe_shards_of(recipe)
     except (ValueError, OSError):  # the shards have been moved since; the model has not
         data = [{"name": name, "source": Path(stream.shards).name} for name, stream in recipe.streams.items()]
-    return model_card(json.loads(recipe.replace("run.push_to_hub", hub).to_json()), data, numbers, library_versions(), text)
+    return model_card(json.loads(recipe.to_json()), data, numbers, library_versions(), text)
 
 
 @cli_errors

@@ -17,7 +17,6 @@ from statistics import median
 from typing import Annotated, Any
 
 import tyro
-from PIL import Image
 
 from multicse.data.errors import DataError
 from multicse.data.pack import files_of, folder_files, table_rows, text_lines
@@ -34,28 +33,22 @@ FILE = "mine.json"
 """The recipe, in the output folder."""
 OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Kinds of streams, and what their files are given by."""
-KINDS = ("csv", "tsv", "jsonl", "parquet", "arrow")
+TABLES = ("csv", "tsv", "jsonl", "parquet", "arrow")
 """Endings of tables."""
 LARGE = 384
 """Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
-SEEN = 20_000
-"""Sentences that training sees at least, if no sentence has to be seen more than `PASSES` times for it."""
-PASSES = 10
+SEEN, PASSES = 20_000, 10
+"""Sentences that training sees at least, if no sentence has to be seen more than so many times for it."""
 FEWEST = 16
 """Samples that a stream needs: a batch of eight is no smaller than half of it."""
 HELD_OUT = 20
 """Every so-many-th sentence is held out, where no rated pairs are given."""
 MOST_HELD_OUT, FEWEST_HELD_OUT = 2000, 100
-LOOKED_AT, SOUNDS_LOOKED_AT = 500, 50
+LOOKED_AT = 200
 """Samples whose lengths and sizes decide."""
-RATES = (8000, 16000)
-"""Samples per second that sounds are read at."""
-SHORTEST = 0.1
-"""Seconds of half of the sounds."""
 ENGLISH, FOREIGN = "small-bert-en", 1.8
 """The encoder of this project, and pieces a word from which on sentences are not in its language: English has 1.4 of them,
 no other language that was looked at less than 2."""
-SIZES = (32, 64, 96, 128, 160, 192, 224)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,13 +59,13 @@ class Arguments:
     """
 
     text: Path
-    """Sentences, one a line (.txt, .gz), a table with --column (.csv .tsv .jsonl .parquet), or a folder of packed shards."""
+    """Sentences, one a line (.txt, .gz), or a table with --column (.csv .tsv .jsonl .parquet)."""
     column: str | None = None
     """Column of a table that has the sentences; one in another column is OUTER.INNER."""
     images: Path | None = None
-    """Folder of pictures; its subfolders are their classes. Or a folder of packed shards."""
+    """Folder of pictures; its subfolders are their classes."""
     sounds: Path | None = None
-    """Folder of sounds; its subfolders are their classes. Or a folder of packed shards."""
+    """Folder of sounds; its subfolders are their classes."""
     model: Annotated[str | None, tyro.conf.arg(metavar="MODEL")] = None
     """Encoder to start from, a folder or a hub name. Default: the small English one of this project."""
     dev: Path | None = None
@@ -120,9 +113,9 @@ def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
         if (place is not None) != (kind in demo.streams):
             fix = "leave it out" if place else "name a folder of files"
             raise RecipeError(f"{OPTIONS[kind]}: {demo.paper} learns from {', '.join(demo.streams)}; {fix}")
-        if place is not None and not place.exists():
-            raise DataError(f"{OPTIONS[kind]} {place}: there is no such file or folder")
-    table = asked.text.is_file() and table_kind(str(asked.text)) in KINDS
+        if place is not None and not (place.is_file() if kind == "text" else place.is_dir()):
+            raise DataError(f"{OPTIONS[kind]} {place}: there is no such {'file' if kind == 'text' else 'folder'}")
+    table = table_kind(str(asked.text)) in TABLES
     if table != (asked.column is not None):
         fix = "name the column of its sentences by --column" if table else "it is no table, so leave --column out"
         raise DataError(f"--text {asked.text}: {fix}")
@@ -144,6 +137,7 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
     import torch
 
     gpu = torch.cuda.is_available()
+    yield ("name", f"{base.paper}/mine", "its files are your own")
     if asked.model:
         yield ("encoder.path", asked.model, f"--model; {encoder.hidden_size} dimensions: starts as {base.name} does")
     yield ("run.gpus_per_worker", int(gpu), "a GPU is there" if gpu else "no GPU is there")
@@ -163,15 +157,16 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         if batch < usual:
             rate = float(f"{base.optim[kind].lr * (batch / usual) ** 0.5:.2g}")
             yield (f"optim.{kind}.lr", rate, f"that of {usual} samples, by the root of the batch")
+        samples = (found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample))
         if kind == "text":
             yield from _length(count, batch)
             yield from _evaluation(asked, output / "data")
-        elif not shards.classes[1:]:
+            yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]
+            continue
+        if not shards.classes[1:]:
             yield (f"method.{kind}.loss", "simclr", "no subfolders that could be classes")
             yield (f"{setting}.label", None, "the same")
-        # Packing has mixed them. One at a time: 500 photographs of a camera are gigabytes.
-        samples = (found for found in read(first, range(min(first.samples, LOOKED_AT))) if isinstance(found, RawSample))
-        yield from LOOKS[kind](asked.model or base.encoder.path, encoder, samples, gpu)  # type: ignore[union-attr]
+        yield from _images(gpu) if kind == "image" else _sounds(samples, gpu)
 
 
 def _length(samples: int, batch: int) -> Iterator[Choice]:
@@ -185,94 +180,60 @@ def _length(samples: int, batch: int) -> Iterator[Choice]:
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:
     dev, test = (asked.dev or _halves(folder, asked, part) for part in ("dev", "test"))
     there = dev.exists()
-    without = "none are held out of shards" if _are_shards(asked.text) else "too few sentences"
-    why = "--dev" if asked.dev else "which halves of held-out sentences belong together" if there else without
+    held_out = "which halves of held-out sentences belong together" if there else "too few sentences to hold some out"
+    why = "--dev" if asked.dev else held_out
     yield ("evaluation.data", None, "only what is given")
     yield ("evaluation.select", f"pairs:{dev}" if there else None, why)
     yield ("evaluation.watch", (), "nothing more is given")
     yield ("evaluation.final", (f"pairs:{test}",) if there else (), why)
 
 
-# ------------------------------------------------------------------------------------------- what the samples look like
-
-
-def _texts(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
+def _texts(model: str, encoder: Any, samples: Iterator[RawSample]) -> Iterator[Choice]:
     from transformers import AutoTokenizer
 
     from multicse.models.text_folders import positions
 
     tokenizer = AutoTokenizer.from_pretrained(model)
     texts = [decode.text(sample.fields, ("txt",), sample.key)[0] for sample in samples]
-    lengths = sorted(len(ids) for ids in tokenizer(texts)["input_ids"])
-    pieces = sum(map(len, tokenizer(texts, add_special_tokens=False)["input_ids"])) / sum(
-        len(text.split()) for text in texts
-    )
+    lengths = sorted(len(ids) for ids in tokenizer(texts, add_special_tokens=False)["input_ids"])
+    pieces = sum(lengths) / sum(len(text.split()) for text in texts)
     if Path(model).name == ENGLISH and pieces > FOREIGN:
         print(
             f"warning: the encoder is English, and cuts these sentences into {pieces:.1f} pieces a word (English: 1.4). "
             "Name one of their language by --model, or make one: docs/new-language.md"
         )
-    most = -(-lengths[int(0.95 * (len(lengths) - 1))] // 8) * 8
+    most = -(-(lengths[int(0.95 * (len(lengths) - 1))] + 2) // 8) * 8
     length = max(16, min(most, 128, positions(encoder)))
-    yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1]}")
+    yield ("streams.text.max_length", length, f"tokens of 95 % of the sentences; the longest seen has {lengths[-1] + 2}")
 
 
-def _images(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
-    sides = [min(Image.open(BytesIO(decode.member(one.fields, decode.IMAGES, one.key))).size) for one in samples]
-    allowed = [size for size in SIZES if size <= median(sides) and (gpu or size <= 64)]
-    size = max(allowed, default=SIZES[0])
-    why = f"half of the pictures have {median(sides):g} pixels or more" + ("" if gpu else "; without a GPU at most 64")
+def _images(gpu: bool) -> Iterator[Choice]:
+    size, why = (224, "a GPU is there") if gpu else (64, "no GPU is there")
     yield ("streams.image.size", size, why)
     yield ("method.image.image_size", size, "the same")
-    yield ("method.image.patch_size", 16 if size > 64 else 8, "16 tokens or more")
-    if size != SIZES[-1]:
-        yield ("method.image.path", None, f"pretrained patches are for {SIZES[-1]} pixels")
+    yield ("method.image.patch_size", 16 if gpu else 8, "the same")
+    if not gpu:
+        yield ("method.image.path", None, "pretrained patches are for 224 pixels")
 
 
-def _sounds(model: str, encoder: Any, samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
+def _sounds(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     import soundfile
-    import torch
 
-    from multicse.data.streams.preprocess import log_mel, samples_for
-
-    longest, infos, beginnings = 1024 if gpu else 256, [], []
-    for one in islice(samples, SOUNDS_LOOKED_AT):
-        ending, content = decode.member_with_extension(one.fields, decode.SOUNDS, one.key)
-        infos.append(soundfile.info(BytesIO(content)))
-        own = _rate(infos[-1].samplerate)
-        wave = decode.audio(content, ending, own, one.key, samples_for(own, longest))
-        beginnings.append((own, wave[: samples_for(own, longest)]))
-    seconds, rate = median(info.duration for info in infos), _rate(median(info.samplerate for info in infos))
-    if seconds < SHORTEST:
-        raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
-    bins = 128 if rate == RATES[1] else 32
-    frames = max(64, min(longest, round(seconds * 100) // 16 * 16))
-    waves = [torch.as_tensor(wave)[None, None] for own, wave in beginnings if own == rate]
-    values = torch.cat([log_mel(wave, rate=rate, bins=bins).flatten() for wave in waves])
-    yield ("streams.audio.rate", rate, "that of most sounds, 16,000 or 8,000")
+    infos = [soundfile.info(BytesIO(decode.member(one.fields, decode.SOUNDS, one.key))) for one in samples]
+    seconds, high = median(info.duration for info in infos), median(info.samplerate for info in infos) >= 16000
+    frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
+    yield ("streams.audio.rate", 16000 if high else 8000, "16,000 if most sounds have it, else 8,000")
     for place in ("streams", "method"):
-        yield (f"{place}.audio.bins", bins, "as many as the rate allows")
+        yield (f"{place}.audio.bins", 128 if high else 32, "as many as the rate allows")
         yield (f"{place}.audio.frames", frames, f"of 10 ms; half of the sounds last {seconds:.1f} s or more")
     yield ("method.audio.path", None, "fresh patches, for these sizes")
-    yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
-    yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "the same")
-
-
-def _rate(rate: float) -> int:
-    """The one of `RATES` that a sound of so many samples per second is read at."""
-    return RATES[rate >= RATES[1]]
-
-
-LOOKS = {"text": _texts, "image": _images, "audio": _sounds}
 
 
 # -------------------------------------------------------------------------------------------------------------- packing
 
 
 def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
-    """The shards of a place, packed into `folder` unless they are shards already, or were packed from the same files."""
-    if _are_shards(place):
-        return ShardSet.open(str(place))
+    """The shards of a place, packed into `folder` unless they were packed from the same files before."""
     out = folder / f"{kind}-{_fingerprint(place, asked)}"
     output = Output(out, out.name, source=place.resolve().name, licence=asked.licence, overwrite=True)
     if not (out / "dataset.json").exists():
@@ -282,10 +243,6 @@ def _packed(kind: str, place: Path, asked: Arguments, folder: Path) -> ShardSet:
             drafts = folder_files(place, decode.IMAGES if kind == "image" else decode.SOUNDS, "skip")
             pack(drafts, replace(output, shard_size=1000), files_of(place))
     return ShardSet.open(str(out))
-
-
-def _are_shards(place: Path) -> bool:
-    return place.is_dir() and any(file.suffix in (".tar", ".parquet") for file in place.iterdir())
 
 
 def _fingerprint(place: Path, asked: Arguments) -> str:

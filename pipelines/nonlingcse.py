@@ -12,8 +12,10 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
     sys.path[0] = str(Path(__file__).resolve().parents[1])
 
 from multicse.data.streams import AnyStream
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.image import ImageStream
 from multicse.pipelines import parts
-from multicse.pipelines.cli import main
+from multicse.pipelines.cli import OFFLINE, main
 from multicse.trainers.method import Variant
 from multicse.trainers.nonling import (
     AudioConfig,
@@ -62,8 +64,8 @@ PAPERS: dict[str, tuple[type[NonLingSettings], tuple[str, ...]]] = {
 RELEASED_AUDIO = {"mixup_probability": 0.5, "mask_bins": 48, "mask_frames": 192}
 
 
-def whole(recipe: Recipe, variant: Variant) -> dict[str, Any]:
-    """What turns all of a recipe into the text's or the authors' code's, its streams and the selection included."""
+def variant_changes(recipe: Recipe, variant: Variant) -> dict[str, Any]:
+    """Return what makes a repaired recipe that of the paper's text or of the authors' code, its streams included."""
     changes: dict[str, Any] = {"method.variant": variant}
     if variant == "paper":  # section 3.3: 0.07 throughout; the supervised script has 0.05
         changes |= {f"method.{kind}.temperature": 0.07 for kind in recipe.streams if kind != "text"}
@@ -74,9 +76,12 @@ def whole(recipe: Recipe, variant: Variant) -> dict[str, Any]:
     return changes
 
 
-def row_name(name: str, variant: Variant) -> str:
-    """``bert-base``, ``bert-base-paper``, ``bert-base-released``."""
-    return name if variant == "fixed" else f"{name}-{variant}"
+HOW: dict[Variant, tuple[str, str]] = {
+    "fixed": ("", ""),
+    "paper": ("-paper", "As printed. "),
+    "released": ("-released", "As the code has it. "),
+}
+"""What a variant adds to the name of a row, and to what --help says of it."""
 
 
 def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
@@ -88,12 +93,15 @@ def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
         "image": ImageConfig(weight=row.image[1], temperature=temperature, path="auto"),
         "audio": AudioConfig(weight=row.audio[1], temperature=temperature),
     }
-    streams: dict[str, AnyStream] = {"image": parts.imagenet60(48), "audio": parts.librispeech50(48)}
+    streams: dict[str, AnyStream] = {
+        "image": ImageStream(shards="shards/imagenet60", batch_size=48),
+        "audio": AudioStream(shards="shards/librispeech50", batch_size=48),
+    }
     rates = {"image": row.image[0], "audio": row.audio[0]}
     if variant == "released":
         rates["image"] = row.released_image_rate or rates["image"]
     batch, lr = row.text
-    full_name = f"{paper}/{row_name(name, variant)}"
+    full_name = f"{paper}/{name}{HOW[variant][0]}"
     recipe = Recipe(
         name=full_name,
         method=config(text=SimCSEConfig(supervised=row.supervised), **{kind: settings[kind] for kind in kinds}),
@@ -106,10 +114,7 @@ def row(paper: str, name: str, variant: Variant = "fixed") -> Recipe:
         evaluation=parts.STS,
         run=parts.paper_run(full_name, epochs=3 if row.supervised else 1),
     )
-    return recipe.changed(whole(recipe, variant))
-
-
-HOW: dict[Variant, str] = {"fixed": "", "paper": "As printed. ", "released": "As the code has it. "}
+    return recipe.changed(variant_changes(recipe, variant))
 
 
 def rows(paper: str, table: str) -> dict[str, Callable[[], Recipe]]:
@@ -118,10 +123,10 @@ def rows(paper: str, table: str) -> dict[str, Callable[[], Recipe]]:
     for name, settings in ROWS.items():
         batch, lr = settings.text
         where = "Table 6, NLI triples" if settings.supervised else table
-        for variant, how in HOW.items():
+        for variant, (ending, how) in HOW.items():
             make = partial(row, paper, name, variant)
             make.__doc__ = f"{how}{where}: {settings.encoder.path}, text {batch} at {lr}."
-            made[row_name(name, variant)] = make
+            made[f"{name}{ending}"] = make
     return made
 
 
@@ -132,7 +137,12 @@ def offline(paper: str) -> Recipe:
         "image": ImageConfig(weight=1.0, image_size=32, patch_size=8),
         "audio": AudioConfig(weight=1.0, frames=96, bins=32, mean=-8.0, std=4.0),
     }
-    streams: dict[str, AnyStream] = {"image": parts.offline_images(48), "audio": parts.offline_sounds(48)}
+    # Digits have no colour, and a left and a right.
+    plain: dict[str, Any] = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
+    streams: dict[str, AnyStream] = {
+        "image": ImageStream(shards=f"{OFFLINE}/image", batch_size=48, size=32, **plain),
+        "audio": AudioStream(shards=f"{OFFLINE}/audio", batch_size=48, rate=8000, bins=32, frames=96),
+    }
     rates = {"image": 1.5e-5, "audio": 3.5e-6}
     return parts.demo(
         paper,
@@ -157,10 +167,7 @@ def demo() -> Recipe:
     return offline("nonlingcse")
 
 
-def smoke() -> Recipe:
-    """Eight steps: what tests run."""
-    return parts.smoke(demo())
-
+smoke = parts.smoke_of(demo)
 
 RECIPES = {"demo": demo, "smoke": smoke, "bert-base": bert_base}
 

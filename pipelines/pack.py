@@ -7,7 +7,6 @@ import sys
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import tyro
 
@@ -144,13 +143,12 @@ class _Files(Columns):
     """What a file does that is not there or cannot be decoded: stop, or be left out and counted."""
 
     def pack(self, extensions: tuple[str, ...]) -> Manifest:
-        output, classes, where = self.output(1_000), self.classes(), self.conditions()
-        path = Path(self.path)
+        output, classes, path = self.output(1_000), self.classes(), Path(self.path)
         if "://" in self.path or table_kind(self.path) == "parquet":
             raise DataError(f"{path} needs no packing: name it in place of shards (--streams.NAME.shards)")
         files = files_of(path, self.root)
         if path.is_dir():
-            if self.captions or self.label or where or self.root or self.group:
+            if self.captions or self.label or self.where or self.root or self.group:
                 raise DataError(
                     f"{self.path} is a folder: --captions, --label, --where, --root and --group belong to a manifest"
                 )
@@ -162,7 +160,7 @@ class _Files(Columns):
             file=self.file_column,
             captions=self.captions,
             label=self.label,
-            where=where,
+            where=self.conditions(),
             group=self.group,
             missing=self.missing,
         )
@@ -211,24 +209,15 @@ def report(packed: Manifest) -> str:
     return "\n".join(lines)
 
 
-def parse(argv: list[str] | None = None) -> Text | Table | Images | Audio | Upload:
-    """What the command line asks for. A wrong one ends the program (tyro says why)."""
-    arguments: Text | Table | Images | Audio | Upload = tyro.cli(
-        Annotated[Text, tyro.conf.subcommand("text")]
-        | Annotated[Table, tyro.conf.subcommand("table")]
-        | Annotated[Images, tyro.conf.subcommand("images")]
-        | Annotated[Audio, tyro.conf.subcommand("audio")]
-        | Annotated[Upload, tyro.conf.subcommand("upload")],
-        args=argv,
-        description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
-    )
-    return arguments
-
-
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
-    done = parse(argv).run()
+    arguments: Text | Table | Images | Audio | Upload = tyro.cli(
+        Text | Table | Images | Audio | Upload,  # type: ignore[arg-type]  # a union is no type to mypy
+        args=argv,
+        description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
+    )
+    done = arguments.run()
     print(done if isinstance(done, str) else report(done))
     return 0
 

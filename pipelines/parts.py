@@ -7,10 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from multicse.data.streams import AnyStream
-from multicse.data.streams.audio import AudioStream
-from multicse.data.streams.image import ImageStream
-from multicse.data.streams.inputs import AudioInput, ImageInput
-from multicse.data.streams.pairs import AudioTextStream, ImageTextStream
+from multicse.data.streams.inputs import AudioInput
 from multicse.data.streams.text import TextStream
 from multicse.models.config import AnyEncoder
 from multicse.pipelines.cli import OFFLINE
@@ -50,16 +47,6 @@ def nli(batch_size: int) -> TextStream:
     return TextStream(shards="shards/nli", batch_size=batch_size, columns=columns, keep_empty=True)
 
 
-def imagenet60(batch_size: int) -> ImageStream:
-    """60 classes x 500 images of ImageNet, packed as ``shards/imagenet60``."""
-    return ImageStream(shards="shards/imagenet60", batch_size=batch_size)
-
-
-def librispeech50(batch_size: int) -> AudioStream:
-    """The 50 speakers of LibriSpeech train-clean-100 with the most utterances, packed as ``shards/librispeech50``."""
-    return AudioStream(shards="shards/librispeech50", batch_size=batch_size)
-
-
 def paper_run(name: str, epochs: float = 1) -> RunConfig:
     """One GPU, mixed precision; checkpoints every 1,000 steps."""
     return RunConfig(output=f"runs/{name}", epochs=epochs, precision="fp16", gpus_per_worker=1, checkpoint_every=1000)
@@ -86,32 +73,6 @@ def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about
     return make
 
 
-LANGUAGES = {
-    "german": ("de", "google-bert/bert-base-german-cased"),
-    "chinese": ("zh", "google-bert/bert-base-chinese"),
-    "french": ("fr", "dbmdz/bert-base-french-europeana-cased"),
-    "russian": ("ru", "DeepPavlov/rubert-base-cased"),
-}
-"""Code and encoder of each (NonLing-CSE, appendix G)."""
-
-
-def in_languages(bert_base: Callable[[], Recipe]) -> dict[str, Callable[[], Recipe]]:
-    """BERT-base's recipe for each of `LANGUAGES` (NonLing-CSE, Table 5): a million sentences of its Wikipedia, packed as
-    ``shards/wiki1m-CODE``; chosen and measured on the validation pairs of stsb_multi_mt."""
-    made = {}
-    for language, (code, encoder) in LANGUAGES.items():
-        pairs = f"hub:PhilipMay/stsb_multi_mt:{code}:dev"
-        changes = {
-            "encoder.path": encoder,
-            "streams.text.shards": f"shards/wiki1m-{code}",
-            "evaluation.select": pairs,
-            "evaluation.watch": (),
-            "evaluation.final": (pairs,),
-        }
-        made[language] = row(bert_base, language, changes, f"NonLing-CSE, Table 5: {encoder}, {language} Wikipedia.")
-    return made
-
-
 # ---------------------------------------------------------------- offline: demo and smoke
 
 
@@ -120,35 +81,8 @@ def offline_text(batch_size: int) -> TextStream:
     return TextStream(shards=f"{OFFLINE}/text", batch_size=batch_size)
 
 
-def offline_images(batch_size: int) -> ImageStream:
-    """Handwritten digits of scikit-learn, at 32 pixels. Digits have no colour and a left and a right."""
-    return ImageStream(
-        shards=f"{OFFLINE}/image",
-        batch_size=batch_size,
-        size=32,
-        flip=0.0,
-        jitter=(0.4, 0.4, 0.0, 0.0),
-        grayscale_probability=0,
-    )
-
-
-def offline_sounds(batch_size: int) -> AudioStream:
-    """Synthesised sounds of our own: 1 s at 8 kHz."""
-    return AudioStream(shards=f"{OFFLINE}/audio", batch_size=batch_size, rate=8000, bins=32, frames=96)
-
-
 OFFLINE_SOUND = AudioInput(features="kaldi", rate=16_000, seconds=1.0, bins=32)
 """What towers take of the synthesised sounds: 98 frames of 32 bins."""
-
-
-def offline_emoji(batch_size: int, size: int = 64) -> ImageTextStream:
-    """Named pictures of OpenMoji's font (extra `demo`)."""
-    return ImageTextStream(shards=f"{OFFLINE}/emoji-train", batch_size=batch_size, input=ImageInput(size=size))
-
-
-def offline_captioned_sounds(batch_size: int) -> AudioTextStream:
-    """Synthesised sounds of our own with captions that say what is heard: 1 s, brought to 16 kHz."""
-    return AudioTextStream(shards=f"{OFFLINE}/sounds-train", batch_size=batch_size, input=OFFLINE_SOUND)
 
 
 def demo(
@@ -197,3 +131,13 @@ def smoke(demo: Recipe) -> Recipe:
         **{f"streams.{name}.batch_size": 16 for name in demo.streams},
     }
     return row(lambda: demo, "smoke", eight, "")()
+
+
+def smoke_of(demo: Callable[[], Recipe]) -> Callable[[], Recipe]:
+    """Return a recipe of eight steps of a demo."""
+
+    def make() -> Recipe:
+        return smoke(demo())
+
+    make.__doc__ = "Eight steps: what tests run."
+    return make

@@ -16,7 +16,6 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.data.errors import cli_errors
 from multicse.evaluation import statistics, tables
-from multicse.evaluation.task import EvaluationError
 from multicse.pipelines import registry
 from multicse.pipelines.cli import parse, prepare
 from multicse.trainers.engine.launch import fit, resolve
@@ -27,6 +26,8 @@ from multicse.trainers.recipe import Recipe, RecipeError
 @dataclass(frozen=True)
 class Arguments:
     """Train one recipe with several seeds; mean ± sample sd of every number before and after.
+
+    Two repeats are compared, with p values over the seeds, by `evaluate.py --compare` of their exports.
 
     Any setting of the recipe can follow, as for the pipeline itself (python pipelines/simcse.py demo --help). A seed that
     is finished is not run again, and what was stopped goes on; seeds can be added.
@@ -40,8 +41,6 @@ class Arguments:
     """Seeds, one run each."""
     output: Path | None = None
     """Folder of the runs. Default: runs/repeat-NAME-HASH, where the hash stands for all settings but the seed."""
-    against: Path | None = None
-    """The repeat.json of another repeat: differences with Student's (pooled) and Welch's t test."""
 
 
 @cli_errors
@@ -49,9 +48,8 @@ def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments, rest = tyro.cli(Arguments, args=argv, return_unknown_args=True)
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(message)s")
-    other = None if arguments.against is None else read(arguments.against)
     report, file = repeat(arguments, rest)
-    print(f"{table(report, other)}\nwritten to {file}")
+    print(f"{table(report)}\nwritten to {file}")
     return 0
 
 
@@ -74,7 +72,6 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     when = ("before", *(["baseline"] if all(summary.get("baseline") for summary in summaries) else []), "after")
     values = {name: _values([summary[name] for summary in summaries]) for name in when}
     report = {"recipe": recipe.name, "identity": identity, "seeds": list(seeds), "values": values, "summary": _each(values)}
-    report["best_steps"] = [summary["best_step"] for summary in summaries]
     file = folder / "repeat.json"
     file.write_text(json.dumps(report, indent=2) + "\n", encoding="utf-8")
     return report, file
@@ -102,42 +99,14 @@ def _each(values: dict[str, Any]) -> dict[str, Any]:
     return statistics.summary(values)._asdict()
 
 
-def read(file: Path) -> dict[str, Any]:
-    """Another repeat's report; RecipeError when the file is none."""
-    try:
-        report: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        report["values"]["after"], report["recipe"], report["seeds"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RecipeError(f"--against {file}: not a repeat.json that a repeat wrote ({error!r})") from error
-    return report
-
-
-def table(report: dict[str, Any], other: dict[str, Any] | None = None) -> str:
-    """Before and after of every task and metric; `other` after, this minus that, and p ("-": too few runs or no spread)."""
-    columns = [name for name in ("before", "baseline", "after") if name in report["values"]]
-    given = {name: report["values"][name] for name in columns} | ({"other": other["values"]["after"]} if other else {})
+def table(report: dict[str, Any]) -> str:
+    """Before and after of every task and metric."""
     sides = {
         name: {task: {of: statistics.summary(each) for of, each in found.items()} for task, found in values.items()}
-        for name, values in given.items()
+        for name, values in report["values"].items()
     }
-    lines = tables.before_after(sides, lambda metric: True, ("other", "after") if other else None)
-    if other:
-        lines[0] += ["Student p", "Welch p"]
-        for line in lines[1:]:
-            task, metric, *_ = line
-            pair = [given[side].get(task, {}).get(metric) for side in ("other", "after")]
-            line += [_p(pooled, *pair) if all(pair) else "-" for pooled in (True, False)]
-    untrained = sum(step == 0 for step in report.get("best_steps", ()))
-    chosen = f"\nthe untrained model was chosen for {untrained} of {len(report['seeds'])} seeds" if untrained else ""
-    note = f"\nother: {other['recipe']}, {len(other['seeds'])} seeds; p of two-sided t tests over seeds" if other else ""
-    return f"{report['recipe']}, {len(report['seeds'])} seeds, mean ± sample sd\n{tables.layout(lines)}{chosen}{note}"
-
-
-def _p(pooled: bool, a: list[float], b: list[float]) -> str:
-    try:
-        return f"{statistics.student_t(a, b, pooled=pooled).p:.2g}"
-    except EvaluationError:
-        return "-"
+    lines = tables.layout(tables.before_after(sides, lambda metric: True))
+    return f"{report['recipe']}, {len(report['seeds'])} seeds, mean ± sample sd\n{lines}"
 
 
 if __name__ == "__main__":

@@ -10,43 +10,31 @@ if not __package__:  # run as a file: this clone comes first, not an installed c
 
 from multicse.pipelines import parts
 from multicse.pipelines.cli import main
-from multicse.trainers.recipe import EncoderConfig, OptimConfig, Recipe
+from multicse.trainers.recipe import OptimConfig, Recipe
 from multicse.trainers.simcse import SimCSEConfig
 
-
-def unsupervised(row: str, encoder: EncoderConfig, batch: int, lr: float) -> Recipe:
-    """One pass over a million sentences of Wikipedia."""
-    return Recipe(
-        name=f"simcse/{row}",
-        method=SimCSEConfig(),
-        encoder=encoder,
-        streams={"text": parts.wiki(batch)},
-        optim={"text": OptimConfig(lr=lr)},
-        evaluation=parts.STS,
-        run=parts.paper_run(f"simcse/{row}"),
-    )
+ROBERTA_BASE = {"encoder": parts.ROBERTA_BASE, "streams.text.batch_size": 512, "optim.text.lr": 1e-5}
+ROBERTA_LARGE = {"encoder": parts.ROBERTA_LARGE, "streams.text.batch_size": 512, "optim.text.lr": 3e-5}
+SUPERVISED = {
+    "encoder.pooling": "cls",
+    "method.supervised": True,
+    "streams.text": parts.nli(512),
+    "optim.text.lr": 5e-5,
+    "run.epochs": 3,
+}
 
 
 def bert_base() -> Recipe:
     """Unsupervised BERT-base: one pass over a million sentences, 64 at 3e-5."""
-    return unsupervised("bert-base", parts.BERT_BASE, 64, 3e-5)
-
-
-def roberta_base() -> Recipe:
-    """Unsupervised RoBERTa-base: 512 at 1e-5."""
-    return unsupervised("roberta-base", parts.ROBERTA_BASE, 512, 1e-5)
-
-
-def roberta_large() -> Recipe:
-    """Unsupervised RoBERTa-large: 512 at 3e-5."""
-    return unsupervised("roberta-large", parts.ROBERTA_LARGE, 512, 3e-5)
-
-
-def supervised_bert_base() -> Recipe:
-    """NLI triples, 3 epochs, 512 at 5e-5; the head stays in the exported model."""
-    recipe = unsupervised("supervised-bert-base", parts.BERT_BASE, 512, 5e-5)
-    changes = {"encoder.pooling": "cls", "method.supervised": True, "streams.text": parts.nli(512), "run.epochs": 3}
-    return recipe.changed(changes)
+    return Recipe(
+        name="simcse/bert-base",
+        method=SimCSEConfig(),
+        encoder=parts.BERT_BASE,
+        streams={"text": parts.wiki(64)},
+        optim={"text": OptimConfig(lr=3e-5)},
+        evaluation=parts.STS,
+        run=parts.paper_run("simcse/bert-base"),
+    )
 
 
 def demo() -> Recipe:
@@ -55,19 +43,20 @@ def demo() -> Recipe:
     return parts.demo("simcse", parts.SMALL_TEXT, {"text": text}, {"text": parts.SMALL_OPTIM}, steps=200, every=50)
 
 
-def smoke() -> Recipe:
-    """Eight steps: what tests run."""
-    return parts.smoke(demo())
-
+smoke = parts.smoke_of(demo)
 
 RECIPES = {
     "demo": demo,
     "smoke": smoke,
     "bert-base": bert_base,
-    "roberta-base": roberta_base,
-    "roberta-large": roberta_large,
-    "supervised-bert-base": supervised_bert_base,
-    **parts.in_languages(bert_base),
+    "roberta-base": parts.row(bert_base, "roberta-base", ROBERTA_BASE, "Unsupervised RoBERTa-base: 512 at 1e-5."),
+    "roberta-large": parts.row(bert_base, "roberta-large", ROBERTA_LARGE, "Unsupervised RoBERTa-large: 512 at 3e-5."),
+    "supervised-bert-base": parts.row(
+        bert_base,
+        "supervised-bert-base",
+        SUPERVISED,
+        "NLI triples, 3 epochs, 512 at 5e-5; the head stays in the exported model.",
+    ),
 }
 
 if __name__ == "__main__":

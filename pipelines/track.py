@@ -6,7 +6,7 @@ import logging
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import tyro
 
@@ -17,15 +17,7 @@ from multicse.data.errors import cli_errors
 
 
 @dataclass(frozen=True)
-class Show:
-    """Say which run a journal belongs to, and which step it has come to."""
-
-    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
-    """The file journal.jsonl in the output folder of the run."""
-
-
-@dataclass(frozen=True)
-class Sync(Show):
+class Arguments:
     """Send what MLflow lacks of a run: metrics and, if the run is finished, files, the registered model and its end.
 
     What MLflow has already is left as it is, so this can be repeated.
@@ -33,33 +25,30 @@ class Sync(Show):
     Example: python pipelines/track.py sync runs/demo/journal.jsonl
     """
 
+    verb: tyro.conf.Positional[Literal["sync"]]
+    """The word sync, as there is nothing else to do yet."""
+    journal: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="JOURNAL")]
+    """The file journal.jsonl in the output folder of the run."""
     uri: str | None = None
     """Where the tracking server is now; none: where it was when the run began."""
     timeout: float = 60.0
     """Seconds to keep trying."""
 
 
-Verb = Annotated[Sync, tyro.conf.subcommand("sync")] | Annotated[Show, tyro.conf.subcommand("show")]
-
-
 @cli_errors
 def main(argv: list[str] | None = None) -> int:
     """The command line: 1 when something could not be sent, 2 when the input was bad."""
-    verb = tyro.cli(Verb, args=argv, description="A run's journal and MLflow.")
+    arguments = tyro.cli(Arguments, args=argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     from multicse.trainers.engine.mlflow_server import TrackingError
     from multicse.trainers.engine.tracking import Journal, sync
 
-    header = Journal(verb.journal).header()
+    header = Journal(arguments.journal).header()
     if header is None:
-        what = "is not a journal: its first line names no run" if verb.journal.is_file() else "does not exist"
-        raise TrackingError(f"{verb.journal} {what}. Journals are called journal.jsonl.")
-    steps = [line["step"] for _, line in Journal(verb.journal).lines() if "step" in line]
-    uri = getattr(verb, "uri", None) or header["uri"]
-    print(f"run {header['run_id']} at {uri}: {len(steps)} lines of metrics, the last of step {max(steps, default=0)}")
-    if not isinstance(verb, Sync):
-        return 0
-    sent = sync(verb.journal, verb.uri, verb.timeout)
+        what = "is not a journal: its first line names no run" if arguments.journal.is_file() else "does not exist"
+        raise TrackingError(f"{arguments.journal} {what}. Journals are called journal.jsonl.")
+    print(f"run {header['run_id']} at {arguments.uri or header['uri']}")
+    sent = sync(arguments.journal, arguments.uri, arguments.timeout)
     if sent:
         print("everything is with the server")
     return 0 if sent else 1

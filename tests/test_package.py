@@ -54,38 +54,16 @@ def test_the_wheel_holds_every_module_and_the_small_encoder(site: Path, elsewher
         assert file.is_dir() or (site / "multicse" / file.relative_to(ROOT)).read_bytes() == file.read_bytes()
 
 
-@pytest.mark.cluster
-def test_the_wheel_understands_the_commands_of_the_documentation(site: Path, elsewhere: Path) -> None:
-    tests: list[str | Path] = [
-        ROOT / "tests" / "test_docs_commands.py",
-        "-k",
-        "understood and not cluster",
-        "-c",
-        os.devnull,
-    ]
-    options: list[str | Path] = ["-q", "--noconftest", "-p", "no:cacheprovider", "--rootdir", elsewhere]
-    run([sys.executable, "-P", "-m", "pytest", *tests, *options], elsewhere, elsewhere, site)
-
-
-def test_the_installed_command_lists_papers_and_verbs(site: Path, elsewhere: Path) -> None:
+def test_the_installed_command_knows_its_verbs_and_its_name(site: Path, elsewhere: Path) -> None:
     said = run([sys.executable, site / "bin" / "multicse", "--help"], elsewhere, site)
     assert {file.stem for file in SCRIPTS} <= {*said.split()}
-
-
-def test_messages_name_the_command_that_is_there(site: Path, elsewhere: Path) -> None:
     assert command("pack") == "python pipelines/pack.py"
     script = "from multicse.data.errors import command; print(command('pack'))"
     assert run([sys.executable, "-c", script], elsewhere, elsewhere, site) == "multicse pack\n"
 
 
-def test_a_script_runs_the_clone_that_it_stands_in(elsewhere: Path) -> None:
-    """Not what is installed, nor the packages of the folder where it is called."""
-    said = run([sys.executable, ROOT / "pipelines" / "visualcse.py", "--help"], elsewhere, elsewhere)
-    assert "bert-base" in said
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda file: file.stem)
-def test_every_script_does(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_script_runs_the_clone_that_it_stands_in(script: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", ["", *sys.path])
     runpy.run_path(str(script), run_name="read")
     assert sys.path[0] == str(ROOT)

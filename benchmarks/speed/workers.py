@@ -39,7 +39,7 @@ for its streams, photographs of 500 x 375 and sounds of 10 s. Gradients hide beh
 nothing else is hidden."""
 ROWS = {
     **{"simcse": "bert-base", "visualcse": "bert-base", "audiocse": "bert-base", "sgbert": "bert-base"},
-    **{"mocoutrl": "bert-base-both", "gclsr": "pwva-att-gp", "cyclip": "cyclip-s", "clap": "scratch-cyclap-s"},
+    **{"mocoutrl": "bert-base", "gclsr": "pwva-att-gp", "cyclip": "cyclip-s", "clap": "cyclap-s"},
 }
 """The recipe of every paper that the model is of."""
 SAMPLES, WORLDS = 4, (8, 64, 512)
@@ -136,7 +136,13 @@ def papers(place: Path) -> dict[str, Recipe]:
     write("sounds", place / "audio", 128)
     places = {"text": "text", "image": "image", "audio": "audio", "pairs": "image"}
     bert = parts.SMALL.model_copy(update={"path": random_bert("12x768", str(place / "bert"))})
-    changes = {"streams.text.lexicon": "small", "method.image.path": None, "encoder.vectors": None, "encoder.epochs": 1}
+    changes = {
+        "streams.text.lexicon": "small",
+        "method.image.path": None,
+        "method.tower.path": None,
+        "encoder.vectors": None,
+        "encoder.epochs": 1,
+    }
     found = {}
     for name, row in ROWS.items():
         recipe = registry.load(name).RECIPES[row]()

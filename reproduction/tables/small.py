@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from multicse.pipelines import clap, parts, registry
+from multicse.pipelines import parts, registry
 from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import content, filled
@@ -17,6 +17,10 @@ NLI_SHARE = 27
 """How many times as many triples the NLI of NonLing-CSE has as the one at hand."""
 FEWER, SHORTER, SMALLER = 640, 10, 8
 """GCLSR's sentences, epochs, and by how much batches are smaller: 100 steps where the paper has 400."""
+
+
+CLIPS = {"clotho": 3_839, "audiocaps": 49_838, "musiccaps": 2_858}
+"""Sounds that CLAP's paper trains on, of each of its sets."""
 
 
 def row(paper: str, recipe: Recipe, offline: Offline) -> Recipe:
@@ -107,7 +111,7 @@ def clip(recipe: Recipe, offline: Offline) -> Recipe:
     """The row with its losses, variant and share of warm-up (of sounds also its rate), on small towers and sets."""
     own = changes("clip", recipe, offline)
     if recipe.paper == "clap":  # the rate and the share of the run that is warm-up stay in proportion
-        clips = {f"shards/{data.name}-train": data.clips for data in (clap.CLOTHO, clap.AUDIOCAPS, clap.MUSICCAPS)}
+        clips = {f"shards/{name}-train": number for name, number in CLIPS.items()}
         given: Any = recipe.optim["pairs"]
         steps = recipe.steps(clips[recipe.streams["pairs"].shards])
         own["optim.pairs.lr"] = 1e-3 * given.lr / 9e-5

@@ -41,7 +41,7 @@ class Row:
     label: str
     """As the paper prints it; once in a table."""
     recipe: str | None = None
-    """``PIPELINE/RECIPE``, for example ``sgbert/bert-base-sg``."""
+    """``PIPELINE/RECIPE``, for example ``sgbert/bert-base``."""
     changes: Mapping[str, Any] = field(default_factory=dict)
     """Settings of the recipe by their dotted paths."""
     model: str | None = None

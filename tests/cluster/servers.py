@@ -29,22 +29,16 @@ def free_port() -> int:
 
 
 class Server:
-    """An HTTP server on loopback, in its own process group, with what it keeps and its `server.log` in a folder.
+    """An HTTP server on loopback, in its own process group, with what it keeps and its log in a folder.
 
     command: with ``{port}`` where the port stands. health: the path that answers 200 once it is up. env: on top of the
     test's own environment.
     """
 
     def __init__(
-        self,
-        folder: Path,
-        command: Sequence[str],
-        *,
-        health: str = "/",
-        env: Mapping[str, str] | None = None,
-        name: str = "server",
+        self, folder: Path, command: Sequence[str], *, health: str = "/", env: Mapping[str, str] | None = None
     ) -> None:
-        self.folder, self.health, self.name = folder, health, name
+        self.folder, self.health = folder, health
         self.port = free_port()
         self.uri = f"http://127.0.0.1:{self.port}"
         self.command = [part.replace("{port}", str(self.port)) for part in command]
@@ -54,7 +48,7 @@ class Server:
     def start(self, timeout: float = 600) -> None:
         """Start it and wait until it answers; the test fails with the end of its log when it does not in `timeout` s."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        log = self.folder / f"{self.name}.log"
+        log = self.folder / "server.log"
         with open(log, "ab") as output:
             self.process = subprocess.Popen(
                 self.command, cwd=self.folder, env=self.env, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
@@ -66,7 +60,7 @@ class Server:
             time.sleep(0.3)
         text = log.read_text()[-3000:]
         self.kill()
-        pytest.fail(f"{self.name} did not start:\n{text}")
+        pytest.fail(f"{self.command} did not start:\n{text}")
 
     def answers(self) -> bool:
         """Whether the health page answers now."""
@@ -96,25 +90,17 @@ class Server:
 
 
 class MLflowServer(Server):
-    """``mlflow server`` with a proxied artifact store.
+    """``mlflow server`` on SQLite in the folder, with a proxied artifact store.
 
-    backend: the database's URI; none: SQLite in the folder. artifacts: a folder or a URL (``s3://…``); none: in the folder.
+    artifacts: a folder or a URL (``s3://…``); none: in the folder.
     """
 
-    def __init__(
-        self,
-        folder: Path,
-        backend: str | None = None,
-        artifacts: str | None = None,
-        workers: int = 1,
-        env: Mapping[str, str] | None = None,
-    ) -> None:
-        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", "{port}"]
-        command += ["--workers", str(workers)]
-        command += ["--backend-store-uri", backend or f"sqlite:///{folder / 'server.db'}"]
+    def __init__(self, folder: Path, artifacts: str | None = None, env: Mapping[str, str] | None = None) -> None:
+        command = [sys.executable, "-m", "mlflow", "server", "--host", "127.0.0.1", "--port", "{port}", "--workers", "1"]
+        command += ["--backend-store-uri", f"sqlite:///{folder / 'server.db'}"]
         command += ["--artifacts-destination", artifacts or str(folder / "artifacts")]
         quiet = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}  # a dozen processes that nothing here needs
-        super().__init__(folder, command, health="/health", env={**quiet, **(env or {})}, name="mlflow-server")
+        super().__init__(folder, command, health="/health", env={**quiet, **(env or {})})
 
 
 BUCKET = "multicse"
@@ -126,7 +112,7 @@ class S3Server(Server):
     def __init__(self, folder: Path) -> None:
         pytest.importorskip("moto.server", reason="moto[server] is not installed (pip install -e '.[test]')")
         command = [sys.executable, "-m", "moto.server", "--host", "127.0.0.1", "--port", "{port}"]
-        super().__init__(folder, command, health="/moto-api/data.json", name="s3-server")
+        super().__init__(folder, command, health="/moto-api/data.json")
 
     @property
     def env_for_clients(self) -> dict[str, str]:
@@ -138,25 +124,20 @@ class S3Server(Server):
             "AWS_DEFAULT_REGION": "us-east-1",
         }
 
-    def client(self) -> object:
+    def client(self) -> Any:
         """A boto3 client of this store."""
         import boto3
 
-        return boto3.client(
-            "s3",
-            endpoint_url=self.uri,
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            region_name="us-east-1",
-        )
+        keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+        return boto3.client("s3", endpoint_url=self.uri, region_name="us-east-1", **keys)
 
     def start(self, timeout: float = 600) -> None:
         super().start(timeout)
-        self.client().create_bucket(Bucket=BUCKET)  # type: ignore[attr-defined]
+        self.client().create_bucket(Bucket=BUCKET)
 
     def objects(self, prefix: str = "") -> dict[str, int]:
         """Key -> size in bytes of the bucket's objects below a prefix."""
-        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)  # type: ignore[attr-defined]
+        pages = self.client().get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=prefix)
         return {item["Key"]: item["Size"] for page in pages for item in page.get("Contents", ())}
 
 

@@ -9,7 +9,6 @@ import copy
 import os
 import re
 import shlex
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,7 @@ import pytest
 import yaml
 
 from multicse.trainers.engine.cluster import AUTOSCALING
-from tests.cluster.servers import RAY, RayHead, S3Server
+from tests.cluster.servers import S3Server
 from tests.conftest import ROOMS, ROOT
 
 VERSION = dict(
@@ -142,20 +141,6 @@ def test_strangers_do_not_reach_the_job(rayjob: dict[str, Any]) -> None:
     assert all(peer["podSelector"]["matchLabels"] for rule in policy["ingress"] for peer in rule["from"])
 
 
-@pytest.mark.cluster
-def test_a_head_of_ones_own_refuses_who_has_no_token() -> None:
-    head = RayHead(env={"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "of-the-head-" + "0" * 32})
-    try:
-        head.start()
-        for token, ok in ((head.env["RAY_AUTH_TOKEN"], True), ("of-somebody-" + "1" * 32, False)):
-            done = subprocess.run(
-                [RAY, "job", "list"], env={**head.env_for_jobs, "RAY_AUTH_TOKEN": token}, capture_output=True
-            )
-            assert (done.returncode == 0) == ok, done.stderr.decode()
-    finally:
-        head.kill()
-
-
 def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> None:
     """Docker makes the folder of WORKDIR as root, whoever the user is."""
     lines = (ROOT / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
@@ -169,35 +154,9 @@ def test_the_image_runs_as_an_ordinary_user_who_may_write_where_it_runs() -> Non
         assert kind != "COPY" or rest.startswith("--chown=ray:users ")
         assert kind != "RUN" or not re.search(r"\b(sudo|curl|wget)\b|apt-get (?!.*--no-install-recommends)", rest), rest
         assert "pip install" not in rest or ("--no-cache-dir" in rest and "-c constraints.txt" in rest)
-
-
-@pytest.mark.cluster
-def test_the_image_is_built() -> None:
-    there = [path for path in map(shutil.which, ("docker", "podman", "buildah")) if path]
-    builder = next((path for path in there if not subprocess.run([path, "info"], capture_output=True).returncode), None)
-    if builder is None:
-        pytest.skip("no docker with a daemon, podman or buildah here; the rules above are what is checked of the image")
-    done = subprocess.run([builder, "build", "-t", "multicse-test", "."], cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr[-2000:]
-    user = [
-        builder,
-        "run",
-        "--rm",
-        "multicse-test",
-        "sh",
-        "-c",
-        "touch here && python pipelines/visualcse.py --help && id -u",
-    ]
-    done = subprocess.run(user, capture_output=True, text=True)
-    assert done.returncode == 0 and done.stdout.split()[-1] != "0", done.stderr[-2000:]
-
-
-def test_the_image_holds_every_package(cluster: dict[str, Any]) -> None:
-    text = (ROOT / "Dockerfile").read_text()
-    copied = set(re.findall(r"^COPY --chown=ray:users (\S+) \1$", text, re.MULTILINE))
-    assert {*ROOMS, "multicse"} == copied
-    for names in re.findall(r"^COPY --chown=ray:users (.+) \./$", text, re.MULTILINE):
-        assert all((ROOT / name).is_file() for name in names.split())
+    copied = [rest.split()[1:] for kind, rest in steps if kind == "COPY"]
+    assert {*ROOMS, "multicse"} == {names[0] for names in copied if names[0] == names[-1]}
+    assert all((ROOT / name).is_file() for names in copied if names[-1] == "./" for name in names[:-1])
 
 
 def test_the_jobs_entrypoint_is_a_recipe(rayjob: dict[str, Any]) -> None:

@@ -7,14 +7,12 @@ Training is cut to two steps of the smoke recipe, since what is asked here is th
 from __future__ import annotations
 
 import gzip
-import io
 import json
 import os
 import re
 import subprocess
 import sys
-import tarfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,8 +24,8 @@ from multicse.pipelines.registry import NAMES, load
 from tests.cluster.warm import Warm
 from tests.conftest import ROOT
 from tests.data.packing import png
-from tests.pipelines.miniatures import DOWNLOADS, put
-from tests.small import sound
+from tests.reproduction.miniatures import DOWNLOADS, put
+from tests.small import sound, write_tar
 from tests.test_docs_commands import commands
 
 SHORT = "--run.max_steps 2 --run.workers 0"
@@ -130,33 +128,17 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "cc.sw.300.vec.gz": gzip.compress("\n".join(f"{word} {vector}" for word in sentences[0].split()).encode()),
         "DATASETS/multi30k/captions5.train.de.tsv.gz": gzip.compress(german.encode()),
         **{f"DATASETS/stsb_multi/stsb-de-{part}.tsv.gz": gzip.compress(rated.encode()) for part in ("dev", "test")},
-        **{
-            f"DATASETS/cifar10/cifar10-train-{part:05d}.tar": tar(
-                {
-                    f"{part}-{i}.{ending}": content
-                    for i, picture in enumerate(pictures)
-                    for ending, content in (("png", picture), ("cls", str(i % 10).encode()))
-                }
-            )
-            for part in range(5)
-        },
         "docs/new_method.py": (ROOT / "docs" / "new_method.py").read_text(),
     }
     put(folder, files)
+    for part in range(5):
+        file = folder / "DATASETS" / "cifar10" / f"cifar10-train-{part:05d}.tar"
+        members = [(f"{part}-{i}.png", picture) for i, picture in enumerate(pictures)]
+        write_tar(file, [*members, *((f"{part}-{i}.cls", str(i % 10).encode()) for i in range(len(pictures)))])
     (folder / "dump").mkdir()
     pq.write_table(pa.table({"answer": [{"text": s} for s in sentences]}), folder / "dump" / "0.parquet")
     DOWNLOADS["clotho"](folder / "Clotho")
     return folder
-
-
-def tar(files: Mapping[str, bytes]) -> bytes:
-    made = io.BytesIO()
-    with tarfile.open(fileobj=made, mode="w") as archive:
-        for name, content in files.items():
-            member = tarfile.TarInfo(name)
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return made.getvalue()
 
 
 def short(command: str) -> str:

@@ -89,19 +89,10 @@ def wait_for_step(driver: subprocess.Popen[str], output: Path, step: int) -> Non
     raise AssertionError(f"no step {step}:\n{driver.communicate()[0][-3000:]}")
 
 
-def test_what_only_one_node_can_reach_is_refused(nodes: Nodes, python: str, tmp_path: Path) -> None:
-    driver = drive(python, tmp_path / "run", f"sqlite:///{tmp_path}/mlflow.db", "--run.storage", "/somewhere")
-    text, _ = driver.communicate(timeout=600)
-    assert driver.returncode == 1 and "run.storage='/somewhere'" in text, text[-3000:]
-    assert not (tmp_path / "run").exists()
-
-
 def test_a_node_that_dies_is_replaced_by_another(
     nodes: Nodes, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
 ) -> None:
     """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
-    import torch
-
     settings = ["--run.max-steps", "30", "--evaluation.every", "10", "--run.log-every", "1", "--run.threads", "1"]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
 
@@ -137,9 +128,6 @@ def test_a_node_that_dies_is_replaced_by_another(
     sent = {key.split("/")[3] for key in s3.objects("runs/shards/") if key.endswith("/dataset.json")}
     assert sent >= {"text", "image"}, "the offline shards of the driver's disk travel to the other nodes"
 
-    states = [key for key in s3.objects(f"runs/{key_of(recipe_of(broken))}/") if key.endswith("/state.pt")]
-    steps = [torch.load(io.BytesIO(content(s3, key)), weights_only=True)["step"] for key in states]
-    assert max(steps) == 30, "the last checkpoint is not in the store"
     model = "export/model.safetensors"
     assert (broken / model).read_bytes() == (whole / model).read_bytes()
     (uploaded,) = [key for key in s3.objects("artifacts/") if one["mlflow_run_id"] in key and key.endswith(model)]
@@ -183,16 +171,11 @@ def growing(s3: S3Server, tmp_path: Path) -> Iterator[RayHead]:
 def test_a_cluster_that_begins_with_its_head_alone_grows(
     growing: RayHead, tracking: MLflowServer, python: str, tmp_path: Path
 ) -> None:
-    """The run waits for the node that the autoscaler makes; what it may not have, or not all could reach, is refused."""
+    """The run waits for the node that the autoscaler makes; what it may not have is refused."""
     env = {**growing.env, "RAY_ADDRESS": growing.address}
-    for uri, settings, said in (
-        (f"sqlite:///{tmp_path}/mlflow.db", (), "is a file of one node"),
-        (tracking.uri, ("--run.cpus-per-worker", "4"), "the cluster has 4: the run would wait for ever"),
-        (tracking.uri, (f"--streams.text.shards=s3://{BUCKET}/shards/nothing",), f"s3://{BUCKET}/shards/nothing"),
-    ):
-        driver = drive(python, tmp_path / "refused", uri, *settings, env=env)
-        text, _ = driver.communicate(timeout=600)
-        assert driver.returncode == 1 and said in text, text[-3000:]
+    driver = drive(python, tmp_path / "refused", tracking.uri, "--run.cpus-per-worker", "4", env=env)
+    text, _ = driver.communicate(timeout=600)
+    assert driver.returncode == 1 and "the cluster has 4: the run would wait for ever" in text, text[-3000:]
     assert not (tmp_path / "refused").exists()
     driver = drive(python, tmp_path / "run", tracking.uri, env=env)
     try:
@@ -215,16 +198,6 @@ def head() -> Iterator[RayHead]:
         one.kill()
 
 
-def pack(python: str, s3: S3Server, folder: Path, *kinds: str) -> None:
-    """The offline shards into the store, with the command that a user has."""
-    for kind, place in write_demo_shards(folder, kinds).items():
-        command = [python, "pipelines/pack.py", "upload", str(place), f"s3://{BUCKET}/shards/{kind}"]
-        done = subprocess.run(command, cwd=ROOT, env={**plain_env(), **s3.env_for_clients}, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        there = {Path(key).name: size for key, size in s3.objects(f"shards/{kind}/").items()}
-        assert there == {file.name: file.stat().st_size for file in place.iterdir() if file.is_file()}
-
-
 def test_a_job_leaves_everything_in_the_store(
     head: RayHead, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
 ) -> None:
@@ -232,7 +205,9 @@ def test_a_job_leaves_everything_in_the_store(
     import torch
     from mlflow import MlflowClient
 
-    pack(python, s3, tmp_path / "shards", "text", "image")
+    for kind, place in write_demo_shards(tmp_path / "shards", ("text", "image")).items():
+        upload = [python, "pipelines/pack.py", "upload", str(place), f"s3://{BUCKET}/shards/{kind}"]
+        subprocess.run(upload, cwd=ROOT, env={**plain_env(), **s3.env_for_clients}, check=True)
     output = tmp_path / "run"
     variables = {"MULTICSE_STORAGE": f"s3://{BUCKET}/runs", "MLFLOW_TRACKING_URI": tracking.uri, **s3.env_for_clients}
     command = [RAY, "job", "submit", "--runtime-env-json", json.dumps({"env_vars": variables}), "--working-dir", "."]

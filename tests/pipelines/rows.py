@@ -5,7 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from multicse.reproduction.tables.runs import recipe_of
+from multicse.reproduction.tables.table import Table
 from multicse.trainers.recipe import Recipe
+
+
+def recipe_in(tables: Mapping[str, Table], name: str) -> Recipe:
+    """The recipe of a row of a paper's table, ``T1/LABEL``."""
+    key, _, label = name.partition("/")
+    return recipe_of(next(row for row in tables[key].rows if row.label == label))
 
 
 def holds(recipe: Recipe, numbers: Mapping[str, Any]) -> None:

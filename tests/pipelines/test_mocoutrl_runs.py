@@ -7,7 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -16,18 +15,17 @@ from transformers import AutoConfig, AutoModel
 from multicse.data.pack import text_lines
 from multicse.data.shard_writer import Output, pack
 from multicse.data.streams.text import EDATextStream
-from multicse.data.word_vectors import open_vectors, write_vectors
+from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import load_model
 from multicse.pipelines import gclsr, mocoutrl, parts
 from multicse.pipelines.cli import report
 from multicse.trainers.engine.checkpoint import latest_checkpoint, load_method
 from multicse.trainers.engine.checks import check, check_settings
-from multicse.trainers.engine.launch import fit
+from multicse.trainers.engine.launch import fit, resolve
 from multicse.trainers.engine.text_fit import prepare
 from multicse.trainers.mocoutrl import MoCoUTRL
 from multicse.trainers.recipe import Recipe, RecipeError
-from tests.small import four_steps, write_text
-from tests.small_wordnet import write_wordnet
+from tests.small import WORDS, four_steps, write_text
 from tests.trainers.engine.test_engine import interrupted, run
 
 
@@ -98,27 +96,14 @@ def test_a_missing_wordnet_is_found_before_the_run(
     check_settings(recipe)  # which reads no file
     with pytest.raises(RecipeError, match=r"streams\.text\.lexicon=None: .*WNSEARCHDIR="):
         check(recipe)
-    monkeypatch.setenv("WNSEARCHDIR", str(write_wordnet(tmp_path / "wordnet")))
-    check(recipe)
-
-
-def test_a_resumed_run_of_word_vectors(words: Recipe, tmp_path: Path) -> None:
-    prepare(words)
-    whole, _, _ = run(words)
-    half = words.replace("run.output", str(tmp_path / "half"))
-    prepare(half)
-    first, second = (open_vectors(Path(recipe.run.output) / "vectors") for recipe in (words, half))
-    assert first.words == second.words and np.array_equal(first.vectors, second.vectors)
-    interrupted(half)
-    resumed, _, _ = run(half)
-    assert [resumed.values[step]["train/text"] for step in (3, 4)] == [whole.values[step]["train/text"] for step in (3, 4)]
-    assert not [name for name in load_file(latest_checkpoint(tmp_path / "half") / "method.safetensors") if "table" in name]
 
 
 def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: Path) -> None:
     """Moved with its run, its vectors are found; with the vectors of another run, or none, it is refused."""
     prepare(words)
     run(words)
+    weights = load_file(latest_checkpoint(Path(words.run.output)) / "method.safetensors")
+    assert not [name for name in weights if "table" in name]
     moved = tmp_path / "moved"
     Path(words.run.output).rename(moved)
     found: Any = load_method(moved / "checkpoint").sentence_encoder
@@ -133,29 +118,41 @@ def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: 
         load_method(moved / "checkpoint")
 
 
-def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sentences_of_another_script_are_noticed(words: Recipe, tmp_path: Path) -> None:
     (tmp_path / "ru.txt").write_text("кошка спит\nсобака бежит\n" * 20)
     pack(text_lines([tmp_path / "ru.txt"]), Output(tmp_path / "ru", name="ru"))
     russian = words.replace("streams.text.shards", str(tmp_path / "ru"))
     with pytest.raises(ValueError, match=r"encoder\.letters"):
         prepare(russian)
-    folder = write_vectors(tmp_path / "en", ["the", "dog"], np.eye(2, dtype=np.float32))
-    prepare(russian.replace("encoder.letters", "any").replace("encoder.vectors", str(folder)))
-    assert "100 % of the words" in caplog.text
 
 
-@pytest.mark.parametrize("eda", [False, True])
-def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str, eda: bool) -> None:
-    """Vectors of the run's own sentences, training, export, registry, card; with EDA the two views come from the stream."""
-    if eda:
-        stream = EDATextStream(shards=words.streams["text"].shards, batch_size=8, window=32, max_length=16, lexicon="small")
-        words = words.replace("streams.text", stream.model_dump()).replace("method.augmentation", "none")
-    words = words.replace("run.tracking_uri", tracking_uri).replace("run.register_as", "words")
-    summary = fit(words)
+def test_from_sentences_to_an_export(words: Recipe, tracking_uri: str) -> None:
+    """Vectors of the run's own sentences, two views by EDA, training, export, registry, card."""
+    stream = EDATextStream(shards=words.streams["text"].shards, batch_size=8, window=32, max_length=16, lexicon="small")
+    changes = {"streams.text": stream, "method.augmentation": "none", "run.register_as": "words"}
+    summary = fit(words.changed({**changes, "run.tracking_uri": tracking_uri}))
     export = Path(summary["export"])
-    note = json.loads((Path(words.run.output) / "vectors" / "vectors.json").read_text())
+    note = json.loads((export.parent / "vectors" / "vectors.json").read_text())
     assert note["letters"] == "a-z" and note["seed"] == words.run.seed
     assert load_model(str(export)).encode(["the dog runs", "unheard"]).shape == (2, 12)
     card = (export / "README.md").read_text()
     assert "trust_remote_code=True" in card and "AutoModel" not in card and "--encoder.path" not in card
     assert "word vectors" in card and "trust_remote_code" in report(summary)
+
+
+def test_tasks_on_files_of_ones_own(triplets: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named relative to where the user is, found from where the workers are; the folder is no part of the identity."""
+    own = triplets.replace("evaluation.select", "pairs:pairs/own-dev.tsv")
+    lines = [f"{' '.join(WORDS[i : i + 4])}\t{WORDS[i]}\t{i % 5}\n" for i in range(9)]
+    recipes = []
+    for place in ("one", "two"):
+        folder = tmp_path / place
+        (folder / "pairs").mkdir(parents=True)
+        (folder / "pairs" / "own-dev.tsv").write_text("sentence1\tsentence2\tscore\n" + "".join(lines))
+        monkeypatch.chdir(folder)
+        recipes.append(resolve(own))
+        assert recipes[-1].evaluation.select == f"pairs:{folder}/pairs/own-dev.tsv"
+    assert len({recipe.replace("run.tracking_uri", None).identity() for recipe in recipes}) == 1
+    monkeypatch.chdir(tmp_path)
+    memory, result, _ = run(recipes[0])
+    assert "eval/own-dev/spearman" in memory.values[2] and result["best_score"] is not None

@@ -42,23 +42,6 @@ def test_the_page_shows_the_file() -> None:
     assert len(file.splitlines()) <= 120
 
 
-def test_repeated_words(esimcse: ModuleType) -> None:
-    torch.manual_seed(0)
-    ids = torch.arange(1, 401).view(20, 20)  # no id twice
-    mask = (torch.arange(20) < torch.arange(2, 22)[:, None].clamp(max=20)).long()
-    counts = []
-    for _ in range(15):
-        longer, ones = esimcse.repeat_words(ids * mask, mask, 0.32)
-        for row, kept, before, n in zip(longer, ones, ids, mask.sum(1).tolist(), strict=True):
-            said = row[kept.bool()].tolist()
-            assert list(dict.fromkeys(said)) == before[:n].tolist() and not row[~kept.bool()].any()
-            twice = [word for word in set(said) if said.count(word) == 2]
-            assert len(said) == n + len(twice) and not {int(before[0]), int(before[n - 1])} & set(twice)
-            assert len(twice) <= min(n - 2, max(2, int(0.32 * (n - 2))))
-            counts.append(len(twice))
-    assert {0, 5} <= set(counts)
-
-
 def naive(z: Tensor, negatives: Tensor, t: float) -> float:
     def similarity(a: Tensor, b: Tensor) -> float:
         return math.exp((a @ b / (a.norm() * b.norm())).item() / t)
@@ -82,50 +65,19 @@ def test_the_loss_against_loops_and_the_queue_of_earlier_sentences(esimcse: Modu
         assert torch.equal(method.queue[: method.filled], seen)
 
 
-def test_the_momentum_encoder_follows_and_is_part_of_the_checkpoint(esimcse: ModuleType) -> None:
-    method = esimcse.ESimCSEConfig(momentum=0.9).build(tiny_encoder.encoder()).train()
-    batch = {"text": tiny_encoder.text_batch(6)}
-    before = [p.clone() for p in method.slow.parameters()]
-    optimizer = torch.optim.SGD([p for p in method.parameters() if p.requires_grad], lr=0.1)
-    method(batch).losses["text"].backward()
-    optimizer.step()
-    method.after_step(1)
-    for old, slow, fast in zip(before, method.slow.parameters(), method.sentence_encoder.parameters(), strict=True):
-        torch.testing.assert_close(slow, 0.9 * old + 0.1 * fast)
-        assert slow.grad is None
-    again = esimcse.ESimCSEConfig().build(tiny_encoder.encoder())
-    again.load_state_dict(method.state_dict())
-    assert all(torch.equal(a, b) for a, b in zip(again.slow.parameters(), method.slow.parameters(), strict=True))
-    assert torch.equal(again.queue, method.queue) and again.filled == 6
-
-
-def run(arguments: list[str], place: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """``python pipelines/run.py docs/new_method.py smoke ...`` on shards and an encoder of a few weights."""
-    output = folder / "run"
-    own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text"), "--run.max_steps", "3"]
-    own += ["--run.output", str(output), "--run.tracking_uri", f"sqlite:///{folder}/mlflow.db", "--method.queue", "20"]
-    own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee"]
-    monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own, *arguments])
-    monkeypatch.chdir(folder)
-    assert main() == 0
-    return output / "export"
-
-
-def check_export(folder: Path) -> None:
-    from sentence_transformers import SentenceTransformer
-
-    assert SentenceTransformer(str(folder), device="cpu").encode(["a dog", "the cat runs"]).shape == (2, 16)
-
-
-@pytest.mark.usefixtures("tracking_uri")
-def test_run_in_this_process(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_export(run(["--run.workers", "0"], place, tmp_path, monkeypatch))
-
-
 @pytest.mark.cluster
 @pytest.mark.usefixtures("local_ray")
 def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    check_export(run(["--run.workers", "2"], place, tmp_path, monkeypatch))
+    """``python pipelines/run.py docs/new_method.py smoke ...`` on shards and an encoder of a few weights."""
+    from sentence_transformers import SentenceTransformer
+
+    own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text"), "--run.max_steps", "3"]
+    own += ["--run.output", "run", "--run.tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", "--method.queue", "20"]
+    own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee", "--run.workers", "2"]
+    monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own])
+    monkeypatch.chdir(tmp_path)
+    assert main() == 0
+    assert SentenceTransformer("run/export", device="cpu").encode(["a dog", "the cat runs"]).shape == (2, 16)
 
 
 def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from multicse.evaluation.registry import is_development
 from multicse.pipelines.cli import parse
+from multicse.pipelines.parts import SMALL_ENCODER
 from multicse.pipelines.registry import NAMES, load
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.recipe import Recipe
@@ -50,3 +52,12 @@ def test_smoke_and_demo_need_no_download(paper: str) -> None:
         assert all(task.startswith("lee") or "runs/offline/" in task for task in tasks)
         assert all(stream.shards.startswith("runs/offline/") for stream in recipe.streams.values())
         assert recipe.run.gpus_per_worker == 0 and recipe.evaluation.data is None
+
+
+def test_the_shipped_encoder_is_small_and_says_where_it_comes_from() -> None:
+    folder = Path(SMALL_ENCODER)
+    assert sum(file.stat().st_size for file in folder.rglob("*") if file.is_file()) <= 10 * 2**20
+    card = (folder / "README.md").read_text()
+    for word in ("masked accuracy", "STS-B dev", "licence", "steps"):
+        assert word.lower() in card.lower()
+    assert not list(folder.rglob("*.bin"))

@@ -15,7 +15,7 @@ from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.engine.checks import check_settings
 from multicse.trainers.engine.optim import schedule_factor
 from multicse.trainers.recipe import Recipe
-from tests.pipelines.rows import difference, holds
+from tests.pipelines.rows import difference, holds, recipe_in
 
 TABLES = read_tables("clip")
 CC3M, CLOTHO, AUDIOCAPS = 2_806_641, 3_839, 49_838
@@ -47,22 +47,14 @@ SOUNDS: dict[str, Any] = {
     **{"method.tower.kind": "htsat", "method.projection": "mlp", "method.embed_dim": 512, "encoder.pooling": "cls"},
     **{"streams.pairs.input.rate": 48_000, "streams.pairs.input.seconds": 10, "streams.pairs.input.bins": 64},
     **{"streams.pairs.input.hop": 480, "streams.pairs.max_length": 77, "streams.pairs.captions": "random"},
+    **{"streams.pairs.shards": "shards/clotho-train", "method.variant": "fixed"},
 }
-SETS: dict[str, dict[str, Any]] = {
-    "": {"streams.pairs.shards": "shards/clotho-train", "method.variant": "fixed"},
-    "audiocaps-": {"streams.pairs.shards": "shards/audiocaps-train"},
-    "music-": {"streams.pairs.shards": "shards/musiccaps-train"},  # Table 15
-    # Table 13
-    "scratch-": {"streams.pairs.shards": "shards/clotho-train", "encoder.scratch": True, "method.tower.path": None},
-    "scratch-audiocaps-": {"encoder.scratch": True, "method.tower.path": None},
-    "paper-": {"streams.pairs.shards": "shards/clotho-train", "method.variant": "paper"},
-    "warm-": {"streams.pairs.shards": "shards/clotho-train", "optim.pairs.warmup": 0.17},
-}
+SCRATCH: dict[str, Any] = {"encoder.scratch": True, "method.tower.path": None}
 NUMBERS: dict[str, dict[str, Any]] = {
     **{f"clip{letter}": IMAGES | added for letter, added in ADDED.items()},
     **{f"cyclip{letter}": IMAGES | CYCLIC | added for letter, added in ADDED.items()},
-    **{f"{data}clap{letter}": SOUNDS | SETS[data] | ADDED[letter] for data in SETS for letter in ("", "-s")},
-    **{f"{data}cyclap{letter}": SOUNDS | SETS[data] | CYCLIC | ADDED[letter] for data in SETS for letter in ("", "-s")},
+    **{f"clap{letter}": SOUNDS | ADDED[letter] for letter in ("", "-s")},
+    **{f"cyclap{letter}": SOUNDS | CYCLIC | ADDED[letter] for letter in ("", "-s")},
 }
 LOSSES = ("i_cyclic", "c_cyclic", "captions", "nli", "nli_sentences")
 
@@ -82,37 +74,42 @@ def test_numbers(name: str) -> None:
         assert (flickr in recipe.evaluation.final) == (not name.endswith(("-n", "-e")))
 
 
-@pytest.mark.parametrize(
-    ("recipe", "base", "changes"),
-    [
-        # [errata 4.1, 4.2] what the variant does: tests/trainers/test_clip.py
-        (  # [errata 4.3] Table 9's Adam
-            cyclip.RECIPES["paper"](),
-            cyclip.RECIPES["cyclip-s"](),
-            {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
-        ),
-        (
-            cyclip.RECIPES["released"](),
-            cyclip.RECIPES["cyclip"](),
-            {
-                **{"method.variant": "released", "optim.pairs.ahead": CC3M // 80},
-                **{"encoder.hidden_dropout": 0.0, "encoder.attention_dropout": 0.0},
-            },
-        ),
-        (  # LAION's script for Clotho
-            clap.RECIPES["released"](),
-            clap.RECIPES["clap"](),
-            {
-                **{"streams.pairs.batch_size": 96, "optim.pairs.lr": 1e-4, "optim.pairs.warmup": 3200},
-                **{"run.epochs": 45, "run.seed": 3407, "evaluation.every": 40},
-                "evaluation.select": "retrieval:shards/clotho-val?primary=mean_map10&released=true",
-            },
-        ),
-    ],
-    ids=["paper", "released-cyclip", "released-clap"],
-)
-def test_differences(recipe: Recipe, base: Recipe, changes: dict[str, Any]) -> None:
-    assert difference(recipe, base) == changes
+def on(data: str, every: int) -> dict[str, Any]:
+    select = f"retrieval:shards/{data}-val?primary=mean_map10"
+    return {"streams.pairs.shards": f"shards/{data}-train", "evaluation.select": select, "evaluation.every": every}
+
+
+DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
+    # [errata 4.1, 4.2] what the variant does: tests/trainers/test_clip.py; [errata 4.3] Table 9's Adam
+    ("cyclip/paper", "cyclip/cyclip-s"): {"method.variant": "paper", "optim.pairs.weight_decay": 0.0},
+    ("cyclip/released", "cyclip/cyclip"): {
+        **{"method.variant": "released", "optim.pairs.ahead": CC3M // 80},
+        **{"encoder.hidden_dropout": 0.0, "encoder.attention_dropout": 0.0},
+    },
+    ("clap/paper", "clap/cyclap-s"): {"method.variant": "paper"},
+    ("clap/warm", "clap/cyclap-s"): {"optim.pairs.warmup": 0.17},
+    ("clap/released", "clap/clap"): {  # LAION's script for Clotho
+        **{"streams.pairs.batch_size": 96, "optim.pairs.lr": 1e-4, "optim.pairs.warmup": 3200},
+        **{"run.epochs": 45, "run.seed": 3407, "evaluation.every": 40},
+        "evaluation.select": "retrieval:shards/clotho-val?primary=mean_map10&released=true",
+    },
+    # Rows of the tables
+    ("T5b/CyCLAPs", "clap/cyclap-s"): on("audiocaps", 623),
+    ("T15/CLAP", "clap/clap"): on("musiccaps", 36),
+    ("T13a/CyCLAP", "clap/cyclap"): SCRATCH,
+    ("T13b/CLAPs", "clap/clap-s"): SCRATCH | on("audiocaps", 623),
+}
+
+
+def made(name: str) -> Recipe:
+    paper, _, row = name.partition("/")
+    recipes = {"cyclip": cyclip.RECIPES, "clap": clap.RECIPES}
+    return recipes[paper][row]() if paper in recipes else recipe_in(TABLES, name)
+
+
+@pytest.mark.parametrize(("name", "base"), DIFFERENCES)
+def test_differences(name: str, base: str) -> None:
+    assert difference(made(name), made(base)) == DIFFERENCES[name, base]
 
 
 def rate(recipe: Recipe, steps: int, step: int) -> float:
@@ -132,14 +129,14 @@ def test_disagree_4_4_released_cyclip_never_warms_up() -> None:
 
 def test_disagree_4_5_printed_warm_ups_outlast_the_run_on_clotho() -> None:
     """[errata 4.5] Neither the paper's run nor LAION's leaves the warm-up; in `warm-` it is a share of the run."""
-    recipes = [clap.RECIPES[row]() for row in ("clap", "released", "warm-clap")]
+    recipes = [clap.RECIPES[row]() for row in ("clap", "released", "warm")]
     runs = [(recipe, recipe.steps(CLOTHO)) for recipe in recipes]
     paper, released, fixed = ([rate(recipe, steps, step) for step in range(steps)] for recipe, steps in runs)
     assert len(paper) == len(fixed) == 4_320 and len(released) == 1_800
     for values, peak in ((paper, 4.05e-5), (released, 5.625e-5)):
         assert values == sorted(values) and values[-1] == pytest.approx(peak)
     assert max(fixed) == pytest.approx(9e-5, rel=1e-4) and fixed[-1] < 1e-7
-    assert 9600 / clap.RECIPES["audiocaps-clap"]().steps(AUDIOCAPS) == pytest.approx(0.17, abs=2e-3)
+    assert 9600 / recipe_in(TABLES, "T5b/CLAP").steps(AUDIOCAPS) == pytest.approx(0.17, abs=2e-3)
 
 
 def test_disagree_4_6_clotho_s_test_set_chooses_nothing() -> None:
@@ -172,19 +169,18 @@ def test_sounds_are_reported_on_the_paper_s_splits() -> None:
         assert tasks == {f"retrieval:shards/{split}"}
 
 
-@pytest.mark.parametrize("row", ["cyclip-n", "scratch-audiocaps-cyclap-s"])
+@pytest.mark.parametrize("row", ["T14/CLIPn", "T13b/CyCLAPs"])
 def test_small_rows_keep_what_a_row_varies(row: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Offline, "clip_sets", lambda self: None)
-    recipe = (cyclip.RECIPES | clap.RECIPES)[row]()
+    recipe = recipe_in(TABLES, row)
     small = small_scale.clip(recipe, Offline(tmp_path, tmp_path))
     check_settings(small)
     same = ("variant", "projection", "temperature", "contrastive", *LOSSES)
     assert [getattr(small.method, name) for name in same] == [getattr(recipe.method, name) for name in same]
     assert list(small.streams) == list(recipe.streams) and small.name == recipe.name
-    if row.startswith("scratch"):
+    if row.startswith("T13"):
         holds(small, {"encoder.scratch": True})
         steps = small.run.max_steps or 0
         rates = [rate(small, steps, step) for step in range(steps)]  # on AudioCaps 9,600 of 56,070 steps are warm-up
-        assert (1 + np.argmax(rates)) / steps == pytest.approx(9600 / 56070, abs=1 / steps) and max(rates) == pytest.approx(
-            1e-3
-        )
+        assert (1 + np.argmax(rates)) / steps == pytest.approx(9600 / 56070, abs=1 / steps)
+        assert max(rates) == pytest.approx(1e-3)

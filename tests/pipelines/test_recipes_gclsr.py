@@ -12,14 +12,14 @@ import pytest
 
 from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
-from multicse.pipelines import gclsr, parts
+from multicse.pipelines import gclsr
 from multicse.reproduction.tables import measures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables
 from multicse.reproduction.tasks.probe import PRESETS
 from multicse.trainers.engine.checks import check_settings
-from tests.pipelines.rows import difference, holds
+from tests.pipelines.rows import difference, holds, recipe_in
 
 TABLES = read_tables("gclsr")
 NUMBERS: dict[str, Any] = {
@@ -35,7 +35,10 @@ NUMBERS: dict[str, Any] = {
     **{f"optim.text.groups.predictor.{name}": value for name, value in (("lr", 1), ("schedule", "constant"), ("warmup", 0))},
 }
 DIFFERENCES: dict[str, dict[str, Any]] = {
-    "base": {"method.augmentation": "none", "method.attention": "none", "method.group_size": None},  # Table 2
+    "T2/GCLSR-base": {
+        **{"method.augmentation": "none", "method.attention": "none", "method.group_size": None},
+        "encoder.regions": [1] * 6,
+    },
     # [errata 5.8] the last row of Table 2 has the scores of Table 9's six banks of one word
     "headline": {"encoder.regions": [1] * 6},
     # [errata 5.2] six banks of 640 filters, and unknown words are drawn anew
@@ -53,7 +56,8 @@ def test_numbers() -> None:
 
 @pytest.mark.parametrize("name", DIFFERENCES)
 def test_differences(name: str) -> None:
-    assert difference(gclsr.RECIPES[name](), gclsr.full()) == DIFFERENCES[name]
+    recipe = recipe_in(TABLES, name) if "/" in name else gclsr.RECIPES[name]()
+    assert difference(recipe, gclsr.full()) == DIFFERENCES[name]
 
 
 @pytest.mark.parametrize("batch", [64, 128, 1024])
@@ -131,18 +135,13 @@ def test_every_row_at_the_small_scale(datasets: Path, tmp_path: Path) -> None:
         "multicse.reproduction.tables.offline.train_vectors",
         lambda sentences, folder, **_: write_vectors(folder, ["a"], np.ones((1, 9))),
     ):
-        for table in TABLES.values():
-            for row in table.rows:
-                if row.recipe is not None:
-                    recipe = small.gclsr(recipe_of(row), offline)
-                    check_settings(recipe)
-                    recipe.encoder.read()
-                    samples = ShardSet.open(recipe.streams["text"].shards).samples
-                    assert recipe.run.epochs == 10 and samples == small.FEWER
-                    kept = {path: value for path, value in row.changes.items() if not path.endswith(("lr", "size", "every"))}
-                    holds(recipe, recipe.changed(kept).flat())
+        for row in (row for table in TABLES.values() for row in table.rows if row.recipe):
+            recipe = small.gclsr(recipe_of(row), offline)
+            check_settings(recipe)
+            assert recipe.run.epochs == 10 and ShardSet.open(recipe.streams["text"].shards).samples == small.FEWER
+            method = {path: value for path, value in row.changes.items() if path.startswith("method.")}
+            holds(recipe, recipe.changed(method).flat())
         place = small.model("gclsr", f"{gclsr.VECTORS}@padded", offline)
     assert place == f"{tmp_path / 'word-vectors-20000-100-10'}@padded"
-    assert small.model("gclsr", "FacebookAI/roberta-base@first-last", offline) == f"{parts.SMALL_ENCODER}@first-last"
     word2vec = [row.model for row in TABLES["T2"].rows if row.model and row.model.startswith(gclsr.VECTORS)]
     assert word2vec == [f"{gclsr.VECTORS}@padded", f"{gclsr.VECTORS}@letters"]  # as released, and of words alone

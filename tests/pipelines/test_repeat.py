@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
-from scipy import stats
 
-from multicse.evaluation import statistics
+from multicse.evaluation import tables
 from multicse.pipelines.repeat import _values, main, table
 
 
@@ -33,7 +31,7 @@ def command(place: Path, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.
 
 def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command, "--seeds", "3", "5"]) == 0
-    (folder,) = (tmp_path / "runs").glob("repeat-simcse-text-*")  # called by its data
+    (folder,) = (tmp_path / "runs").glob("repeat-simcse-smoke-*")
     report = json.loads((folder / "repeat.json").read_text())
     runs = [json.loads((folder / f"seed-{seed}" / "summary.json").read_text()) for seed in (3, 5)]
     recipes = [json.loads((folder / f"seed-{seed}" / "recipe.json").read_text()) for seed in (3, 5)]
@@ -44,13 +42,13 @@ def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.C
     cell = report["summary"]["after"]["lee"]["spearman"]
     assert cell == pytest.approx({"mean": sum(after) / 2, "sd": abs(after[0] - after[1]) / 2**0.5, "n": 2})
     shown = capsys.readouterr().out
-    assert "simcse/text, 2 seeds" in shown and f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in shown
+    assert "simcse/smoke, 2 seeds" in shown and f"{cell['mean']:.2f} ± {cell['sd']:.2f}" in shown
 
     # More seeds: those that are there are read. Another recipe does not overwrite them.
     kept = [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)]
-    assert main([*command, "--seeds", "3", "5", "7", "--against", str(folder / "repeat.json")]) == 0
+    assert main([*command, "--seeds", "3", "5", "7"]) == 0
     shown = capsys.readouterr().out
-    assert shown.count("finished already") == 2 and "seed 7: " in shown and "other: simcse/text, 2 seeds" in shown
+    assert shown.count("finished already") == 2 and "seed 7: " in shown
     assert [(folder / f"seed-{seed}" / "summary.json").stat().st_mtime_ns for seed in (3, 5)] == kept
     assert json.loads((folder / "repeat.json").read_text())["seeds"] == [3, 5, 7]
 
@@ -58,26 +56,10 @@ def test_seeds_are_run_once(command: list[str], tmp_path: Path, capsys: pytest.C
     assert "seed-3 holds a finished run of other settings" in capsys.readouterr().err
 
 
-def report(name: str, lee: list[float], **tasks: dict[str, list[float]]) -> dict[str, Any]:
-    after = {"lee": {"spearman": lee, "pearson": [1.0] * len(lee)}, **tasks}
-    return {"recipe": name, "seeds": list(range(len(lee))), "values": {"before": after, "after": after}}
-
-
-def test_table_against_another() -> None:
-    a, b = [40.0, 40.4, 41.0], [41.5, 43.0, 42.1]
-    lines = table(report("x/b", b, mr={"accuracy": [80.0]}), report("x/a", a)).splitlines()
-    student, welch = (stats.ttest_ind(a, b, equal_var=equal).pvalue for equal in (True, False))
-    p = f"+1.73 {student:.2g} {welch:.2g}"
-    assert " ".join(lines[3].split()) == f"lee spearman 42.20 ± 0.75 42.20 ± 0.75 40.47 ± 0.50 {p}"
-    assert lines[4].split()[-3:] == ["+0.00", "-", "-"]  # nothing varies
-    assert lines[5].split() == ["mr", "accuracy", "80.00", "80.00", "-", "-", "-", "-"]
-    assert lines[0].startswith("x/b, 3 seeds") and lines[6].startswith("other: x/a, 3 seeds")
-
-
 def test_the_whitened_start_is_a_column() -> None:
-    given = report("x/a", [40.0, 41.0], mr={"accuracy": [80.0, 81.0]})
-    given["values"]["baseline"] = {"lee": {"spearman": [44.0, 46.0]}}
-    lines = [" ".join(line.split()) for line in table(given).splitlines()]
+    after = {"lee": {"spearman": [40.0, 41.0]}, "mr": {"accuracy": [80.0, 81.0]}}
+    values = {"before": after, "baseline": {"lee": {"spearman": [44.0, 46.0]}}, "after": after}
+    lines = [" ".join(line.split()) for line in table({"recipe": "x/a", "seeds": [0, 1], "values": values}).splitlines()]
     assert "lee spearman 40.50 ± 0.71 45.00 ± 1.41 40.50 ± 0.71" in lines
     assert "mr accuracy 80.50 ± 0.71 - 80.50 ± 0.71" in lines
 
@@ -85,20 +67,18 @@ def test_the_whitened_start_is_a_column() -> None:
 def test_the_average_over_tasks_has_sd_and_p() -> None:
     """NonLing-CSE's Table 3: 75.74 ± 0.90 against 76.96 ± 0.38 over five seeds of the average is p = .0235."""
 
-    def runs(mean: float, sd: float) -> list[dict[str, Any]]:
+    def runs(mean: float, sd: float) -> list[dict[str, dict[str, float]]]:
         spread = np.array([-1.5, -0.5, 0.0, 0.5, 1.5])
-        return [
-            {"sts12": {"spearman": float(x) - 1}, "sickr": {"spearman": float(x) + 1}, "mr": {"accuracy": 80.0}}
-            for x in mean + spread * sd / spread.std(ddof=1)
-        ]
+        scores = mean + spread * sd / spread.std(ddof=1)
+        return [{task: {"spearman": float(score)} for task in tables.SEVEN} for score in scores]
 
-    simcse, visualcse = (_values(runs(*numbers)) for numbers in ((75.74, 0.90), (76.96, 0.38)))
-    one, other = (
-        {"recipe": "x", "seeds": list(range(5)), "values": {"before": values, "after": values}}
-        for values in (visualcse, simcse)
-    )
-    line = next(line for line in table(one, other).splitlines() if line.startswith("average of 2"))
-    assert " ".join(line.split()).startswith("average of 2 spearman 76.96 ± 0.38 76.96 ± 0.38 75.74 ± 0.90 +1.22 0.02")
-    p = statistics.student_t(*(values["average of 2"]["spearman"] for values in (simcse, visualcse))).p
-    assert p == pytest.approx(0.0235, abs=5e-4)  # averages are of numbers rounded to 2 decimals
-    assert "transfer" not in table(one)  # one task has no average
+    simcse, visualcse = runs(75.74, 0.90), runs(76.96, 0.38)
+    values = _values(visualcse)
+    (line,) = [
+        " ".join(line.split())
+        for line in table({"recipe": "x", "seeds": [*range(5)], "values": {"before": values, "after": values}}).splitlines()
+        if line.startswith("average of 7")
+    ]
+    assert line == "average of 7 spearman 76.96 ± 0.38 76.96 ± 0.38"
+    marks = tables.significance([tables.Row("SimCSE", simcse), tables.Row("VisualCSE", visualcse)])
+    assert marks.p["VisualCSE", tables.AVERAGE] == pytest.approx(0.0235, abs=5e-4)  # of numbers rounded to 2 decimals

@@ -19,7 +19,7 @@ from multicse.reproduction.downloads import SOURCES, maker
 from multicse.reproduction.reproduce import PAPERS, tables_of
 from tests.conftest import ROOT
 from tests.data.packing import samples
-from tests.pipelines.miniatures import DOWNLOADS, Seen, put
+from tests.reproduction.miniatures import DOWNLOADS, Seen, put
 
 
 def run(*words: object) -> int:

@@ -19,7 +19,7 @@ from multicse.trainers.sgbert import SGBERTConfig
 from tests.evaluation.evaluation_helpers import rated, tiny_bert, write_raw
 
 TABLES = read_tables("sgbert")
-TRAINED = {row.recipe: row for table in TABLES.values() for row in table.rows if row.recipe}
+TRAINED = {row.label: row for table in TABLES.values() for row in table.rows if row.recipe}
 
 
 @pytest.fixture(scope="module")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+from collections.abc import Mapping
 
 import pytest
 from ray import tune
 
-from multicse.pipelines import cyclip, sgbert, visualcse
+from multicse.pipelines import cyclip, visualcse
+from multicse.reproduction.tables import sgbert
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.space import SearchSpace, check, grid, values_of, values_to_try
 from multicse.tune_spaces import every
@@ -54,7 +56,7 @@ SIZES = {
     "clap": {"paper": 27, "paper-clap-s": 3, "paper-cyclap": 9},
 }
 OWN = {"visualcse": "bert_base", "audiocse": "bert_base", "nonlingcse": "bert_base", "simcse": "bert_base"}
-OWN |= {"mocoutrl": "paper"}
+OWN |= {"mocoutrl": "deberta_base"}
 
 
 @pytest.mark.parametrize("pipeline", SIZES)
@@ -70,7 +72,8 @@ def test_the_papers_grids(pipeline: str) -> None:
 
 
 def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
-    tables = [(sgbert.ABLATION, SPACES["sgbert"]["paper"], "")]
+    ablation = {row.label: row.changes for row in sgbert.TABLES["T5"].rows}
+    tables: list[tuple[Mapping[str, Mapping[str, object]], SearchSpace, str]] = [(ablation, SPACES["sgbert"]["paper"], "")]
     tables += [(cyclip.MODELS, SPACES["cyclip"][f"{kind}weights"], "method.") for kind in ("", "nli-", "nli-sentences-")]
     for rows, space, prefix in tables:
         known = {path: list(values_to_try(path, domain)) for path, domain in space.items()}

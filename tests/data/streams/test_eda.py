@@ -15,8 +15,8 @@ from multicse.data.streams.eda import cached_synonyms, eda, replace_synonyms
 from multicse.data.streams.text import EDATextStream, NoisyTextStream, TextStream
 from multicse.data.wordnet import open_lexicon
 from tests.data.packing import letters, spelt
+from tests.data.small_wordnet import write_wordnet
 from tests.small import add, write_text
-from tests.small_wordnet import write_wordnet
 
 TABLE = {
     "dog": ["hound", "domestic_dog", "dog"],

@@ -1,19 +1,25 @@
-"""Damages thousands of inputs and counts what comes of each. Ends with 1 where something crashed, hung, was silent or huge.
+"""Damage thousands of inputs and count the outcomes. The exit code is 1 if one of them is bad.
 
     python -m benchmarks.fuzz [--runs 3000] [--first 0]
 
 told        an error that names the file
-skipped     bad samples were counted, the others are as they were
+skipped     bad samples were counted, the others are unchanged
 same        nothing is missing, nothing has changed
-unknowable  the content is another, and neither the format nor a manifest has a checksum of it (a letter in a text)
-silent      samples or words are gone, or weights are random, and nobody was told; or a checksum would have told
+unknowable  the content has changed, and neither the format nor a manifest has a checksum of it (a letter in a text)
+silent      samples or words are gone, or weights are random, without a message; or a checksum would have shown it
 crash       another exception, an error that names no file, or the end of the process
-hang        more than two minutes, the first of a process among them, which makes the inputs
+hang        more than two minutes; the first case of a process includes making the inputs
 memory      more than 1 GiB above what the process had
+
+The last four are bad.
 """
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import io
+import json
 import logging
 import multiprocessing
 import os
@@ -22,21 +28,66 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pa_csv
+import pyarrow.parquet as pq
+import soundfile
 import tyro
+from PIL import Image
 
-from benchmarks.damage import pick
-from benchmarks.fuzz_targets import TARGETS, Found, Target
+from benchmarks.damage import ANY, MODEL, TAR, Damage, pick
 from benchmarks.timer import forget_peak, resident
+from multicse.data.errors import DecodeError
+from multicse.data.shard_writer import Output, UnpackedSample, pack
+from multicse.data.shards import BadSample, ShardSet, read
+from multicse.data.streams.audio import AudioStream
+from multicse.data.streams.base import StreamConfig
+from multicse.data.streams.image import ImageStream
+from multicse.data.streams.inputs import ImageInput
+from multicse.data.streams.pairs import ImageTextStream
+from multicse.data.streams.text import TextStream
 from multicse.trainers.engine.cluster import quiet
 
 SECONDS, MEGABYTES = 120, 1024
 BAD = ("silent", "crash", "hang", "memory")
+OPEN_ENDED = ("word vectors, txt", "table, jsonl", "table, csv", "checkpoint")
+"""Targets in which nothing says how many items they have."""
+WORDS = ["a", "the", "dog", "cat", "man", "woman", "runs", "sleeps", "eats", "plays", "in", "on", "park", "street", "red"]
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a reader got out of an input."""
+
+    items: dict[str, str]
+    """Samples, words, tensors by their names: a hash of each."""
+    bad: int = 0
+    """Samples that were skipped and counted."""
+    random: bool = False
+    """Whether the weights are random."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of input."""
+
+    name: str
+    make: Callable[[Path], None]
+    """Writes it into a folder."""
+    read: Callable[[Path], Found]
+    damage: tuple[tuple[str, list[Damage]], ...]
+    """File patterns, and what may be done to such a file."""
+    checksum: bool = False
+    """Whether a change of any byte must be noticed."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +101,230 @@ class Outcome:
     text: str = ""
 
 
+def _hash(*parts: Any) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(np.ascontiguousarray(part).tobytes() if isinstance(part, np.ndarray) else repr(part).encode())
+    return digest.hexdigest()
+
+
+# ---- shards and tables
+
+
+def _sentence(rng: np.random.Generator) -> str:
+    return " ".join(rng.choice(WORDS, 7))
+
+
+def _txt(rng: np.random.Generator) -> bytes:
+    return _sentence(rng).encode()
+
+
+def _cls(rng: np.random.Generator) -> bytes:
+    return b"%d" % rng.integers(9)
+
+
+def _png(rng: np.random.Generator) -> bytes:
+    data = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (12, 12, 3), dtype=np.uint8)).save(data, "PNG")
+    return data.getvalue()
+
+
+def _wav(rng: np.random.Generator) -> bytes:
+    data = io.BytesIO()
+    soundfile.write(data, rng.normal(0, 0.1, 800), 16000, format="WAV")
+    return data.getvalue()
+
+
+def _triplet(rng: np.random.Generator) -> bytes:
+    return json.dumps({name: _sentence(rng) for name in ("sent0", "sent1", "hard_neg")}).encode()
+
+
+KINDS: dict[str, tuple[StreamConfig, dict[str, Callable[[np.random.Generator], bytes]]]] = {
+    "text": (TextStream(shards=""), {"txt": _txt}),
+    "image": (ImageStream(shards="", size=8), {"png": _png, "cls": _cls}),
+    "audio": (AudioStream(shards="", frames=4), {"wav": _wav, "cls": _cls}),
+    "pair": (ImageTextStream(shards="", input=ImageInput(size=8)), {"png": _png, "txt": _txt}),
+    "triplet": (TextStream(shards="", columns=("sent0", "sent1", "hard_neg")), {"json": _triplet}),
+}
+
+
+def make_shards(folder: Path, kind: str, manifest: bool) -> None:
+    rng = np.random.default_rng(0)
+    samples = (UnpackedSample({name: make(rng) for name, make in KINDS[kind][1].items()}) for _ in range(24))
+    pack(samples, Output(folder, kind, shard_size=12))
+    if not manifest:
+        (folder / "dataset.json").unlink()
+
+
+def read_shards(folder: Path, kind: str) -> Found:
+    """Read every sample as its stream makes a row of it."""
+    items, bad = {}, 0
+    for shard in ShardSet.open(str(folder)).shards:
+        for sample in read(shard, range(shard.samples)):
+            try:
+                if isinstance(sample, BadSample):
+                    raise DecodeError(sample.reason)
+                row = KINDS[kind][0].row(sample, np.random.default_rng(0))
+                "".join(value for value in row.values() if isinstance(value, str)).encode()
+                items[f"{sample.shard}/{sample.key}"] = _hash(*row.values())
+            except DecodeError as error:
+                str(error).encode()
+                bad += 1
+    return Found(items, bad)
+
+
+def make_table(folder: Path, form: str) -> None:
+    rng = np.random.default_rng(0)
+    table = pa.table({"txt": [_sentence(rng) for _ in range(24)], "number": list(range(24))})
+    if form == "parquet":
+        pq.write_table(table, folder / "t.parquet", row_group_size=9)
+    elif form == "arrow":
+        with pa.ipc.new_stream(str(folder / "t.arrow"), table.schema) as out:
+            out.write_table(table, max_chunksize=9)
+    elif form == "csv":
+        pa_csv.write_csv(table, folder / "t.csv")
+    else:
+        (folder / "t.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in table.to_pylist()))
+
+
+# ---- word vectors, models, recipes, checkpoints
+
+
+def make_vectors(folder: Path, form: str) -> None:
+    table = np.random.default_rng(0).normal(size=(len(WORDS), 5)).astype(np.float32)
+    head = b"" if form == "txt" else b"%d 5\n" % len(table)
+    if form == "folder":
+        from multicse.data.word_vectors import write_vectors
+
+        return write_vectors(folder / "v", WORDS, table)
+    if form == "bin":
+        rows = [word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, table, strict=True)]
+    else:
+        lines = zip(WORDS, table, strict=True)
+        rows = [b" ".join([word.encode(), *(b"%.4f" % x for x in row)]) + b"\n" for word, row in lines]
+    text = head + b"".join(rows)
+    (folder / f"v.{form}").write_bytes(gzip.compress(text, mtime=0) if form.endswith("gz") else text)
+    return None
+
+
+def read_vectors(folder: Path, form: str) -> Found:
+    from multicse.data.word_vectors import open_vectors
+
+    found = open_vectors(folder / ("v" if form == "folder" else f"v.{form}"))
+    return Found({f"{i}": _hash(word, row) for i, (word, row) in enumerate(zip(found.words, found.vectors, strict=True))})
+
+
+def make_model(folder: Path) -> None:
+    import torch
+    from transformers import BertConfig, BertModel
+
+    from multicse.models.fresh_bert import train_wordpiece
+
+    tokenizer = train_wordpiece([" ".join(WORDS)] * 5, vocab_size=120, lowercase=True)
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 32}
+    config = BertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, **sizes)
+    BertModel(config, add_pooling_layer=False).save_pretrained(folder / "model")
+    tokenizer.save_pretrained(folder / "model")
+
+
+def read_model(folder: Path) -> Found:
+    """Read the embeddings of some words, as evaluation and as training load the model."""
+    from multicse.evaluation.load import load_model
+    from multicse.evaluation.task import EvaluationError, embed
+    from multicse.models.text_encoder import TextEncoder
+
+    place = str(folder / "model")
+    try:
+        once, again = (embed(load_model(place, pooling="mean", device="cpu"), WORDS) for _ in range(2))
+    except EvaluationError as error:  # of embeddings that are not finite, for example, without the name of the model
+        raise EvaluationError(f"{place}: {error}") from None
+    encoder = TextEncoder.from_pretrained(place, "mean").eval()
+    tokens = encoder.tokenize(WORDS)
+    trained = encoder(tokens).detach().numpy()
+    random = not np.array_equal(once, again) or not np.allclose(once, trained, rtol=1e-3, atol=1e-4)
+    alike = bool((tokens["input_ids"] == tokens["input_ids"][0]).all())
+    return Found({word: _hash(vector) for word, vector in zip(WORDS, once, strict=True)}, random=random or alike)
+
+
+@cache
+def _recipe() -> Any:
+    from multicse.models.text_encoder import EncoderConfig
+    from multicse.trainers.recipe import OptimConfig, Recipe
+    from multicse.trainers.simcse import SimCSEConfig
+
+    place = Path(tempfile.mkdtemp(prefix="fuzz-encoder-"))
+    make_model(place)
+    return Recipe(
+        name="simcse/fuzz",
+        method=SimCSEConfig(),
+        encoder=EncoderConfig(path=str(place / "model"), pooling="mean"),
+        streams={"text": TextStream(shards="shards/text")},
+        optim={"text": OptimConfig()},
+    )
+
+
+def make_recipe(folder: Path) -> None:
+    (folder / "recipe.json").write_text(_recipe().to_json())
+
+
+def read_recipe(folder: Path) -> Found:
+    from multicse.trainers.recipe import Recipe
+
+    flat = Recipe.from_json((folder / "recipe.json").read_bytes().decode("utf-8", "replace")).flat()
+    return Found({"recipe": _hash(sorted(flat.items()))})
+
+
+def make_checkpoint(folder: Path) -> None:
+    import torch
+    from safetensors.torch import save_file
+
+    from multicse.trainers.engine.checkpoint import METHOD, RECIPE, STATE, build_method, weights_of
+
+    place = folder / "checkpoint"
+    place.mkdir()
+    save_file(weights_of(build_method(_recipe())), place / METHOD)
+    torch.save({"step": 3, "before": {}, "best": (0.0, 0), "rng": torch.get_rng_state()}, place / STATE)
+    (place / RECIPE).write_text(_recipe().to_json())
+
+
+def read_checkpoint(folder: Path) -> Found:
+    from multicse.trainers.engine.checkpoint import load_method, read_state
+
+    weights = load_method(folder / "checkpoint").state_dict()
+    state = read_state(folder / "checkpoint")
+    return Found({name: _hash(value.numpy()) for name, value in weights.items()} | {"state": _hash(sorted(state.items()))})
+
+
+def _targets() -> Iterator[Target]:
+    shard = ("*-000001.tar", TAR)
+    for kind in KINDS:
+        make, read = partial(make_shards, kind=kind), partial(read_shards, kind=kind)
+        damage = (shard, shard, shard, ("dataset.json", ANY))
+        yield Target(f"{kind} shards", partial(make, manifest=True), read, damage, checksum=True)
+        yield Target(f"{kind} shards, no manifest", partial(make, manifest=False), read, (shard,))
+    for form in ("parquet", "arrow", "jsonl", "csv"):
+        make, read = partial(make_table, form=form), partial(read_shards, kind="text")
+        yield Target(f"table, {form}", make, read, (("t.*", ANY),))
+    for form in ("txt", "vec", "bin", "vec.gz", "folder"):
+        make, read = partial(make_vectors, form=form), partial(read_vectors, form=form)
+        yield Target(f"word vectors, {form}", make, read, (("v/*" if form == "folder" else "v.*", ANY),))
+    yield Target("model folder", make_model, read_model, (("model/*", MODEL),))
+    yield Target("recipe", make_recipe, read_recipe, (("recipe.json", ANY),))
+    yield Target("checkpoint", make_checkpoint, read_checkpoint, (("checkpoint/*", ANY),))
+
+
+TARGETS = list(_targets())
+
+
+# ---- one case, and many
+
+
 def attempt(number: int, place: Path) -> Outcome:
-    """The case of this number; always the same one. `place` is a folder for what is made."""
+    """Run the case of a number, which depends on nothing else. `place` is a folder for files."""
     rng = np.random.default_rng([7, number])
     target = TARGETS[number % len(TARGETS)]
-    whole, before = _whole(target, place)
+    whole, before = _whole(number % len(TARGETS), place)
     folder = place / f"case-{number}"
     shutil.copytree(whole, folder)
     pattern, damages = target.damage[int(rng.integers(len(target.damage)))]
@@ -68,18 +338,13 @@ def attempt(number: int, place: Path) -> Outcome:
     return Outcome(number, target.name, f"{damage.__name__} {file.name}", kind, text)
 
 
-_made: dict[tuple[str, Path], tuple[Path, Found]] = {}
-
-
-def _whole(target: Target, place: Path) -> tuple[Path, Found]:
-    """The input before it is damaged, made once, and what is read of it."""
-    key = (target.name, place)
-    if key not in _made:
-        folder = place / target.name.replace(" ", "-").replace(",", "")
-        folder.mkdir()
-        target.make(folder)
-        _made[key] = folder, target.read(folder)
-    return _made[key]
+@cache
+def _whole(number: int, place: Path) -> tuple[Path, Found]:
+    """Make the input of a target once, and read it before it is damaged."""
+    folder = place / f"whole-{number}"
+    folder.mkdir()
+    TARGETS[number].make(folder)
+    return folder, TARGETS[number].read(folder)
 
 
 def _judged(target: Target, folder: Path, before: Found) -> tuple[str, str]:
@@ -98,8 +363,8 @@ def _judged(target: Target, folder: Path, before: Found) -> tuple[str, str]:
 
 
 def _compared(target: Target, before: Found, after: Found) -> tuple[str, str]:
-    if after.wrong:
-        return "silent", after.wrong
+    if after.random:
+        return "silent", "random weights"
     if after.bad:
         return "skipped", str(after.bad)
     gone = sorted(set(before.items) - set(after.items))
@@ -107,49 +372,38 @@ def _compared(target: Target, before: Found, after: Found) -> tuple[str, str]:
     new = sorted(set(after.items) - set(before.items))
     if not gone and not changed and not new:
         return "same", ""
-    open_ended = ("word vectors, txt", "table, jsonl", "table, csv", "checkpoint")  # nothing in them says how many there are
-    whole_form = target.checksum or (gone and target.name not in open_ended)
-    return ("silent" if whole_form else "unknowable"), f"gone {gone[:2]}, changed {changed[:2]}, new {new[:2]}"
+    noticed = target.checksum or (gone and target.name not in OPEN_ENDED)
+    return ("silent" if noticed else "unknowable"), f"gone {gone[:2]}, changed {changed[:2]}, new {new[:2]}"
 
 
-# ---- many
-
-
-def _child(numbers: Iterable[int], out: Connection) -> None:
-    os.environ["TQDM_DISABLE"] = "1"
+def _prepare(place: str) -> None:
+    os.environ |= {"TQDM_DISABLE": "1", "MULTICSE_CACHE": f"{place}/cache"}
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     quiet()
-    with tempfile.TemporaryDirectory() as place:
-        os.environ["MULTICSE_CACHE"] = f"{place}/cache"
-        for number in numbers:
-            out.send(attempt(number, Path(place)))
 
 
 def outcomes(first: int, runs: int) -> Iterator[Outcome]:
-    """Each in a child process, which is begun again where it dies or does not answer."""
+    """Run each case in a child process, which is started again if it dies or does not answer."""
     number, end = first, first + runs
     while number < end:
-        receive, send = multiprocessing.Pipe(duplex=False)
-        child = multiprocessing.get_context("spawn").Process(target=_child, args=(range(number, end), send), daemon=True)
-        child.start()
-        send.close()
-        while number < end:
-            lost = Outcome(number, TARGETS[number % len(TARGETS)].name, "", "hang", "the process was ended")
-            try:
-                outcome = receive.recv() if receive.poll(SECONDS) else lost
-            except EOFError:
-                outcome = lost = replace(lost, kind="crash", text="the process ended")
-            number += 1
-            yield outcome
-            if outcome is lost:
-                break
-        child.kill()
-        child.join()
+        with tempfile.TemporaryDirectory() as place:
+            pool = ProcessPoolExecutor(1, multiprocessing.get_context("spawn"), _prepare, (place,))
+            lost = ""
+            while number < end and not lost:
+                try:
+                    yield pool.submit(attempt, number, Path(place)).result(SECONDS)
+                except (TimeoutError, BrokenProcessPool) as error:
+                    lost = "hang" if isinstance(error, TimeoutError) else "crash"
+                    yield Outcome(number, TARGETS[number % len(TARGETS)].name, "", lost, "the process ended")
+                number += 1
+            for child in multiprocessing.active_children():
+                child.kill()
+            pool.shutdown()
 
 
 def main(runs: int = 3000, first: int = 0) -> int:
-    """Print a table of outcomes by target, and what must not be."""
+    """Print a table of outcomes by target, and the bad outcomes."""
     kinds = ["told", "skipped", "same", "unknowable", *BAD]
     table: dict[str, Counter[str]] = {target.name: Counter() for target in TARGETS}
     for outcome in outcomes(first, runs):

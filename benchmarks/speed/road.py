@@ -5,9 +5,6 @@
 Every side is a command that trains the demo's small encoder on the offline shards; the sides alternate. Speed is the mean
 over the lines of the log after the first `WARM` steps. The window is chosen so that a plan is at least `LENGTH` times as
 long as the read-ahead: what reading costs shows only once the readers have caught up with their bound.
-
-In the training worker a callback adds up the processor time of all Python threads but the training loop. They need the
-interpreter lock for at most that time, so its share of the clock is an upper bound of the share of the lock.
 """
 
 from __future__ import annotations
@@ -17,83 +14,42 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
-import time
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import Any, NamedTuple
+from typing import Any
 
 import tyro
 
-from benchmarks.timer import Target, ratios
+from benchmarks.timer import ratios, report
 
 ROOT = Path(__file__).resolve().parents[2]
-THREADS = "MULTICSE_ROAD_THREADS"
-"""Environment variable: the file to which `watch` writes."""
 WARM = 20
 """Steps that are not counted."""
 LENGTH = 10
 """A plan is so many times as long as the read-ahead, at least."""
 READ_AHEAD = 4
 """Windows that two cores read ahead."""
-RECIPES = {
-    "visualcse": ("pipelines/visualcse.py", {"text": 64, "image": 48}),
-    "audiocse": ("pipelines/audiocse.py", {"text": 64, "audio": 48}),
-    "cyclip": ("pipelines/cyclip.py", {"pairs": 64}),
-    "simcse": ("pipelines/simcse.py", {"text": 64}),
+BATCHES = {
+    "visualcse": {"text": 64, "image": 48},
+    "audiocse": {"text": 64, "audio": 48},
+    "cyclip": {"pairs": 64},
+    "simcse": {"text": 64},
 }
-"""Script of every method's demo, and the batch sizes of its streams."""
+"""Batch sizes of the streams of every pipeline's demo."""
 WANTED = {"visualcse": 0.9, "audiocse": 0.9, "cyclip": 0.9, "simcse": 0.95}
-
-
-class Run(NamedTuple):
-    """One run of a recipe."""
-
-    speed: float
-    """Samples per second after the first steps."""
-    others: float
-    """Processor time of the worker's other Python threads, as a share of the clock."""
-
-
-def thread_seconds() -> float:
-    """Return the processor time of all Python threads of this process but the main one and those that have ended."""
-    ticks, main = 0, threading.main_thread().native_id
-    training = threading.get_native_id()  # Ray Train runs the loop in a thread
-    for thread in threading.enumerate():
-        if thread.native_id not in (main, training):
-            try:
-                stat = Path(f"/proc/self/task/{thread.native_id}/stat").read_text()
-            except OSError:  # it has ended
-                continue
-            ticks += sum(map(int, stat.rpartition(")")[2].split()[11:13]))
-    return ticks / os.sysconf("SC_CLK_TCK")
-
-
-_first: list[tuple[float, float]] = []
-
-
-def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
-    """Write the share of the clock that other threads have worked since the first call after `WARM` steps."""
-    if step < WARM or "time/samples_per_second" not in metrics:
-        return
-    now = time.perf_counter(), thread_seconds()
-    _first.append(now)
-    if len(_first) > 1:
-        share = (now[1] - _first[0][1]) / (now[0] - _first[0][0])
-        Path(os.environ[THREADS]).write_text(str(share))
 
 
 def options_of(method: str, steps: int) -> dict[str, int]:
     """Return the windows with which a plan of so many steps is long enough."""
-    streams = RECIPES[method][1]
+    streams = BATCHES[method]
     return {f"streams.{name}.window": max(size, steps * size // (LENGTH * READ_AHEAD)) for name, size in streams.items()}
 
 
-def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
-    """Train a demo and measure it.
+def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> float:
+    """Train a demo and return its samples per second after the first steps.
 
     Args:
-        method: Key of `RECIPES`.
+        method: Key of `BATCHES`.
         steps: Steps to train.
         workers: Workers of Ray Train; 0 for one process without Ray.
         options: Further settings.
@@ -106,57 +62,36 @@ def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
             "run.cpus_per_worker": 1 if workers < 2 else (os.cpu_count() or 1) / (2 * workers),  # the rest is for reading
             "run.output": f"{place}/run",
             "run.tracking_uri": f"sqlite:///{place}/mlflow.db",
-            "run.callbacks": "benchmarks.speed.road:watch",
             "evaluation.select": None,
             "evaluation.every": 10 * steps,
             **options,
         }
-        command = [
-            sys.executable,
-            RECIPES[method][0],
-            "demo",
-            *(str(part) for n, v in settings.items() for part in (f"--{n}", v)),
-        ]
-        command += ["--evaluation.watch", "--evaluation.final"]
-        env = {**os.environ, THREADS: f"{place}/threads", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+        command = [sys.executable, f"pipelines/{method}.py", "demo", "--evaluation.watch", "--evaluation.final"]
+        command += [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
+        env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
         with Path(place, "log").open("w+") as log:
             if subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log).returncode:
                 log.seek(0)
                 sys.exit(f"{' '.join(command)} failed:\n{log.read()[-3000:]}")
         lines = map(json.loads, Path(place, "run", "journal.jsonl").read_text().splitlines())
         found = [line for line in lines if "time/samples_per_second" in line.get("metrics", {}) and line["step"] > WARM]
-        speed = harmonic_mean([line["metrics"]["time/samples_per_second"] for line in found])
-        return Run(speed, float(Path(place, "threads").read_text()))
+        return harmonic_mean([line["metrics"]["time/samples_per_second"] for line in found])
 
 
 def main(
-    methods: tuple[str, ...] = tuple(RECIPES), steps: int = 300, rounds: int = 3, workers: tuple[int, ...] = (1, 2)
+    methods: tuple[str, ...] = tuple(BATCHES), steps: int = 300, rounds: int = 3, workers: tuple[int, ...] = (1, 2)
 ) -> None:
     """Print a row per method and number of workers."""
     for name in methods:
         options = options_of(name, steps)
-        took: dict[int, list[Run]] = {number: [] for number in (0, *workers)}
+        took: dict[int, list[float]] = {number: [] for number in (0, *workers)}
         for turn in range(rounds):
             for number in list(took)[:: -1 if turn % 2 else 1]:
                 took[number].append(run(name, steps, number, options))
-        speeds = {number: [one.speed for one in runs] for number, runs in took.items()}
         for number in workers:
-            share = max(one.others for one in took[number])
-            Target(
-                area="road",
-                what=f"{name}, {steps} steps: Ray with {number} worker{'s' * (number > 1)} / in process, samples per second",
-                at_least=WANTED[name] if number == 1 else 0.9,
-                measured=ratios(speeds[number], speeds[0]),
-                why=f"other threads of the worker take {share:.1%} of the clock",
-            ).report()
-        shares = [one.others for one in took[1]] if 1 in took else []
-        if shares:
-            Target(
-                area="road",
-                what=f"{name}: processor time of the worker's other Python threads / the clock",
-                at_most=0.05,
-                measured=shares,
-            ).report()
+            many = f"Ray with {number} worker{'s' * (number > 1)}"
+            what = f"{name}, {steps} steps: {many} / in process, samples per second"
+            report("road", what, ratios(took[number], took[0]), at_least=WANTED[name] if number == 1 else 0.9)
 
 
 if __name__ == "__main__":

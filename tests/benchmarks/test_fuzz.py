@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.fuzz import BAD, attempt
-from benchmarks.fuzz_targets import TARGETS
+from benchmarks.fuzz import BAD, TARGETS, attempt
 
 RUNS = 200
 

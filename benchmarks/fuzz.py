@@ -196,7 +196,8 @@ def make_vectors(folder: Path, form: str) -> None:
     if form == "folder":
         from multicse.data.word_vectors import write_vectors
 
-        return write_vectors(folder / "v", WORDS, table)
+        write_vectors(folder / "v", WORDS, table)
+        return
     if form == "bin":
         rows = [word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, table, strict=True)]
     else:

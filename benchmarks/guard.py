@@ -31,6 +31,7 @@ from multicse.data.offline.demo import write_demo_shards
 from multicse.data.shards import RawSample, ShardSet, index_of
 from multicse.data.stream import Reader
 from multicse.data.streams.base import StreamConfig
+from multicse.data.streams.image import ImageStream
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.pipelines import parts
 from multicse.trainers.engine.text_fit import sentences
@@ -79,7 +80,8 @@ class InShards(Dataset[dict[str, Any]]):
 def stream(folder: Path) -> float:
     """Compare images from shards in this process with a DataLoader that decodes and augments with the same functions."""
     write_demo_shards(folder, ("image",))
-    config = parts.offline_images(64).model_copy(update={"shards": str(folder / "image")})
+    views: dict[str, Any] = {"flip": 0.0, "jitter": (0.4, 0.4, 0.0, 0.0), "grayscale_probability": 0}
+    config = ImageStream(shards=str(folder / "image"), batch_size=64, size=32, **views)
     shards = config.open()
     dataset = InShards(config, shards)
 

@@ -213,7 +213,7 @@ def report(packed: Manifest) -> str:
 def main(argv: list[str] | None = None) -> int:
     """The command line; 2 when the input was bad."""
     arguments: Text | Table | Images | Audio | Upload = tyro.cli(
-        Text | Table | Images | Audio | Upload,  # type: ignore[arg-type]  # a union is no type to mypy
+        Text | Table | Images | Audio | Upload,
         args=argv,
         description="Pack texts, pictures or sounds into WebDataset shards with a dataset.json beside them.",
     )

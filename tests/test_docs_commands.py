@@ -237,7 +237,8 @@ def _click(command: Any, name: str, words: list[str]) -> Any:
             if not isinstance(command, click.Group):
                 return context
             left = [*getattr(context, "_protected_args", ()), *context.args]
-            name, command, words = command.resolve_command(context, left)
+            found, command, words = command.resolve_command(context, left)
+            name = str(found)
     except (click.exceptions.Exit, click.ClickException) as error:
         raise Unknown(f"{name}: {error}") from error
 

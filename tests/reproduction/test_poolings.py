@@ -13,7 +13,7 @@ from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.load import load_model
 from multicse.evaluation.task import EvaluationError, Task, evaluate
 from multicse.evaluation.tasks.geometry import GeometryTask
-from multicse.evaluation.tasks.sts import PairTask, read_pairs
+from multicse.evaluation.tasks.sts import pair_task
 from multicse.reproduction.encoders.layers import layer_scores
 from tests.evaluation.encoders.test_baselines import states_of
 from tests.evaluation.encoders.test_word_vectors import VECTORS, write
@@ -78,7 +78,7 @@ def test_wk_needs_three_layers(folders: dict[str, Path], pooling: str) -> None:
 
 
 def test_layer_curves_are_those_of_each_layer_alone(folders: dict[str, Path], tmp_path: Path) -> None:
-    pairs = [PairTask(f"set{seed}", read_pairs(write_raw(tmp_path / f"{seed}.tsv", rated(60, seed)))) for seed in (0, 1)]
+    pairs = [pair_task(write_raw(tmp_path / f"set{seed}.tsv", rated(60, seed))) for seed in (0, 1)]
     tasks: list[Task] = [*pairs, GeometryTask(pairs[0], 4)]
     curves = layer_scores(folders["bert"], tasks, "cpu")
     assert {pool: len(curve) for pool, curve in curves.items()} == {"cls": 3, "mean": 3, "max": 3}
@@ -92,7 +92,7 @@ def test_layer_curves_are_those_of_each_layer_alone(folders: dict[str, Path], tm
 
 def test_padded_is_the_mean_over_64_places_as_released(tmp_path: Path) -> None:
     """Every place of a sentence is filled: words, random vectors for unknown ones, one padding vector; cut at 64."""
-    encoder = load_model(f"{write(tmp_path, 'txt')}@padded")
+    encoder = load_model(f"{write(tmp_path)}@padded")
     assert "64 padded places" in encoder.protocol["pooling"] and encoder.name == "tiny@padded"
     texts = ["The dog-cat.", "the zebra", "a zebra the", "cat " * 70 + "dog", "", "?!"]
     short, unknown, elsewhere, cut, *empty = encoder.encode(texts)

@@ -101,9 +101,9 @@ class Place:
 
     def start(self, mark: str, workers: int, remote: bool) -> subprocess.Popen[bytes]:
         """Start the command of a run, as a user types it; its output is appended to a file."""
-        settings = ["--run.output", str(self.folder / mark), "--run.tracking_uri", self.uri, "--run.workers", str(workers)]
+        settings = [*SETTINGS.split(), *(RAY.split() if workers else []), "--run.workers", str(workers)]
+        settings += ["--run.output", str(self.folder / mark), "--run.tracking_uri", self.uri]
         settings += ["--run.storage", f"s3://{BUCKET}/runs"] if remote else []
-        settings += [*SETTINGS.split(), *(RAY.split() if workers else [])]
         command = [sys.executable, str(ROOT / "pipelines" / "visualcse.py"), *settings]
         with open(self.folder / f"{mark}.log", "ab") as log:
             return subprocess.Popen(command, cwd=self.folder, env=self.env, stdout=log, stderr=subprocess.STDOUT)

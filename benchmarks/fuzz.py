@@ -196,7 +196,8 @@ def make_vectors(folder: Path, form: str) -> None:
     if form == "folder":
         from multicse.data.word_vectors import write_vectors
 
-        return write_vectors(folder / "v", WORDS, table)
+        write_vectors(folder / "v", WORDS, table)
+        return
     if form == "bin":
         rows = [word.encode() + b" " + row.tobytes() for word, row in zip(WORDS, table, strict=True)]
     else:
@@ -204,7 +205,6 @@ def make_vectors(folder: Path, form: str) -> None:
         rows = [b" ".join([word.encode(), *(b"%.4f" % x for x in row)]) + b"\n" for word, row in lines]
     text = head + b"".join(rows)
     (folder / f"v.{form}").write_bytes(gzip.compress(text, mtime=0) if form.endswith("gz") else text)
-    return None
 
 
 def read_vectors(folder: Path, form: str) -> Found:

@@ -205,7 +205,6 @@ def make_vectors(folder: Path, form: str) -> None:
         rows = [b" ".join([word.encode(), *(b"%.4f" % x for x in row)]) + b"\n" for word, row in lines]
     text = head + b"".join(rows)
     (folder / f"v.{form}").write_bytes(gzip.compress(text, mtime=0) if form.endswith("gz") else text)
-    return None
 
 
 def read_vectors(folder: Path, form: str) -> Found:

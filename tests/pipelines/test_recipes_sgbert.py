@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 
 from multicse.pipelines import sgbert
-from multicse.reproduction.tables.sgbert import TABLES
+from multicse.reproduction.tables.table import read_tables
 from tests.pipelines.rows import difference, holds, recipe_in
 
+TABLES = read_tables("sgbert")
 TRANSLATED = {"streams.text.shards": "shards/stsb-translated", "streams.text.columns": ["original", "translation"]}
 NUMBERS: dict[str, Any] = {
     # Table 8

@@ -10,7 +10,7 @@ import pytest
 from ray import tune
 
 from multicse.pipelines import cyclip, visualcse
-from multicse.reproduction.tables import sgbert
+from multicse.reproduction.tables.table import read_tables
 from multicse.trainers.recipe import Recipe, RecipeError
 from multicse.trainers.tuning.space import SearchSpace, check, grid, values_of, values_to_try
 from multicse.tune_spaces import every
@@ -72,7 +72,7 @@ def test_the_papers_grids(pipeline: str) -> None:
 
 
 def test_every_row_of_an_ablation_is_a_point_of_its_grid() -> None:
-    ablation = {row.label: row.changes for row in sgbert.TABLES["T5"].rows}
+    ablation = {row.label: row.changes for row in read_tables("sgbert")["T5"].rows}
     tables: list[tuple[Mapping[str, Mapping[str, object]], SearchSpace, str]] = [(ablation, SPACES["sgbert"]["paper"], "")]
     tables += [(cyclip.MODELS, SPACES["cyclip"][f"{kind}weights"], "method.") for kind in ("", "nli-", "nli-sentences-")]
     for rows, space, prefix in tables:

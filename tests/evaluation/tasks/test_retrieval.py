@@ -78,6 +78,25 @@ def test_against_the_whole_matrix(counts: list[int], cells: int, monkeypatch: py
     assert ours(*pairs) == pytest.approx(want, abs=1e-9)
 
 
+def test_random_embeddings_are_found_by_chance_and_the_released_script_says_80() -> None:
+    """The trap of CyCLIP's script: one rank slot for each of the 5 N rows, every fifth filled, and 0 is a hit."""
+    rng = np.random.default_rng(0)
+    n = 400
+    items, texts = rng.standard_normal((n, 16)), rng.standard_normal((5 * n, 16))
+    owners = np.repeat(np.arange(n), 5)
+
+    rows = np.repeat(items, 5, axis=0)
+    slots = np.zeros(len(rows))
+    for index in range(0, len(rows), 5):
+        ranking = np.argsort(-(rows[index] @ texts.T))
+        slots[index] = np.flatnonzero((index <= ranking) & (ranking <= index + 4))[0]
+    assert 79.9 < 100 * (slots < 1).mean() < 81
+
+    found = ours(items, texts, owners)
+    assert found["forward_r1"] < 100 * 5 / n and found["backward_r1"] < 100 * 3 / n
+    assert found["backward_r10"] == pytest.approx(100 * 10 / n, abs=1)
+
+
 @pytest.mark.parametrize("vector", [np.array([0.1, 0.7, 1 / 3, 2e-3]), np.zeros(4)])
 def test_one_vector_for_everything_finds_nothing(vector: np.ndarray) -> None:
     owners = np.repeat(np.arange(6), 2)

@@ -34,8 +34,8 @@ import tyro
 
 ROOT = Path(__file__).resolve().parents[1]
 STEPS = 12
-SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.every 4 --evaluation.keep last --run.checkpoint_every 3"
-SETTINGS += " --run.log_every 2 --run.threads 1"
+SETTINGS = f"smoke --run.max_steps {STEPS} --evaluation.eval_steps 4 --evaluation.keep last --run.save_steps 3"
+SETTINGS += " --run.logging_steps 2 --run.threads 1"
 RAY = "--run.cpus_per_worker 0.5 --streams.text.cpus 0.1 --streams.image.cpus 0.1"
 BUCKET = "multicse"
 LIMIT, VANISH, SIGNALLED = 240.0, 180.0, 15.0
@@ -101,8 +101,8 @@ class Place:
 
     def start(self, mark: str, workers: int, remote: bool) -> subprocess.Popen[bytes]:
         """Start the command of a run, as a user types it; its output is appended to a file."""
-        settings = [*SETTINGS.split(), *(RAY.split() if workers else []), "--run.workers", str(workers)]
-        settings += ["--run.output", str(self.folder / mark), "--run.tracking_uri", self.uri]
+        settings = [*SETTINGS.split(), *(RAY.split() if workers else []), "--run.num_workers", str(workers)]
+        settings += ["--run.output_dir", str(self.folder / mark), "--run.tracking_uri", self.uri]
         settings += ["--run.storage", f"s3://{BUCKET}/runs"] if remote else []
         command = [sys.executable, str(ROOT / "pipelines" / "visualcse.py"), *settings]
         with open(self.folder / f"{mark}.log", "ab") as log:
@@ -247,7 +247,7 @@ def judge(case: Case, place: Place, reference: Path, known: Collection[str]) -> 
         case.said.append("other weights")
     client = MlflowClient(place.uri)
     experiments = [experiment.experiment_id for experiment in client.search_experiments()]
-    runs = client.search_runs(experiments, f"params.`run.output` = '{output}'")
+    runs = client.search_runs(experiments, f"params.`run.output_dir` = '{output}'")
     statuses = [run.info.status for run in runs]
     if statuses != ["FINISHED"]:
         case.said.append(f"its runs are {statuses}")

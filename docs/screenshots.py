@@ -29,8 +29,8 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES = ROOT / "docs" / "images"
 STORE = "sqlite:///mlflow.db"
 QUIET = {"MLFLOW_DISABLE_TELEMETRY": "true", "HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"}
-RUN = ["visualcse.py", "smoke", "--run.workers", "0", "--run.max_steps", "40", "--evaluation.every", "5"]
-SWEEP = ["sweep.py", "visualcse", "--recipe", "smoke", "--trials", "3", "--evaluation.every", "2"]
+RUN = ["visualcse.py", "smoke", "--run.num_workers", "0", "--run.max_steps", "40", "--evaluation.eval_steps", "5"]
+SWEEP = ["sweep.py", "visualcse", "--recipe", "smoke", "--trials", "3", "--evaluation.eval_steps", "2"]
 QUERY = "a fast animal with a long tail"
 
 

@@ -50,7 +50,7 @@ def model(weights: str) -> Recipe:
         method=CLIPConfig(tower=AUDIO, embed_dim=512, projection="mlp", **MODELS[weights]),
         encoder=TEXT,
         streams={"pairs": AudioTextStream(shards="shards/clotho-train", batch_size=80)},
-        optim={"pairs": OptimConfig(lr=9e-5, schedule="cosine", warmup=WARMUP, clip=None)},
+        optim={"pairs": OptimConfig(lr=9e-5, schedule="cosine", warmup=WARMUP, max_grad_norm=None)},
         lead="pairs",
         evaluation=EvaluationConfig(
             select=CHOSEN,
@@ -58,9 +58,9 @@ def model(weights: str) -> Recipe:
                 *(CHOSEN, "retrieval:shards/clotho-test?primary=mean_map10"),
                 *("zero-shot:shards/esc50-fold1", "zero-shot:shards/us8k"),
             ),
-            every=math.ceil(3_839 / 80),
+            eval_steps=math.ceil(3_839 / 80),
         ),
-        run=RunConfig(output=f"runs/clap/{weights}", epochs=90, gpus_per_worker=1),
+        run=RunConfig(output_dir=f"runs/clap/{weights}", epochs=90, gpus_per_worker=1),
     )
 
 
@@ -81,7 +81,7 @@ RELEASED = {  # not the variant `released`, under which long captions lose their
     "optim.pairs.warmup": 3200,
     "run.epochs": 45,
     "run.seed": 3407,
-    "evaluation.every": 40,
+    "evaluation.eval_steps": 40,
     # Its mAP@10 does not sort the ranks of a clip's captions.
     "evaluation.select": f"{CHOSEN}&released=true",
 }

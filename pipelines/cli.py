@@ -98,7 +98,7 @@ def _from_file(file: Path) -> Recipe:
     except (ValueError, OSError) as error:
         raise RecipeError(f"--recipe {file}, which is to be a recipe.json: {error}") from None
     output = f"runs/{recipe.name.replace('/', '-')}-{recipe.identity()[:6]}"
-    return recipe.replace("run.output", output).replace("run.overwrite", False)
+    return recipe.replace("run.output_dir", output).replace("run.overwrite", False)
 
 
 def _default(recipes: Recipes) -> str:
@@ -154,7 +154,7 @@ def main(
     from multicse.trainers.engine.launch import fit
     from multicse.trainers.engine.step import NonFiniteLoss
 
-    with results_in(kept(Path(recipe.run.output), recipe.run.storage), first=not mine_too):
+    with results_in(kept(Path(recipe.run.output_dir), recipe.run.storage), first=not mine_too):
         with _told(ValueError, NonFiniteLoss, OSError):  # the last: no room, no right, no file
             prepare(recipe)
             summary = fit(before(recipe))

@@ -60,15 +60,15 @@ def model(weights: str) -> Recipe:
         method=method,
         encoder=TEXT,
         streams=streams,
-        optim={turn: OptimConfig(lr=5e-4, weight_decay=0.1, schedule="cosine", warmup=10_000, clip=None)},
+        optim={turn: OptimConfig(lr=5e-4, weight_decay=0.1, schedule="cosine", warmup=10_000, max_grad_norm=None)},
         lead="pairs",
         evaluation=EvaluationConfig(
             data=parts.STS.data,
             select="contrastive:shards/cc3m-val?batch=80",
             final=tuple(task for task in (COCO, FLICKR, *parts.STS.final) if task not in seen),
-            every=math.ceil(CC3M / BATCH),
+            eval_steps=math.ceil(CC3M / BATCH),
         ),
-        run=RunConfig(output=f"runs/cyclip/{weights}", epochs=64, gpus_per_worker=1, checkpoint_every=5000),
+        run=RunConfig(output_dir=f"runs/cyclip/{weights}", epochs=64, gpus_per_worker=1, save_steps=5000),
     )
 
 
@@ -104,8 +104,8 @@ FINE_TUNED = {
     "evaluation.data": None,
     "evaluation.select": "contrastive:shards/my-pairs-val?batch=80",
     "evaluation.final": ("retrieval:shards/my-pairs-val",),
-    "evaluation.every": 200,
-    "run.checkpoint_every": None,
+    "evaluation.eval_steps": 200,
+    "run.save_steps": None,
     "optim.pairs.lr": 5e-6,
     "optim.pairs.warmup": 0.05,
     "run.epochs": 3,

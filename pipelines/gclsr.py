@@ -36,8 +36,10 @@ def full() -> Recipe:
         encoder=WordEncoderConfig(vectors=VECTORS),
         streams={"text": TextStream(shards="shards/wiki10k", batch_size=512, max_length=64)},
         optim={"text": sgd(512)},
-        evaluation=EvaluationConfig(data="SentEval/data/downstream", select="stsb-dev", final=parts.STS.final, every=20),
-        run=RunConfig(output="runs/gclsr/pwva-att-gp", epochs=20, seed=2, gpus_per_worker=1),
+        evaluation=EvaluationConfig(
+            data="SentEval/data/downstream", select="stsb-dev", final=parts.STS.final, eval_steps=20
+        ),
+        run=RunConfig(output_dir="runs/gclsr/pwva-att-gp", epochs=20, seed=2, gpus_per_worker=1),
     )
 
 
@@ -51,7 +53,7 @@ def sgd(batch_size: int) -> SGDConfig:
         weight_decay=1e-3,
         schedule="cosine",
         warmup=0.25,
-        clip=None,
+        max_grad_norm=None,
         groups={"predictor": GroupOverride(lr=1.0, schedule="constant", warmup=0)},
     )
 

@@ -96,12 +96,12 @@ def arguments(recipes: Recipes, given: list[str]) -> list[str]:
     choices = list(_choose(base, encoder, asked, output))
     recipe = base.changed({path: value for path, value, _ in choices})
     output.mkdir(parents=True, exist_ok=True)
-    (output / FILE).write_text(recipe.replace("run.output", str(output)).to_json(), encoding="utf-8")
+    (output / FILE).write_text(recipe.replace("run.output_dir", str(output)).to_json(), encoding="utf-8")
     wide, narrow = (max(len(str(choice[i])) for choice in choices) for i in (0, 1))
     for path, value, why in choices:
         print(f"{path:<{wide}}  {value!s:<{narrow}}  {why}")
     print(f"written to {output / FILE} (--recipe takes it, and settings behind it change it)")
-    return ["--recipe", str(output / FILE), "--run.output", str(output), *rest]
+    return ["--recipe", str(output / FILE), "--run.output_dir", str(output), *rest]
 
 
 def _base(recipes: Recipes, asked: Arguments) -> tuple[Recipe, Any]:
@@ -174,7 +174,7 @@ def _length(samples: int, batch: int) -> Iterator[Choice]:
     steps = max(1, round(-(-samples // batch) * passes))
     yield ("run.epochs", passes, f"{SEEN:,} sentences or all of them, none more than {PASSES} times: {steps:,} steps")
     yield ("run.max_steps", None, "the passes decide")
-    yield ("evaluation.every", max(1, min(250, steps // 8)), "eight times in a run, or every 250 steps")
+    yield ("evaluation.eval_steps", max(1, min(250, steps // 8)), "eight times in a run, or every 250 steps")
 
 
 def _evaluation(asked: Arguments, folder: Path) -> Iterator[Choice]:

@@ -27,7 +27,7 @@ RELEASED = {
     "streams.text.batch_size": 8,
     "streams.text.shuffle": False,
     "optim.text.schedule": "constant",
-    "optim.text.clip": None,
+    "optim.text.max_grad_norm": None,
     "run.precision": "fp32",
     "run.epochs": 5,
 }
@@ -41,7 +41,7 @@ def deberta_base() -> Recipe:
         encoder=EncoderConfig(path="microsoft/deberta-base", pooling="mean"),
         streams={"text": TripletTextStream(shards="shards/bookcorpus", batch_size=32, max_length=200)},
         optim={"text": OptimConfig(lr=1e-6, schedule="cosine")},
-        evaluation=parts.STS.model_copy(update={"every": 1000}),
+        evaluation=parts.STS.model_copy(update={"eval_steps": 1000}),
         run=parts.paper_run("mocoutrl/deberta-base"),
     )
 

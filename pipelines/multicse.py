@@ -85,7 +85,7 @@ def bert_base(name: str) -> Recipe:
 
 def demo() -> Recipe:
     """Minutes on a laptop, offline: sentences of Wikipedia, scanned digits, the small encoder of this project."""
-    return small(CHOSEN).replace("run.output", "runs/multicse/demo")
+    return small(CHOSEN).replace("run.output_dir", "runs/multicse/demo")
 
 
 def smoke() -> Recipe:

@@ -31,7 +31,7 @@ STS = EvaluationConfig(
     select="stsb-dev",
     watch=("sickr-dev", "stsb-dev-geometry"),
     final=("sts12", "sts13", "sts14", "sts15", "sts16", "stsb-test", "sickr"),
-    every=125,
+    eval_steps=125,
 )
 
 
@@ -49,7 +49,7 @@ def nli(batch_size: int) -> TextStream:
 
 def paper_run(name: str, epochs: float = 1) -> RunConfig:
     """One GPU, mixed precision; checkpoints every 1,000 steps."""
-    return RunConfig(output=f"runs/{name}", epochs=epochs, precision="fp16", gpus_per_worker=1, checkpoint_every=1000)
+    return RunConfig(output_dir=f"runs/{name}", epochs=epochs, precision="fp16", gpus_per_worker=1, save_steps=1000)
 
 
 CYCLIC = {"i_cyclic": 0.25, "c_cyclic": 0.25}
@@ -66,7 +66,7 @@ def row(base: Callable[[], Recipe], name: str, changes: Mapping[str, Any], about
 
     def make() -> Recipe:
         recipe = base()
-        named = {"name": f"{recipe.paper}/{name}", "run.output": f"runs/{recipe.paper}/{name}"}
+        named = {"name": f"{recipe.paper}/{name}", "run.output_dir": f"runs/{recipe.paper}/{name}"}
         return recipe.changed({**named, **changes})
 
     make.__doc__ = about
@@ -105,8 +105,10 @@ def demo(
         encoder=encoder,
         streams=streams,
         optim=optim,
-        evaluation=EvaluationConfig(select="lee-dev", watch=("lee-dev-geometry",), final=("lee", "lee-all"), every=every),
-        run=RunConfig(output=f"runs/{paper}/demo", max_steps=steps, epochs=100, seed=1),
+        evaluation=EvaluationConfig(
+            select="lee-dev", watch=("lee-dev-geometry",), final=("lee", "lee-all"), eval_steps=every
+        ),
+        run=RunConfig(output_dir=f"runs/{paper}/demo", max_steps=steps, epochs=100, seed=1),
     )
 
 
@@ -117,7 +119,7 @@ def demo_of_pairs(paper: str, method: MethodConfig, stream: AnyStream, items: st
     evaluation = EvaluationConfig(
         select=f"retrieval:{OFFLINE}/{items}-val?primary=mean_map10",
         final=(f"retrieval:{OFFLINE}/{items}-test", f"geometry:{OFFLINE}/{items}-test"),
-        every=50,
+        eval_steps=50,
     )
     return recipe.model_copy(update={"lead": "pairs", "evaluation": evaluation})
 
@@ -126,8 +128,8 @@ def smoke(demo: Recipe) -> Recipe:
     """Eight steps of the demo with small batches."""
     eight = {
         "run.max_steps": 8,
-        "run.log_every": 2,
-        "evaluation.every": 4,
+        "run.logging_steps": 2,
+        "evaluation.eval_steps": 4,
         **{f"streams.{name}.batch_size": 16 for name in demo.streams},
     }
     return row(lambda: demo, "smoke", eight, "")()

@@ -34,14 +34,14 @@ def small() -> Recipe:
         encoder=EncoderConfig(path="runs/pretrain/starts", pooling="mean"),
         streams={"text": parts.offline_text(64).model_copy(update={"max_length": 64})},
         optim={"text": OptimConfig(lr=1e-4, weight_decay=0.01, warmup=0.1)},
-        evaluation=EvaluationConfig(select=None, watch=("lee-dev",), final=("lee",), every=500),
-        run=RunConfig(output="runs/pretrain/small", epochs=1, seed=1),
+        evaluation=EvaluationConfig(select=None, watch=("lee-dev",), final=("lee",), eval_steps=500),
+        run=RunConfig(output_dir="runs/pretrain/small", epochs=1, seed=1),
     )
 
 
 def further() -> Recipe:
     """Goes on with an encoder that there is, on your text: --encoder.path, --streams.text.shards."""
-    changes = {"name": "pretrain/further", "method.fresh": None, "run.output": "runs/pretrain/further"}
+    changes = {"name": "pretrain/further", "method.fresh": None, "run.output_dir": "runs/pretrain/further"}
     return small().changed({**changes, "encoder.path": parts.SMALL_ENCODER})
 
 

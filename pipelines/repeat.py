@@ -61,8 +61,8 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
     module = registry.load(arguments.pipeline)
     recipe = parse(module.RECIPES, "", [arguments.recipe, *rest])
     plain = module.RECIPES[arguments.recipe]().run
-    if (recipe.run.seed, recipe.run.output) != (plain.seed, plain.output):
-        raise RecipeError("a repeat sets run.seed and run.output itself: give --seeds and --output")
+    if (recipe.run.seed, recipe.run.output_dir) != (plain.seed, plain.output_dir):
+        raise RecipeError("a repeat sets run.seed and run.output_dir itself: give --seeds and --output")
     identity = resolve(recipe.replace("run.seed", 0)).identity()
     folder = kept(arguments.output or Path("runs") / f"repeat-{recipe.name.replace('/', '-')}-{identity[:6]}")
     announce(folder)
@@ -80,7 +80,7 @@ def repeat(arguments: Arguments, rest: list[str]) -> tuple[dict[str, Any], Path]
 def run_seed(recipe: Recipe, seed: int, output: Path) -> dict[str, Any]:
     """The summary of one seed, from its folder if it is there; what was interrupted goes on."""
     print(f"seed {seed}: {output}")
-    return fit(recipe.replace("run.seed", seed).replace("run.output", str(output)))
+    return fit(recipe.replace("run.seed", seed).replace("run.output_dir", str(output)))
 
 
 def _values(runs: list[dict[str, Any]]) -> dict[str, dict[str, list[float]]]:

@@ -32,7 +32,7 @@ def bert_base() -> Recipe:
         streams={"text": TextStream(shards="shards/stsb-sentences", batch_size=16, max_length=128)},
         optim={"text": OptimConfig(lr=5e-5, betas=(0.9, 0.9), eps=1e-6, warmup=0.1)},
         evaluation=EvaluationConfig(
-            data="SentEval/data/downstream", select="stsb-dev", final=parts.STS.final, every=50, patience=10
+            data="SentEval/data/downstream", select="stsb-dev", final=parts.STS.final, eval_steps=50, patience=10
         ),
         run=parts.paper_run("sgbert/bert-base").model_copy(update={"precision": "fp32"}),
     )

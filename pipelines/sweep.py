@@ -208,7 +208,7 @@ def describe(made: Sweep, at_once: int, folder: Path) -> str:
         f"sweep      {made.name}: {count(made)} trials of {made.recipe.name}",
         f"space      {', '.join(made.space)}",
         f"searcher   {made.searcher}, best {made.metric}, seeds {', '.join(map(str, made.seeds))}",
-        f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.every} steps",
+        f"scheduler  {made.scheduler}, evaluated every {made.recipe.evaluation.eval_steps} steps",
         f"room       a trial takes {cpus:g} CPUs and {gpus:g} GPUs: {at_once} at a time, others wait",
         f"folder     {folder}",
     ]
@@ -259,7 +259,7 @@ def _keep_best(search: Search, plain: Trial, best: Trial, trials: Sequence[Trial
 
     made, plan, parent, folder = search.sweep, search.plan, search.parent, Path(search.plan.folder)
     recipe = plan.recipe(best.changes)
-    (folder / "best.json").write_text(recipe.replace("run.output", f"runs/{recipe.name}-best").to_json() + "\n")
+    (folder / "best.json").write_text(recipe.replace("run.output_dir", f"runs/{recipe.name}-best").to_json() + "\n")
     model, scores = recipe.run.register_as or recipe.name.replace("/", "-"), held_out(plan, best)
     delivered = deliver_best(plan, best, scores[0], parent, folder / BEST, model)
     after = {"best": mean_scores(scores)}

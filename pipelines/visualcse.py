@@ -21,7 +21,7 @@ bert_base = ROWS["bert-base"]
 
 def demo() -> Recipe:
     """Minutes on a laptop, offline: sentences of Wikipedia, scanned digits, the small encoder of this project."""
-    return nonlingcse.offline("visualcse").replace("run.output", "runs/demo")
+    return nonlingcse.offline("visualcse").replace("run.output_dir", "runs/demo")
 
 
 smoke = parts.smoke_of(demo)

@@ -59,7 +59,7 @@ class Arguments:
     out: Path | None = None
     """Runs, results and rendered tables. Default: runs/reproduce, mini: runs/reproduce-mini."""
     workers: int | None = None
-    """Worker processes of every run (run.workers). Default: the recipes' own."""
+    """Worker processes of every run (run.num_workers). Default: the recipes' own."""
     coverage: Path | None = None
     """Write the list of all tables and figures, as Markdown, to this file."""
     results: Path | None = None

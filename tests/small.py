@@ -130,9 +130,9 @@ def history(uri: str, run_id: str, key: str) -> list[tuple[int, float]]:
 
 def four_steps(recipe: Recipe, folder: Path, changes: Mapping[str, Any]) -> Recipe:
     """Four steps of a recipe in this process on one thread, evaluated every second, with its output below a folder."""
-    run = {"workers": 0, "threads": 1, "gpus_per_worker": 0, "log_every": 1, "epochs": 100.0, "max_steps": 4}
+    run = {"num_workers": 0, "threads": 1, "gpus_per_worker": 0, "logging_steps": 1, "epochs": 100.0, "max_steps": 4}
     settings = {f"run.{name}": value for name, value in run.items()}
-    return recipe.changed({**settings, "run.output": str(folder / "run"), "evaluation.every": 2, **changes})
+    return recipe.changed({**settings, "run.output_dir": str(folder / "run"), "evaluation.eval_steps": 2, **changes})
 
 
 def text_only(recipe: Recipe) -> Recipe:

@@ -18,7 +18,7 @@ SCRIPTS = [file for file in PLACES if '__name__ == "__main__"' in file.read_text
 MODULES = [file for room in ROOMS for file in (ROOT / room).rglob("*.py")]
 NAMES = [str(file.relative_to(ROOT).with_suffix("")).replace("/", ".").removesuffix(".__init__") for file in MODULES]
 IMPORT_ALL = f"import importlib, sys; [importlib.import_module(f'multicse.{{name}}') for name in {NAMES}]"
-SMOKE = ("visualcse", "smoke", "--run.output", "run", "--run.tracking_uri", "sqlite:///runs.db", "--run.workers")
+SMOKE = ("visualcse", "smoke", "--run.output_dir", "run", "--run.tracking_uri", "sqlite:///runs.db", "--run.num_workers")
 
 
 @pytest.fixture

@@ -76,10 +76,11 @@ class CLIPConfig(MethodConfig):
 
     def check(self, recipe: RecipeParts, encoder: Any) -> None:
         self._check_streams(recipe)
-        if recipe.run.chunk is not None and self.batch_norm:
+        if recipe.run.mini_batch_size is not None and self.batch_norm:
             raise ValueError(
-                f"run.chunk={recipe.run.chunk}: method.tower.kind={self.tower.kind!r} has BatchNorm, which would see "
-                "a chunk for the batch; leave run.chunk out, or choose the tower 'vit' or 'ast'"
+                f"run.mini_batch_size={recipe.run.mini_batch_size}: method.tower.kind={self.tower.kind!r} has "
+                "BatchNorm, which would see "
+                "a chunk for the batch; leave run.mini_batch_size out, or choose the tower 'vit' or 'ast'"
             )
         if encoder is None:
             return

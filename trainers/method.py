@@ -151,8 +151,9 @@ class Method(nn.Module):
     def encode(self, stream: str, batch: Batch) -> dict[str, Tensor]:
         """Features of one stream's batch, axis 0 the sample. Local to the worker.
 
-        With `run.chunk` it is called for some samples at a time, twice with the same random numbers. So what mixes samples,
-        such as BatchNorm, belongs into `losses`; where that cannot be, `MethodConfig.check` refuses `run.chunk`.
+        With `run.mini_batch_size` it is called for some samples at a time, twice with the same random numbers. So what
+        mixes samples, such as BatchNorm, belongs into `losses`; where that cannot be, `MethodConfig.check` refuses
+        `run.mini_batch_size`.
         """
         raise NotImplementedError  # the interface: every method defines it
 

@@ -52,7 +52,7 @@ class ScheduleConfig(Settings):
     layer_decay: float = Field(1.0, gt=0, le=1)
     """Factor on the rate from each layer of the text transformer to the one below it; the embeddings come last. What is
     behind the transformer has the full rate."""
-    clip: float | None = Field(1.0, gt=0)
+    max_grad_norm: float | None = Field(1.0, gt=0)
     """Largest norm of the gradient over all parameters of the turn; none: not clipped."""
     groups: dict[str, GroupOverride] = {}
     """Overrides per parameter group of the method."""
@@ -104,7 +104,7 @@ class EvaluationConfig(Settings):
     """Further development tasks that are measured and logged at every evaluation."""
     final: tuple[str, ...] = ()
     """Tasks measured once before and once after training, with the chosen checkpoint."""
-    every: int = Field(125, gt=0)
+    eval_steps: int = Field(125, gt=0)
     """Steps between two evaluations, and so between chances to be the best."""
     patience: int | None = Field(None, gt=0)
     """Stop after this many evaluations without a better score; none: never."""
@@ -136,7 +136,7 @@ class ExportConfig(Settings):
 class RunConfig(Settings):
     """How a run is carried out."""
 
-    output: str = "runs"
+    output_dir: str = "runs"
     """Folder of checkpoints, journal and export. In a job that is sent its folder, relative paths start at ~/multicse."""
     resume: Literal["auto", "never", "must"] = "auto"
     """An unfinished run of this recipe in the output goes on where it was; never: it begins anew; must: it is an error
@@ -149,9 +149,9 @@ class RunConfig(Settings):
     """Passes over the leading stream."""
     max_steps: int | None = Field(None, gt=0)
     """At most this many steps, whatever the epochs say."""
-    accumulation: int = Field(1, gt=0)
+    gradient_accumulation_steps: int = Field(1, gt=0)
     """Batches per optimizer step, turn by turn."""
-    chunk: int | None = Field(None, gt=0)
+    mini_batch_size: int | None = Field(None, gt=0)
     """Samples that a worker encodes at a time (GradCache), for batches that do not fit; none: all. The losses compare the
     whole batch either way; encoding costs one more forward."""
     matryoshka: tuple[int, ...] = ()
@@ -171,11 +171,11 @@ class RunConfig(Settings):
     and moments of each are then in one place only."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Numbers of forward and backward; weights and optimizers stay fp32. fp16 needs a GPU."""
-    checkpoint_every: int | None = Field(None, gt=0)
+    save_steps: int | None = Field(None, gt=0)
     """Steps between checkpoints; none: at every evaluation."""
-    log_every: int = Field(10, gt=0)
+    logging_steps: int = Field(10, gt=0)
     """Steps between lines of the log and of the tracker."""
-    workers: int = Field(1, ge=0)
+    num_workers: int = Field(1, ge=0)
     """Training processes; 0: everything in this process, for a debugger."""
     cpus_per_worker: float = Field(1.0, gt=0)
     """CPUs that Ray sets aside for a worker; reading takes streams.*.cpus more."""
@@ -199,15 +199,24 @@ class RunConfig(Settings):
     """Registered model of MLflow that the export becomes a version of."""
     push_to_hub: str | None = None
     """Repository of the Hugging Face hub, USER/NAME, that the export is uploaded to; a new one is private."""
-    also: tuple[Literal["tensorboard", "wandb"], ...] = ()
+    report_to: tuple[Literal["tensorboard", "wandb"], ...] = ()
     """Who gets the metrics besides MLflow: TensorBoard (OUTPUT/tensorboard), Weights & Biases (OUTPUT/wandb, offline)."""
     verbose: bool = False
     """Let Ray and the libraries talk."""
 
 
 _NOT_IDENTITY = (
-    *("output", "workers", "cpus_per_worker", "gpus_per_worker", "threads", "storage", "max_failures", "tracking_uri"),
-    *("experiment", "register_as", "push_to_hub", "also", "callbacks", "verbose", "log_every", "checkpoint_every"),
+    *(
+        "output_dir",
+        "num_workers",
+        "cpus_per_worker",
+        "gpus_per_worker",
+        "threads",
+        "storage",
+        "max_failures",
+        "tracking_uri",
+    ),
+    *("experiment", "register_as", "push_to_hub", "report_to", "callbacks", "verbose", "logging_steps", "save_steps"),
     *("resume", "overwrite", "step_timeout"),
 )
 
@@ -344,7 +353,7 @@ class Recipe(Settings):
 
     def steps(self, samples: int) -> int:
         """Steps of the run when the leading stream has `samples` samples."""
-        batch = self.streams[self.lead].batch_size * self.run.accumulation
+        batch = self.streams[self.lead].batch_size * self.run.gradient_accumulation_steps
         steps = math.ceil(math.ceil(samples / batch) * self.run.epochs)
         return min(steps, self.run.max_steps or steps)
 

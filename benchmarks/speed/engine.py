@@ -48,7 +48,7 @@ class Preloaded:
 def engine(recipe: Recipe) -> Engine:
     """Return the engine of a recipe in this process, with as many threads as the benchmark has."""
     changed = recipe.replace("run.threads", torch.get_num_threads())
-    return Engine(changed, LocalHost(Store(f"{recipe.run.output}/checkpoint")), None)
+    return Engine(changed, LocalHost(Store(f"{recipe.run.output_dir}/checkpoint")), None)
 
 
 def text_recipe(place: str, batch: int) -> Recipe:
@@ -56,8 +56,8 @@ def text_recipe(place: str, batch: int) -> Recipe:
     changes = {
         "streams.text.batch_size": batch,
         "optim.text": {"lr": 1e-6},
-        "run.output": f"{place}/run",
-        "run.workers": 0,
+        "run.output_dir": f"{place}/run",
+        "run.num_workers": 0,
     }
     recipe = simcse.demo().changed(changes)
     prepare(recipe)
@@ -103,7 +103,7 @@ def main(rounds: int = 5) -> None:
     """Print a row per target."""
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as place:
-        recipe = visualcse.demo().changed({"run.output": f"{place}/visual", "run.workers": 0, **NOT_TRAINED})
+        recipe = visualcse.demo().changed({"run.output_dir": f"{place}/visual", "run.num_workers": 0, **NOT_TRAINED})
         prepare(recipe)
         took = race(loops(engine(recipe)), 5 * rounds)
         alone = [text + image for text, image in zip(took["text"], took["image"], strict=True)]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 ENCODER = ROOT / "models" / "small-bert-en"
-OURS = ("pipelines/simcse.py", "demo", "--run.max_steps", "3", "--run.log_every", "1")
+OURS = ("pipelines/simcse.py", "demo", "--run.max_steps", "3", "--run.logging_steps", "1")
 WANTED = {"through_ray": ("through Ray", 1.3), "step": ("in process", 1.5)}
 """The smallest run's function, its name in the table, and how many times as long ours may take."""
 
@@ -67,7 +67,7 @@ def smallest(name: str) -> float:
 def first_step(*command: str) -> float:
     """Return the seconds from a command of ours to the first step in its log, with an empty MLflow database."""
     with tempfile.TemporaryDirectory() as place:
-        settings = ("--run.output", f"{place}/run", "--run.tracking_uri", f"sqlite:///{place}/mlflow.db")
+        settings = ("--run.output_dir", f"{place}/run", "--run.tracking_uri", f"sqlite:///{place}/mlflow.db")
         began = time.time()
         subprocess.run([sys.executable, *command, *settings], check=True, cwd=ROOT, capture_output=True)
         lines = map(json.loads, Path(place, "run", "journal.jsonl").read_text().splitlines())
@@ -79,7 +79,7 @@ def main(rounds: int = 3) -> None:
     from benchmarks.timer import ratios, report
 
     os.environ["HF_HUB_OFFLINE"] = "1"
-    here = ("--run.workers", "0")
+    here = ("--run.num_workers", "0")
     first_step(*OURS, *here)  # makes the offline shards, and the system has read the libraries once
     took: dict[str, tuple[list[float], list[float]]] = {name: ([], []) for name in WANTED}
     for _ in range(rounds):

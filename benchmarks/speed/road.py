@@ -57,13 +57,13 @@ def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> float
     with tempfile.TemporaryDirectory() as place:
         settings = {
             "run.max_steps": steps,
-            "run.log_every": 10,
-            "run.workers": workers,
+            "run.logging_steps": 10,
+            "run.num_workers": workers,
             "run.cpus_per_worker": 1 if workers < 2 else (os.cpu_count() or 1) / (2 * workers),  # the rest is for reading
-            "run.output": f"{place}/run",
+            "run.output_dir": f"{place}/run",
             "run.tracking_uri": f"sqlite:///{place}/mlflow.db",
             "evaluation.select": None,
-            "evaluation.every": 10 * steps,
+            "evaluation.eval_steps": 10 * steps,
             **options,
         }
         command = [sys.executable, f"pipelines/{method}.py", "demo", "--evaluation.watch", "--evaluation.final"]

@@ -123,7 +123,7 @@ def papers(place: Path) -> dict[str, Recipe]:
         shards = {f"streams.{stream}.shards": str(place / folder) for stream, folder in folders.items()}
         own: dict[str, Any] = {path: value for path, value in changes.items() if path in recipe.flat()}
         own |= {} if name == "gclsr" else {"encoder": bert}
-        found[name] = recipe.changed({**shards, **own, **run, "run.output": str(place / name)})
+        found[name] = recipe.changed({**shards, **own, **run, "run.output_dir": str(place / name)})
         prepare(found[name])
     return found
 

@@ -56,7 +56,7 @@ def mini(recipe: Recipe, offline: Offline) -> Recipe:
 
 def length(steps: int) -> dict[str, int]:
     """What a run of so many steps sets."""
-    return {"run.max_steps": steps, "run.epochs": 1000, "evaluation.every": steps // EVALUATIONS}
+    return {"run.max_steps": steps, "run.epochs": 1000, "evaluation.eval_steps": steps // EVALUATIONS}
 
 
 def share_of_contrast(recipe: Recipe) -> float:

@@ -84,7 +84,7 @@ def scaled(row: Row, paper: str, scale: Scale) -> Recipe:
         shared["run.threads"] = 1  # two of them side by side are faster than one with two threads
     workers = 0 if scale.mini else scale.workers
     if workers is not None:
-        shared |= {"run.workers": workers}
+        shared |= {"run.num_workers": workers}
     if workers == 0:
         shared |= {"run.gpus_per_worker": 0}
     return recipe.changed(shared)

@@ -101,7 +101,7 @@ def gclsr(recipe: Recipe, offline: Offline) -> Recipe:
     batch = text.batch_size // SMALLER
     own = changes("gclsr", recipe, offline) | {
         "streams.text.batch_size": batch,
-        "evaluation.every": SHORTER * math.ceil(FEWER / batch) // 4,
+        "evaluation.eval_steps": SHORTER * math.ceil(FEWER / batch) // 4,
     }
     rates = {"optim.text.lr": optim.lr, "optim.text.groups.predictor.lr": optim.groups["predictor"].lr}
     return recipe.changed(own | {path: rate / SMALLER for path, rate in rates.items() if rate == optim.lr})

@@ -28,23 +28,23 @@ from tests.reproduction.miniatures import DOWNLOADS, put
 from tests.small import sound, write_tar
 from tests.test_docs_commands import commands
 
-SHORT = "--run.max_steps 2 --run.workers 0"
+SHORT = "--run.max_steps 2 --run.num_workers 0"
 OFFLINE = ("smoke", "images", "cyclic")
 """Recipes that are run as they are but for their length."""
 BEFORE = {
-    "interop": [f"multicse visualcse smoke {SHORT} --run.output runs/demo"],
+    "interop": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
     "evaluation": [
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
         "multicse pack images photos --out shards/cifar10",
-        f"multicse cyclip smoke {SHORT} --run.output runs/clip",
-        f"multicse simcse smoke {SHORT} --run.output runs/0 && cp -r runs/0 runs/1",
+        f"multicse cyclip smoke {SHORT} --run.output_dir runs/clip",
+        f"multicse simcse smoke {SHORT} --run.output_dir runs/0 && cp -r runs/0 runs/1",
     ],
     "clip": [
         "multicse pack images train.tsv --root photos --captions caption --overwrite --out shards/coco",
-        f"multicse cyclip smoke {SHORT} --run.output runs/a && cp -r runs/a runs/b && cp -r runs/a runs/c",
+        f"multicse cyclip smoke {SHORT} --run.output_dir runs/a && cp -r runs/a runs/b && cp -r runs/a runs/c",
     ],
-    "training": [f"multicse visualcse smoke {SHORT} --run.output runs/demo"],
-    "tracking": [f"multicse simcse smoke {SHORT} --run.output OUTPUT"],
+    "training": [f"multicse visualcse smoke {SHORT} --run.output_dir runs/demo"],
+    "tracking": [f"multicse simcse smoke {SHORT} --run.output_dir OUTPUT"],
     "sg-bert": ["multicse pack text sentences.txt --overwrite --out shards/mine"],
 }
 """What is there when the reader of a page comes to it."""
@@ -159,7 +159,7 @@ def short(command: str) -> str:
             words[at] = words[at] if words[at] in OFFLINE else "smoke"
         elif words[at : at + 1] not in (["mine"], ["--recipe"]):
             words.insert(at, "smoke")
-        command = f"{' '.join(words)} {SHORT}" + ("" if "--run.output" in command else " --run.overwrite True")
+        command = f"{' '.join(words)} {SHORT}" + ("" if "--run.output_dir" in command else " --run.overwrite True")
     elif name == "pack":
         command += " --overwrite"
     return re.sub(" +", " ", re.sub(r"python (?:pipelines|reproduction)/(\w+)\.py", r"multicse \1", command))

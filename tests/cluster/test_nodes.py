@@ -54,7 +54,7 @@ def drive(
     python: str, output: Path, uri: str, *arguments: str, env: Mapping[str, str] | None = None
 ) -> subprocess.Popen[str]:
     """Start a driver on the cluster that RAY_ADDRESS names."""
-    command = [python, "pipelines/visualcse.py", "smoke", "--run.output", str(output), "--run.tracking-uri", uri]
+    command = [python, "pipelines/visualcse.py", "smoke", "--run.output_dir", str(output), "--run.tracking-uri", uri]
     return subprocess.Popen(
         [*command, *arguments],
         cwd=ROOT,
@@ -93,7 +93,7 @@ def test_a_node_that_dies_is_replaced_by_another(
     nodes: Nodes, s3: S3Server, tracking: MLflowServer, python: str, tmp_path: Path
 ) -> None:
     """The run ends; every step is in MLflow once, with the numbers of a run that nothing happened to; so is the model."""
-    settings = ["--run.max-steps", "30", "--evaluation.every", "10", "--run.log-every", "1", "--run.threads", "1"]
+    settings = ["--run.max-steps", "30", "--evaluation.eval_steps", "10", "--run.logging-steps", "1", "--run.threads", "1"]
     broken, whole = tmp_path / "broken", tmp_path / "whole"
 
     driver = drive(python, broken, tracking.uri, *settings, "--run.max-failures", "2")
@@ -110,7 +110,7 @@ def test_a_node_that_dies_is_replaced_by_another(
     assert driver.returncode == 0, text[-3000:]
     assert dead.all_processes["raylet"][0].process.poll() == -signal.SIGKILL
 
-    undisturbed = drive(python, whole, tracking.uri, *settings, "--run.workers", "0")  # in one process, without Ray
+    undisturbed = drive(python, whole, tracking.uri, *settings, "--run.num_workers", "0")  # in one process, without Ray
     text, _ = undisturbed.communicate(timeout=1200)
     assert undisturbed.returncode == 0, text[-3000:]
 
@@ -211,7 +211,7 @@ def test_a_job_leaves_everything_in_the_store(
     output = tmp_path / "run"
     variables = {"MULTICSE_STORAGE": f"s3://{BUCKET}/runs", "MLFLOW_TRACKING_URI": tracking.uri, **s3.env_for_clients}
     command = [RAY, "job", "submit", "--runtime-env-json", json.dumps({"env_vars": variables}), "--working-dir", "."]
-    command += ["--", "python", "pipelines/visualcse.py", "smoke", "--run.output", str(output)]
+    command += ["--", "python", "pipelines/visualcse.py", "smoke", "--run.output_dir", str(output)]
     command += [f"--streams.text.shards=s3://{BUCKET}/shards/text", f"--streams.image.shards=s3://{BUCKET}/shards/image"]
     done = subprocess.run(command, cwd=ROOT, env=head.env_for_jobs, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-3000:]

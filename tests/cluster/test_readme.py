@@ -25,7 +25,7 @@ STAND_INS = {
     "--data SentEval/data/downstream --tasks sts transfer": "--tasks lee",
     "--trials 16": f"--trials 1 {SHORT}",
     "photos/\n": f"photos/ {SHORT}\n",
-    "--run.output ": f"{SHORT} --run.output ",
+    "--run.output_dir ": f"{SHORT} --run.output_dir ",
     "ray job": f"{RAY} job",
     "-- python pipelines/visualcse.py\n": f"-- python pipelines/visualcse.py smoke {SHORT}\n",
 }

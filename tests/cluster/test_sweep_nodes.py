@@ -41,7 +41,7 @@ class Sweep:
 
     def start(self, *arguments: str) -> subprocess.Popen[bytes]:
         words = f"visualcse --recipe smoke --trials {TRIALS} --searcher random --retries 3 --optim.text.lr 1e-6"
-        words += f" --run.max_steps {STEPS} --evaluation.every 1 --run.log_every 1 --run.threads 1"
+        words += f" --run.max_steps {STEPS} --evaluation.eval_steps 1 --run.logging_steps 1 --run.threads 1"
         command = [sys.executable, "pipelines/sweep.py", *words.split(), *arguments]
         command += ["--output", str(self.output), "--run.tracking_uri", self.uri]
         with open(self.log, "ab") as log:  # not a pipe, which Ray's processes would hold open

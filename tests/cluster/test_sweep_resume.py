@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 def command(output: Path, uri: str) -> list[str]:
     """Four trials of ten steps without early stopping, so that what each of them comes to is known beforehand; one at a
     time, so that what Optuna proposes does not depend on which of two was faster."""
-    words = "visualcse --recipe smoke --trials 4 --scheduler none --run.max_steps 10 --evaluation.every 2"
+    words = "visualcse --recipe smoke --trials 4 --scheduler none --run.max_steps 10 --evaluation.eval_steps 2"
     words += " --concurrent 1"
-    places = ["--output", str(output), "--run.tracking_uri", uri, "--run.log_every", "1"]
+    places = ["--output", str(output), "--run.tracking_uri", uri, "--run.logging_steps", "1"]
     return [sys.executable, "pipelines/sweep.py", *words.split(), *places]
 
 

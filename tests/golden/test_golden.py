@@ -95,7 +95,7 @@ def test_golden(name: str, offline: Path, monkeypatch: pytest.MonkeyPatch, pytes
 def train(paper: str, output: str) -> None:
     """Run a paper's smoke recipe in this process, on one thread of the CPU, into a folder."""
     pipeline = importlib.import_module(f"multicse.pipelines.{paper}")
-    settings = ["--run.output", output, "--run.workers=0", "--run.threads=1", "--run.log-every=1"]
+    settings = ["--run.output_dir", output, "--run.num_workers=0", "--run.threads=1", "--run.logging-steps=1"]
     recipe = parse(pipeline.RECIPES, "", ["smoke", *settings])
     prepare(recipe)
     recipe = started(pipeline, recipe)

@@ -25,5 +25,5 @@ def holds(recipe: Recipe, numbers: Mapping[str, Any]) -> None:
 def difference(recipe: Recipe, base: Recipe) -> dict[str, Any]:
     """What a recipe changes of another one, name and output aside."""
     one, other = base.flat(), recipe.flat()
-    paths = (one.keys() | other.keys()) - {"name", "run.output"}
+    paths = (one.keys() | other.keys()) - {"name", "run.output_dir"}
     return {path: other.get(path) for path in paths if one.get(path) != other.get(path)}

@@ -28,13 +28,13 @@ COMMANDS: dict[str, str | tuple[str, ...]] = {
     "visualcse --recipe small.json --optim.text.lrr 1": ("--optim.text.lrr", "--optim.text.lr"),
     "visualcse --recipe small.json --optim.text.lr -1": ("optim.text", "lr"),
     "visualcse --recipe small.json --run.max_steps 0": ("run", "max_steps"),
-    "visualcse --recipe small.json --run.output sentences.txt": ("run.output", "sentences.txt"),
+    "visualcse --recipe small.json --run.output_dir sentences.txt": ("run.output_dir", "sentences.txt"),
     "visualcse --recipe small.json --run.tracking_uri sqlite:////proc/x.db": "run.tracking_uri='sqlite:////proc/x.db'",
     "visualcse --recipe small.json --run.precision fp16": "run.precision='fp16'",
     "visualcse --recipe small.json --run.gpus_per_worker 64": "run.gpus_per_worker=64",
-    "visualcse --recipe small.json --run.workers 3": "streams.text.batch_size=16",
+    "visualcse --recipe small.json --run.num_workers 3": "streams.text.batch_size=16",
     "visualcse --recipe small.json --run.resume must": "run.resume='must'",
-    "visualcse --recipe small.json --run.chunk -4": ("run", "chunk"),
+    "visualcse --recipe small.json --run.mini_batch_size -4": ("run", "mini_batch_size"),
     "visualcse --recipe small.json --encoder.path photos": ("encoder.path=", "photos", "config.json"),
     "visualcse --recipe small.json --streams.text.shards /nowhere/text": ("streams.text.shards", "/nowhere/text"),
     "visualcse --recipe small.json --streams.text.batch_size 4000": "streams.text.batch_size=4000",
@@ -147,8 +147,8 @@ def test_a_wrong_command_is_answered(
 ) -> None:
     name, *words = shlex.split(command.replace("ENCODER", recipe.flat()["encoder.path"]))
     pipeline = registry.load(name) if name in registry.NAMES else None
-    if pipeline is not None and "--run.workers" not in words and "mine" not in words:
-        words += ["--run.workers", "0"]  # no Ray
+    if pipeline is not None and "--run.num_workers" not in words and "mine" not in words:
+        words += ["--run.num_workers", "0"]  # no Ray
     monkeypatch.setattr(sys, "argv", [f"pipelines/{name}.py", *words])
     try:
         if pipeline is not None:
@@ -174,7 +174,7 @@ def test_a_wrong_command_is_answered(
         ({"run.push_to_hub": "no name"}, {}, "run.push_to_hub='no name'"),
         ({"export.dimensions": 5}, {}, "export.whiten"),
         ({"export": {"whiten": True, "dimensions": 17}}, {}, "export.dimensions=17"),
-        ({"run.workers": 8, "streams.text.batch_size": 64}, {}, "run.workers=8"),
+        ({"run.num_workers": 8, "streams.text.batch_size": 64}, {}, "run.num_workers=8"),
         ({}, {"nodes": 2}, "run.storage=None is not reachable from several nodes; set it, or MULTICSE_STORAGE"),
         ({"run.storage": "s3://bucket/runs"}, {"nodes": 2}, "run.tracking_uri"),
         ({"run.storage": "s3://b/runs", "streams.text.shards": "hf://SET"}, {"nodes": 2}, "streams.text.shards"),

@@ -56,9 +56,9 @@ def test_a_recipe_file_is_where_to_start(tmp_path: Path) -> None:
     file = tmp_path / "recipe.json"
     written = visualcse.RECIPES["roberta-base"]().replace("optim.text.groups", {"weights": {"lr": 1e-6}})
     # Where it goes is not for the file to say, nor what it replaces.
-    file.write_text(written.replace("run.output", "/home").replace("run.overwrite", True).to_json())
+    file.write_text(written.replace("run.output_dir", "/home").replace("run.overwrite", True).to_json())
     output = f"runs/visualcse-roberta-base-{written.identity()[:6]}"
-    written = written.replace("run.output", output)
+    written = written.replace("run.output_dir", output)
     assert visual("--recipe", str(file)) == visual(f"--recipe={file}") == written
     assert visual("--recipe", str(file), "--run.overwrite") == written.replace("run.overwrite", True)
     assert visual("--run.seed", "3", "--recipe", str(file)) == written.replace("run.seed", 3)

@@ -41,14 +41,17 @@ def recipe(tracking_uri: str, tmp_path: Path) -> Recipe:
         optim={"pairs+nli_sentences": OptimConfig(lr=1e-3)},
         lead="pairs",
         evaluation=EvaluationConfig(
-            select=f"contrastive:{pairs}?batch=8", watch=(f"geometry:{pairs}",), final=(f"retrieval:{pairs}", "lee"), every=2
+            select=f"contrastive:{pairs}?batch=8",
+            watch=(f"geometry:{pairs}",),
+            final=(f"retrieval:{pairs}", "lee"),
+            eval_steps=2,
         ),
         run=RunConfig(
-            output=str(tmp_path / "run"),
-            workers=0,
+            output_dir=str(tmp_path / "run"),
+            num_workers=0,
             cpus_per_worker=0.5,
             max_steps=4,
-            log_every=1,
+            logging_steps=1,
             tracking_uri=tracking_uri,
         ),
     )

@@ -63,11 +63,11 @@ def test_settings_follow_from_the_files(files: Path, capsys: pytest.CaptureFixtu
     assert settings["streams.image.size"] == settings["method.image.image_size"] == 64
     assert settings["method.image.loss"] == "supcon" and settings["run.seed"] == 7
     assert (settings["run.epochs"], recipe.steps(text.samples)) == (pytest.approx(20_000 / 2090, abs=0.01), 316)
-    assert settings["evaluation.every"] == 316 // 8 and settings["streams.text.max_length"] == 16
+    assert settings["evaluation.eval_steps"] == 316 // 8 and settings["streams.text.max_length"] == 16
     said = capsys.readouterr().out
     assert "streams.image.size" in said and "runs/visualcse/mine/mine.json" in said
     written = Path("runs/visualcse/mine/mine.json")
-    again = cli.parse(visualcse.RECIPES, "", ["--recipe", str(written), "--run.output", "runs/visualcse/mine"])
+    again = cli.parse(visualcse.RECIPES, "", ["--recipe", str(written), "--run.output_dir", "runs/visualcse/mine"])
     assert again.replace("run.seed", 7) == recipe, "the file can be given again"
 
 
@@ -131,7 +131,7 @@ def test_equal_files_are_packed_once_and_other_ones_make_another_run(files: Path
 
 def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     given = ["--text", "sentences.txt", "--sounds", "sounds", "--model", str(place / "encoder"), "--output", "mine"]
-    settings = ["--run.max_steps", "2", "--run.workers", "0", "--run.tracking_uri", f"sqlite:///{files}/mlflow.db"]
+    settings = ["--run.max_steps", "2", "--run.num_workers", "0", "--run.tracking_uri", f"sqlite:///{files}/mlflow.db"]
     recipe = chosen(audiocse, *given, *settings, "--streams.text.batch_size", "8")
     assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
     summary = fit(recipe)

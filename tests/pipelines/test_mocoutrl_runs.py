@@ -61,7 +61,7 @@ def test_a_resumed_run_has_the_same_losses_and_dictionary(
         move(method, step)
 
     whole, _, engine = run(triplets)
-    half = triplets.replace("run.output", str(tmp_path / "half"))
+    half = triplets.replace("run.output_dir", str(tmp_path / "half"))
     monkeypatch.setattr(MoCoUTRL, "after_step", recorded)
     interrupted(half)
     resumed, _, after = run(half)
@@ -102,13 +102,13 @@ def test_a_checkpoint_is_not_loaded_with_other_vectors(words: Recipe, tmp_path: 
     """Moved with its run, its vectors are found; with the vectors of another run, or none, it is refused."""
     prepare(words)
     run(words)
-    weights = load_file(latest_checkpoint(Path(words.run.output)) / "method.safetensors")
+    weights = load_file(latest_checkpoint(Path(words.run.output_dir)) / "method.safetensors")
     assert not [name for name in weights if "table" in name]
     moved = tmp_path / "moved"
-    Path(words.run.output).rename(moved)
+    Path(words.run.output_dir).rename(moved)
     found: Any = load_method(moved / "checkpoint").sentence_encoder
     assert found.words == open_vectors(moved / "vectors").words
-    other = words.replace("run.output", str(tmp_path / "other")).replace("run.seed", 7)
+    other = words.replace("run.output_dir", str(tmp_path / "other")).replace("run.seed", 7)
     prepare(other)
     (moved / "vectors").rename(tmp_path / "kept")
     with pytest.raises(ValueError, match="OUTPUT/vectors"):

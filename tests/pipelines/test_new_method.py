@@ -72,8 +72,8 @@ def test_run_in_two_workers_that_have_no_such_file(place: Path, tmp_path: Path, 
     from sentence_transformers import SentenceTransformer
 
     own = ["--encoder.path", str(place / "encoder"), "--streams.text.shards", str(place / "text"), "--run.max_steps", "3"]
-    own += ["--run.output", "run", "--run.tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", "--method.queue", "20"]
-    own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee", "--run.workers", "2"]
+    own += ["--run.output_dir", "run", "--run.tracking_uri", f"sqlite:///{tmp_path}/mlflow.db", "--method.queue", "20"]
+    own += ["--evaluation.select", "None", "--evaluation.watch", "--evaluation.final", "lee", "--run.num_workers", "2"]
     monkeypatch.setattr(sys, "argv", ["pipelines/run.py", str(FILE), "smoke", *own])
     monkeypatch.chdir(tmp_path)
     assert main() == 0
@@ -105,7 +105,7 @@ def test_as_part_of_the_repository_it_is_three_files_and_a_line(tmp_path: Path) 
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0 and " passed" in done.stdout, done.stdout[-3000:]
-    smoke = [sys.executable, "pipelines/run.py", "esimcse", "smoke", "--run.workers", "0", "--run.tracking_uri", "none"]
+    smoke = [sys.executable, "pipelines/run.py", "esimcse", "smoke", "--run.num_workers", "0", "--run.tracking_uri", "none"]
     done = subprocess.run(smoke, cwd=tmp_path, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 

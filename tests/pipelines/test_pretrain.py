@@ -23,7 +23,9 @@ def shards(folder: Path, *words: str) -> str:
 @pytest.fixture
 def recipe(tmp_path: Path) -> Recipe:
     recipe = (
-        small().replace("streams.text.shards", shards(tmp_path / "en", "house", "tree")).replace("run.output", str(tmp_path))
+        small()
+        .replace("streams.text.shards", shards(tmp_path / "en", "house", "tree"))
+        .replace("run.output_dir", str(tmp_path))
     )
     return recipe.replace("method.fresh.vocab_size", 100).replace("encoder.path", str(tmp_path / "starts"))
 

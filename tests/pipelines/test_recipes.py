@@ -39,7 +39,7 @@ def test_a_recipe_passes_through_the_command_line_unchanged(make: Callable[[], R
 def test_no_two_recipes_are_the_same_experiment() -> None:
     recipes = [make() for make in ALL.values()]
     assert len({recipe.identity() for recipe in recipes}) == len(recipes)
-    assert len({recipe.run.output for recipe in recipes}) == len(recipes)
+    assert len({recipe.run.output_dir for recipe in recipes}) == len(recipes)
     assert len({recipe.name for recipe in recipes}) == len(recipes)
     assert all(recipe.paper == name.split("/")[0] for name, recipe in zip(ALL, recipes, strict=True))
 

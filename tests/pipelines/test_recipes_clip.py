@@ -26,7 +26,7 @@ ADDED: dict[str, dict[str, Any]] = {
     "-n": {"method.nli": 0.1, "streams.nli.columns": ["sent0", "sent1", "hard_neg"], "streams.nli.batch_size": 80},
     "-e": {"method.nli_sentences": 0.1, "streams.nli_sentences.batch_size": 80},
 }
-ADAMW = {"betas": [0.9, 0.999], "eps": 1e-8, "schedule": "cosine", "clip": None}
+ADAMW = {"betas": [0.9, 0.999], "eps": 1e-8, "schedule": "cosine", "max_grad_norm": None}
 IMAGES: dict[str, Any] = {
     # Table 9
     **{"streams.pairs.batch_size": 80, "run.epochs": 64, "encoder.hidden_dropout": 0.1, "encoder.attention_dropout": 0.1},
@@ -76,7 +76,7 @@ def test_numbers(name: str) -> None:
 
 def on(data: str, every: int) -> dict[str, Any]:
     select = f"retrieval:shards/{data}-val?primary=mean_map10"
-    return {"streams.pairs.shards": f"shards/{data}-train", "evaluation.select": select, "evaluation.every": every}
+    return {"streams.pairs.shards": f"shards/{data}-train", "evaluation.select": select, "evaluation.eval_steps": every}
 
 
 DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
@@ -90,7 +90,7 @@ DIFFERENCES: dict[tuple[str, str], dict[str, Any]] = {
     ("clap/warm", "clap/cyclap-s"): {"optim.pairs.warmup": 0.17},
     ("clap/released", "clap/clap"): {  # LAION's script for Clotho
         **{"streams.pairs.batch_size": 96, "optim.pairs.lr": 1e-4, "optim.pairs.warmup": 3200},
-        **{"run.epochs": 45, "run.seed": 3407, "evaluation.every": 40},
+        **{"run.epochs": 45, "run.seed": 3407, "evaluation.eval_steps": 40},
         "evaluation.select": "retrieval:shards/clotho-val?primary=mean_map10&released=true",
     },
     # Rows of the tables

@@ -25,7 +25,7 @@ TABLES = read_tables("gclsr")
 NUMBERS: dict[str, Any] = {
     # Section 4.1: 0.03 x 512 / 128 ([errata 5.6] section 5.1 prints 0.3), 5 of 20 epochs warm up
     **{"streams.text.batch_size": 512, "optim.text.lr": 0.12, "optim.text.weight_decay": 1e-3, "run.epochs": 20},
-    **{"optim.text.schedule": "cosine", "optim.text.warmup": 5 / 20, "optim.text.clip": None},
+    **{"optim.text.schedule": "cosine", "optim.text.warmup": 5 / 20, "optim.text.max_grad_norm": None},
     **{"optim.text.momentum": 0.9, "optim.text.momentum_after_warmup": 0.8},
     **{"method.width": 4096, "method.bottleneck": 1024, "method.group_size": 16, "method.augmentation": "pwva"},
     **{"encoder.regions": [1, 1, 1, 6, 15, 20], "encoder.filters": 300, "method.attention": None},
@@ -64,7 +64,7 @@ def test_differences(name: str) -> None:
 def test_disagree_5_6_the_rate_is_three_hundredths_of_the_batch_over_128(batch: int) -> None:
     recipe = recipe_of(next(row for row in TABLES["T4"].rows if row.label == str(batch)))
     assert recipe.optim["text"].lr == pytest.approx(0.03 * batch / 128)
-    assert recipe.steps(10_000) == 20 * recipe.evaluation.every  # measured after each epoch
+    assert recipe.steps(10_000) == 20 * recipe.evaluation.eval_steps  # measured after each epoch
 
 
 def test_disagree_5_8_averages_that_are_misprinted() -> None:
@@ -82,7 +82,7 @@ def test_disagree_5_8_averages_that_are_misprinted() -> None:
 @pytest.mark.parametrize(
     ("key", "count", "varied"),
     [
-        ("T4", 5, {"streams.text.batch_size", "optim.text.lr", "evaluation.every"}),
+        ("T4", 5, {"streams.text.batch_size", "optim.text.lr", "evaluation.eval_steps"}),
         ("T5", 4, {"optim.text.weight_decay"}),
         ("T6", 5, {f"optim.text.groups.predictor.{name}" for name in ("lr", "schedule", "warmup")}),
         ("T7", 4, {"optim.text.momentum", "optim.text.momentum_after_warmup"}),

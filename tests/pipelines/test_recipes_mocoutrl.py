@@ -29,7 +29,7 @@ DIFFERENCES: dict[str, dict[str, Any]] = {
         **{"method.variant": "released", "encoder.hidden_dropout": 0.0, "encoder.attention_dropout": 0.0},
         **{"streams.text.choose": "adjective", "streams.text.antonym": "any", "streams.text.words": [25, 500]},
         **{"streams.text.max_skipped_share": 0.99, "streams.text.batch_size": 8},
-        **{"streams.text.shuffle": False, "optim.text.schedule": "constant", "optim.text.clip": None},
+        **{"streams.text.shuffle": False, "optim.text.schedule": "constant", "optim.text.max_grad_norm": None},
         **{"run.precision": "fp32", "run.epochs": 5},
     },
 }

@@ -38,7 +38,14 @@ def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...])
     turns = {"text": "linear", **dict.fromkeys(others, "cosine")}  # [errata 2.8] the paper is silent on schedules
     found: dict[str, Any] = {"streams.text.batch_size": text[0], "optim.text.lr": text[1], "run.epochs": epochs}
     for turn, schedule in turns.items():
-        adamw = {"schedule": schedule, "weight_decay": 0, "warmup": 0, "clip": 1, "betas": [0.9, 0.999], "eps": 1e-8}
+        adamw = {
+            "schedule": schedule,
+            "weight_decay": 0,
+            "warmup": 0,
+            "max_grad_norm": 1,
+            "betas": [0.9, 0.999],
+            "eps": 1e-8,
+        }
         found |= {f"optim.{turn}.{name}": value for name, value in adamw.items()}
     for stream, numbers in others.items():
         names = (f"optim.{stream}.lr", f"method.{stream}.weight", f"method.{stream}.temperature")
@@ -48,7 +55,7 @@ def row(text: tuple[int, float], epochs: float = 1, **others: tuple[float, ...])
 
 UNSUPERVISED = {
     **{"streams.text.max_length": 32, "encoder.pooling": "cls_before_pooler", "run.seed": 42, "run.precision": "fp16"},
-    **{"evaluation.every": 125, "evaluation.select": "stsb-dev", "lead": "text"},
+    **{"evaluation.eval_steps": 125, "evaluation.select": "stsb-dev", "lead": "text"},
 }
 SUPERVISED = {
     **UNSUPERVISED,

@@ -15,11 +15,11 @@ TRANSLATED = {"streams.text.shards": "shards/stsb-translated", "streams.text.col
 NUMBERS: dict[str, Any] = {
     # Table 8
     **{"streams.text.batch_size": 16, "optim.text.lr": 5e-5, "optim.text.betas": [0.9, 0.9], "run.epochs": 1},
-    **{"method.temperature": 0.01, "method.regularisation": 0.1, "evaluation.every": 50, "evaluation.patience": 10},
+    **{"method.temperature": 0.01, "method.regularisation": 0.1, "evaluation.eval_steps": 50, "evaluation.patience": 10},
     # Section 3: two layers of 4,096, [CLS], all layers of the teacher
     **{"method.loss": "opt3", "method.head_width": 4096, "encoder.pooling": "cls_before_pooler", "method.first_layer": 0},
     # What the released code adds to the table
-    **{"optim.text.eps": 1e-6, "optim.text.warmup": 0.1, "optim.text.schedule": "linear", "optim.text.clip": 1},
+    **{"optim.text.eps": 1e-6, "optim.text.warmup": 0.1, "optim.text.schedule": "linear", "optim.text.max_grad_norm": 1},
     **{"streams.text.max_length": 128, "optim.text.weight_decay": 0, "evaluation.select": "stsb-dev"},
     **{"evaluation.patience_counts": "no_new_best", "evaluation.keep": "best", "run.precision": "fp32"},
 }

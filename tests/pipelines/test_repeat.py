@@ -19,7 +19,7 @@ def command(place: Path, tracking_uri: str, tmp_path: Path, monkeypatch: pytest.
     settings = {
         "encoder.path": place / "encoder",
         "streams.text.shards": place / "text",
-        "run.workers": 0,
+        "run.num_workers": 0,
         "run.max-steps": 2,
         "run.threads": 1,
         "run.tracking-uri": tracking_uri,

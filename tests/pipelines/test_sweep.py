@@ -43,7 +43,7 @@ SCORE = "eval/lee-dev/spearman"
 @pytest.fixture
 def small(recipe: Recipe) -> Recipe:
     """The tiny recipe as a sweep takes it, evaluated every step."""
-    return prepared(recipe.replace("evaluation.every", 1).replace("run.cpus_per_worker", 0.5), "asha", 1)
+    return prepared(recipe.replace("evaluation.eval_steps", 1).replace("run.cpus_per_worker", 0.5), "asha", 1)
 
 
 def made(recipe: Recipe, space: Mapping[str, Any] = SPACE, **settings: Any) -> Sweep:
@@ -68,9 +68,9 @@ def nested(parent: RunHandle) -> dict[str, Any]:
 
 
 def test_a_recipe_that_is_measured_seldom_is_measured_more_often(recipe: Recipe) -> None:
-    seldom = recipe.replace("evaluation.every", 100).replace("run.max_steps", 160)
-    assert prepared(seldom, "asha", 1).evaluation.every == 16
-    assert prepared(seldom, "none", 1).evaluation.every == 100
+    seldom = recipe.replace("evaluation.eval_steps", 100).replace("run.max_steps", 160)
+    assert prepared(seldom, "asha", 1).evaluation.eval_steps == 16
+    assert prepared(seldom, "none", 1).evaluation.eval_steps == 100
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ def test_the_arithmetic_of_resources(small: Recipe) -> None:
     assert at_once(one, 8, 0) == 8 and at_once(one, 8, 0, most=3) == 3
     assert at_once(one.replace("run.gpus_per_worker", 1), 8, 2) == 2
     # Two workers of one CPU, each with a reading task of every stream.
-    workers = one.replace("run.workers", 2)
+    workers = one.replace("run.num_workers", 2)
     reading = sum(stream.cpus for stream in small.streams.values())
     assert needs(workers)[0] == pytest.approx(2 * (1 + reading) + 0.01)
     assert at_once(workers, 2 * needs(workers)[0], 0) == 2
-    with pytest.raises(RecipeError, match=re.escape("run.workers")):
+    with pytest.raises(RecipeError, match=re.escape("run.num_workers")):
         at_once(workers, 2, 0)
 
 
 def test_what_decides_a_sweep_is_in_its_name(small: Recipe) -> None:
     name = made(small).name
-    assert name == made(small.replace("run.output", "/elsewhere").replace("run.cpus_per_worker", 2), concurrent=1).name
+    assert name == made(small.replace("run.output_dir", "/elsewhere").replace("run.cpus_per_worker", 2), concurrent=1).name
     other = {**SPACE, "optim.text.lr": tune.loguniform(1e-5, 1e-3)}
     others = [made(small, other), made(small, trials=5), made(small, seeds=(2,)), made(small.replace("run.max_steps", 5))]
     assert len({name, *(sweep.name for sweep in others)}) == 5
@@ -175,8 +175,8 @@ def test_trials_are_nested_runs_of_their_recipes(local_ray: None, small: Recipe,
         assert (told["step"], told["score"]) == trial.curve[-1] and told["best"] == trial.best
 
     # The same scores at the same steps as the recipe run by itself: sharing processes changes nothing.
-    alone = plan.recipe(trials[2].changes).replace("run.output", str(tmp_path / "alone"))
-    fit(alone.replace("run.checkpoint_every", None))
+    alone = plan.recipe(trials[2].changes).replace("run.output_dir", str(tmp_path / "alone"))
+    fit(alone.replace("run.save_steps", None))
     lines = [json.loads(line) for line in (tmp_path / "alone" / "journal.jsonl").read_text().splitlines()]
     expected = {line["step"]: line["metrics"][SCORE] for line in lines if SCORE in line.get("metrics", {})}
     assert dict(trials[2].curve) == pytest.approx({step: expected[step] for step, _ in trials[2].curve}, abs=1e-9)
@@ -215,7 +215,7 @@ def test_a_failed_trial_is_tried_again_then_reported(local_ray: None, small: Rec
 def test_trials_of_several_workers_wait_for_room(local_ray: None, small: Recipe, tmp_path: Path) -> None:
     """Tune over Train, more trials than fit: they end, and the best has a checkpoint."""
     workers = text_only(small).model_copy(update={"evaluation": small.evaluation})
-    workers = workers.replace("run.workers", 2).replace("run.cpus_per_worker", 1.0).replace("streams.text.cpus", 0.1)
+    workers = workers.replace("run.num_workers", 2).replace("run.cpus_per_worker", 1.0).replace("streams.text.cpus", 0.1)
     rates = {"optim.text.lr": tune.grid_search([workers.optim["text"].lr, 1e-9])}
     sweep = made(workers, rates, searcher="grid", trials=None, concurrent=None)
     assert at_once(workers, 4, 0) == 1
@@ -258,7 +258,7 @@ def test_from_the_command_line(
     assert "| before" in version.description == sweep.data.tags["mlflow.note.content"]
 
     recipe = Recipe.from_json(Path(summary["recipe"]).read_text())
-    again = fit(recipe.replace("run.output", "again").replace("run.workers", 0).replace("run.threads", 1))
+    again = fit(recipe.replace("run.output_dir", "again").replace("run.num_workers", 0).replace("run.threads", 1))
     assert again["best_score"] >= best["score"] - 1e-6  # more where the trial was stopped early
     if trials[best["trial"]]["status"] == "finished":
         assert again["best_score"] == pytest.approx(best["score"], abs=1e-6)

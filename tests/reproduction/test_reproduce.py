@@ -73,7 +73,7 @@ def test_the_results_are_those_of_the_store() -> None:
 
 
 def smallest(recipe: Recipe, offline: Offline) -> Recipe:
-    return recipe.replace("run.max_steps", 2).replace("evaluation.every", 2)
+    return recipe.replace("run.max_steps", 2).replace("evaluation.eval_steps", 2)
 
 
 def test_what_is_missing_is_said_with_the_way_to_it(tmp_path: Path) -> None:

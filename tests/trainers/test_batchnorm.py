@@ -30,9 +30,9 @@ def test_names_values_and_hooks_stay() -> None:
 
 def test_several_cpu_workers_are_refused() -> None:
     recipe = gclsr.smoke()
-    check_settings(recipe.changed({"run.workers": 1}))
-    check_settings(recipe.changed({"run.workers": 2, "run.gpus_per_worker": 1}))
-    with pytest.raises(RecipeError, match=r"run\.workers=2"):
-        check_settings(recipe.changed({"run.workers": 2}))
+    check_settings(recipe.changed({"run.num_workers": 1}))
+    check_settings(recipe.changed({"run.num_workers": 2, "run.gpus_per_worker": 1}))
+    with pytest.raises(RecipeError, match=r"run\.num_workers=2"):
+        check_settings(recipe.changed({"run.num_workers": 2}))
     assert CLIPConfig(tower=ResNetTower()).batch_norm and CLIPConfig(tower=HTSATTower()).batch_norm
     assert not CLIPConfig(tower=ViTTower()).batch_norm

@@ -164,9 +164,9 @@ def test_streams_fit_the_method(path: str, value: object, named: str, tmp_path: 
 
 
 def test_chunks_of_a_batch_that_batchnorm_mixes(tmp_path: Path) -> None:
-    chunked = recipe(tmp_path / "vit", EncoderConfig(path="x")).replace("run.chunk", 2)
+    chunked = recipe(tmp_path / "vit", EncoderConfig(path="x")).replace("run.mini_batch_size", 2)
     check_settings(chunked)
     made = recipe(tmp_path / "resnet", EncoderConfig(path="x"), tower=ResNetTower(), embed_dim=1024)
     check_settings(made)
-    with pytest.raises(RecipeError, match=r"run\.chunk=2: method\.tower\.kind='resnet'"):
-        check_settings(made.replace("run.chunk", 2))
+    with pytest.raises(RecipeError, match=r"run\.mini_batch_size=2: method\.tower\.kind='resnet'"):
+        check_settings(made.replace("run.mini_batch_size", 2))

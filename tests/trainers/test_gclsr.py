@@ -119,7 +119,7 @@ def test_sgd_equals_its_definition() -> None:
     made = method()
     groups = {"predictor": GroupOverride(lr=1.0, schedule="constant", warmup=0)}
     momentum = {"momentum": 0.9, "momentum_after_warmup": 0.5, "nesterov": True}
-    config = SGDConfig(lr=0.1, **momentum, weight_decay=0.01, warmup=2, clip=None, groups=groups)
+    config = SGDConfig(lr=0.1, **momentum, weight_decay=0.01, warmup=2, max_grad_norm=None, groups=groups)
     turn = TurnOptimizer(made, "text", config, 6, "fp32")
     weights = {name: p.detach().clone().double() for name, p in made.named_parameters()}
     speeds = {name: torch.zeros_like(w) for name, w in weights.items()}
@@ -142,7 +142,7 @@ def test_sgd_equals_its_definition() -> None:
 def test_a_first_step_that_overflows_leaves_no_momentum() -> None:
     """fp16: the scaler skips the step; torch's fused SGD would take what memory holds for the momentum of the next."""
     made, turn = method(), None
-    turn = TurnOptimizer(made, "text", SGDConfig(lr=1.0, momentum=0.9, clip=None, schedule="constant"), 4, "fp16")
+    turn = TurnOptimizer(made, "text", SGDConfig(lr=1.0, momentum=0.9, max_grad_norm=None, schedule="constant"), 4, "fp16")
     turn.scaler = torch.amp.GradScaler("cpu", init_scale=1.0)
     before = [p.detach().clone() for p in made.parameters()]
     for value in (math.inf, 1.0):

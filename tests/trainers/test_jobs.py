@@ -33,7 +33,7 @@ def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ("environment", "changes", "output", "database", "storage"),
     [
         ({}, {}, "home/multicse/runs/demo", "home/multicse/mlflow.db", None),
-        ({}, {"run.output": "/data/run"}, "/data/run", "home/multicse/mlflow.db", None),
+        ({}, {"run.output_dir": "/data/run"}, "/data/run", "home/multicse/mlflow.db", None),
         ({"MULTICSE_STORAGE": "/data"}, {}, "/data/runs/demo", "/data/mlflow.db", "/data"),
         ({"MULTICSE_STORAGE": "~/kept"}, {}, "home/kept/runs/demo", "home/kept/mlflow.db", "home/kept"),
         ({"MULTICSE_STORAGE": "file:///data"}, {}, "/data/runs/demo", "/data/mlflow.db", "file:///data"),
@@ -54,15 +54,15 @@ def test_a_run_leaves_nothing_in_the_copy(
 ) -> None:
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    run = resolve(recipe.changed({"run.output": "runs/demo", "run.tracking_uri": None, **changes})).run
-    assert (run.output, run.tracking_uri) == (str(tmp_path / output), f"sqlite:///{tmp_path / database}")
+    run = resolve(recipe.changed({"run.output_dir": "runs/demo", "run.tracking_uri": None, **changes})).run
+    assert (run.output_dir, run.tracking_uri) == (str(tmp_path / output), f"sqlite:///{tmp_path / database}")
     assert run.storage == (storage if storage is None or "://" in storage else str(tmp_path / storage))
 
 
 def test_other_places_stay(recipe: Recipe, job: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given = {"run.output": str(tmp_path / "run"), "run.tracking_uri": "http://host:5000"}
+    given = {"run.output_dir": str(tmp_path / "run"), "run.tracking_uri": "http://host:5000"}
     run = resolve(recipe.changed(given)).run
-    assert {"run.output": run.output, "run.tracking_uri": run.tracking_uri} == given
+    assert {"run.output_dir": run.output_dir, "run.tracking_uri": run.tracking_uri} == given
     monkeypatch.chdir(tmp_path)
     assert kept(Path("runs/demo")) == Path("runs/demo"), "this is no job's folder"
 

@@ -29,7 +29,11 @@ def test_replace_names_the_setting(path: str, value: object, named: str) -> None
 
 def test_identity_is_the_experiment_not_where_it_runs() -> None:
     recipe = visualcse.bert_base()
-    same = recipe.replace("run.output", "/elsewhere").replace("run.tracking_uri", "http://x").replace("streams.text.cpus", 1)
+    same = (
+        recipe.replace("run.output_dir", "/elsewhere")
+        .replace("run.tracking_uri", "http://x")
+        .replace("streams.text.cpus", 1)
+    )
     assert same.identity() == recipe.identity()
     moved = recipe.replace("streams.text.shards", "/data/shards/wiki1m").replace("evaluation.data", "/x/data/downstream")
     assert moved.identity() == recipe.identity()
@@ -42,7 +46,7 @@ def test_steps_count_the_leading_stream() -> None:
     recipe = visualcse.bert_base()
     assert recipe.steps(1_000_001) == 15_626  # the released training log
     assert recipe.replace("run.epochs", 3).steps(1_000_001) == 46_878
-    assert recipe.replace("run.accumulation", 2).steps(1_000_001) == 7_813
+    assert recipe.replace("run.gradient_accumulation_steps", 2).steps(1_000_001) == 7_813
     assert recipe.replace("run.max_steps", 10).steps(1_000_001) == 10
 
 

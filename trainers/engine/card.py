@@ -40,7 +40,7 @@ LIBRARY = "reimers2019sentencebert"
 TEMPLATE = Path(__file__).with_name("card.md")
 FOLDER = "path/to/this/folder"
 """What an encoder's usage calls the folder; a card on the hub has its repository there."""
-PRIVATE = ("output", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "also", "verbose")
+PRIVATE = ("output_dir", "storage", "tracking_uri", "experiment", "register_as", "push_to_hub", "report_to", "verbose")
 """Settings of a run that say something about a machine and nothing about the model."""
 
 

@@ -61,7 +61,7 @@ def build_method(recipe: Recipe, checkpoint: Path | None = None) -> Method:
     beside = [checkpoint.resolve().parent] if checkpoint else []
     if checkpoint and checkpoint.name.startswith("step-"):
         beside.append(beside[0].parent)
-    method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output)]))
+    method = recipe.method.build(recipe.encoder.load([*beside, Path(recipe.run.output_dir)]))
     if getattr(method.sentence_encoder, "projected", False):
         log.warning("encoder.path: its projection into another modality's space is left out")
     method.matryoshka, method.vectors = recipe.run.matryoshka, recipe.method.vectors()
@@ -272,7 +272,7 @@ class Store:
         except Exception as error:  # of the disk, the store, safetensors, torch: training does not depend on them
             self._error = CheckpointError(
                 f"the checkpoint of step {step} could not be written to {self.place} ({error}); those before are as they "
-                "were. Make room, or give another run.storage or run.output"
+                "were. Make room, or give another run.storage or run.output_dir"
             )
             log.error("%s. Training continues.", self._error)
 

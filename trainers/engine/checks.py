@@ -36,7 +36,7 @@ def check(recipe: Recipe) -> None:
         recipe.method.check(recipe, recipe.encoder.read())
     with _named():
         resolve_uri(recipe.run.tracking_uri)
-        refuse_unwritable("run.output", Path(recipe.run.output))
+        refuse_unwritable("run.output_dir", Path(recipe.run.output_dir))
     _check_export(recipe)
     _check_task_names(recipe)
     for name, stream in recipe.streams.items():
@@ -61,19 +61,19 @@ def check_cluster(recipe: Recipe, cpus: float | None = None, gpus: float = 0, no
         nodes: Nodes; from several of them storage and tracking must be reachable.
     """
     run = recipe.run
-    reading = sum(stream.cpus for stream in recipe.streams.values()) * max(1, run.workers)
-    needed = run.workers * run.cpus_per_worker + reading
-    if cpus is not None and run.workers and needed > cpus:
+    reading = sum(stream.cpus for stream in recipe.streams.values()) * max(1, run.num_workers)
+    needed = run.num_workers * run.cpus_per_worker + reading
+    if cpus is not None and run.num_workers and needed > cpus:
         raise RecipeError(
-            f"run.workers={run.workers} x run.cpus_per_worker={run.cpus_per_worker:g} plus one reading task per stream "
-            f"({reading:g}) need {needed:g} CPUs, the cluster has {cpus:g}: the run would wait for ever. "
-            f"Lower run.workers, run.cpus_per_worker or streams.*.cpus."
+            f"run.num_workers={run.num_workers} x run.cpus_per_worker={run.cpus_per_worker:g} plus one reading task "
+            f"per stream ({reading:g}) need {needed:g} CPUs, the cluster has {cpus:g}: the run would wait for ever. "
+            f"Lower run.num_workers, run.cpus_per_worker or streams.*.cpus."
         )
-    if cpus is not None and run.workers * run.gpus_per_worker > gpus:
+    if cpus is not None and run.num_workers * run.gpus_per_worker > gpus:
         raise RecipeError(
-            f"run.workers={run.workers} x run.gpus_per_worker={run.gpus_per_worker:g} need "
-            f"{run.workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
-            f"Lower run.workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
+            f"run.num_workers={run.num_workers} x run.gpus_per_worker={run.gpus_per_worker:g} need "
+            f"{run.num_workers * run.gpus_per_worker:g} GPUs, the cluster has {gpus:g}. "
+            f"Lower run.num_workers, or set run.gpus_per_worker to 0 to train on CPUs (with run.precision fp32 or bf16)."
         )
     if nodes > 1:
         _check_reachable(recipe)
@@ -116,28 +116,28 @@ def _check_gpus(recipe: Recipe) -> None:
     import torch
 
     run = recipe.run
-    if run.sharded and run.workers < 2:
+    if run.sharded and run.num_workers < 2:
         raise RecipeError(
-            f"run.sharded=True shares the layers out among workers, and run.workers={run.workers}; set 2 or more"
+            f"run.sharded=True shares the layers out among workers, and run.num_workers={run.num_workers}; set 2 or more"
         )
     others = {"run.ema": run.ema is not None, "run.compile": run.compile, "run.precision='fp16'": run.precision == "fp16"}
     for name in (name for name, given in others.items() if given and run.sharded):
         raise RecipeError(f"run.sharded=True does not go with {name}; leave one of them out (bf16 goes)")
-    here = torch.cuda.device_count() if not run.workers else 0
-    if run.precision == "fp16" and not (run.gpus_per_worker if run.workers else here):
+    here = torch.cuda.device_count() if not run.num_workers else 0
+    if run.precision == "fp16" and not (run.gpus_per_worker if run.num_workers else here):
         raise RecipeError(
             "run.precision='fp16' needs a GPU (its small gradients are lost without loss scaling, which CPUs do not have); "
             "use fp32 or bf16, or set run.gpus_per_worker"
         )
-    if run.workers > 1 and not run.gpus_per_worker and recipe.method.batch_norm:
+    if run.num_workers > 1 and not run.gpus_per_worker and recipe.method.batch_norm:
         raise RecipeError(
-            f"run.workers={run.workers} on CPUs, and the method has BatchNorm, whose statistics workers share on GPUs only; "
-            "set run.workers to 1, or run.gpus_per_worker to 1"
+            f"run.num_workers={run.num_workers} on CPUs, and the method has BatchNorm, whose statistics workers share "
+            "on GPUs only; set run.num_workers to 1, or run.gpus_per_worker to 1"
         )
-    if not run.workers and run.gpus_per_worker > here:
+    if not run.num_workers and run.gpus_per_worker > here:
         raise RecipeError(
-            f"run.gpus_per_worker={run.gpus_per_worker:g} with run.workers=0: everything runs in this process, which has "
-            f"{here} GPUs; set it to 0, or run.workers to 1"
+            f"run.gpus_per_worker={run.gpus_per_worker:g} with run.num_workers=0: everything runs in this process, "
+            f"which has {here} GPUs; set it to 0, or run.num_workers to 1"
         )
 
 
@@ -173,14 +173,14 @@ def _check_turns(recipe: Recipe) -> None:
 
 
 def _check_sizes(recipe: Recipe) -> None:
-    workers = max(1, recipe.run.workers)
+    workers = max(1, recipe.run.num_workers)
     for name, stream in recipe.streams.items():
         if stream.batch_size < recipe.method.smallest_batch:
             raise RecipeError(f"streams.{name}.batch_size={stream.batch_size} leaves no negatives; use at least 2")
         if stream.batch_size % workers:
             near = stream.batch_size // workers * workers or workers
             raise RecipeError(
-                f"streams.{name}.batch_size={stream.batch_size} does not divide among run.workers={workers}; "
+                f"streams.{name}.batch_size={stream.batch_size} does not divide among run.num_workers={workers}; "
                 f"use {near} or {near + workers}"
             )
 
@@ -220,14 +220,14 @@ def _check_export(recipe: Recipe) -> None:
             from multicse.trainers.engine.export import check_hub  # seconds, which a driver need not wait
 
             check_hub(recipe.run.push_to_hub, "run.push_to_hub")
-        check_installed(recipe.run.also)
+        check_installed(recipe.run.report_to)
 
 
 def _check_reachable(recipe: Recipe) -> None:
     run = recipe.run
     if recipe.encoder.prepare_cache_key() is not None:
         raise RecipeError(
-            "encoder: what the run would prepare for it goes into run.output, which other nodes do not see; name a file "
+            "encoder: what the run would prepare for it goes into run.output_dir, which other nodes do not see; name a file "
             "that every node has (encoder.vectors; a run on one machine leaves its vectors in OUTPUT/vectors)"
         )
     if run.storage is None or not urlparse(run.storage).scheme:

@@ -75,7 +75,7 @@ def on_any_rank(mine: bool, host: Host, group: dist.ProcessGroup | None = None) 
 
 
 class LocalHost:
-    """The loop in this process (`run.workers=0`): streams are read inline.
+    """The loop in this process (`run.num_workers=0`): streams are read inline.
 
     stop: whether somebody asked to stop.
     """

@@ -78,7 +78,7 @@ def _train_rank(settings: dict[str, Any]) -> dict[str, Any]:
         return Engine(recipe, host, None).run()
     with (
         locked(output, name=WRITER, wait=OUTLIVES),
-        Tracker(output / JOURNAL, settings["uri"], settings["run_id"], board.put, recipe.run.also) as tracker,
+        Tracker(output / JOURNAL, settings["uri"], settings["run_id"], board.put, recipe.run.report_to) as tracker,
     ):
         return Engine(recipe, host, tracker).run()
 
@@ -95,8 +95,8 @@ def resolve(recipe: Recipe) -> Recipe:
         storage = str(results_folder(storage))
     database = kept(Path("mlflow.db"), storage).resolve()
     uri = run.tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{database}"
-    output = kept(Path(run.output), storage).resolve()
-    recipe = recipe.changed({"run.tracking_uri": uri, "run.output": str(output), "run.storage": storage})
+    output = kept(Path(run.output_dir), storage).resolve()
+    recipe = recipe.changed({"run.tracking_uri": uri, "run.output_dir": str(output), "run.storage": storage})
     for path, value in recipe.flat().items():
         if path.endswith((".path", ".vectors", "evaluation.data")) and value and Path(value).exists():
             recipe = recipe.replace(path, str(Path(value).resolve()))
@@ -152,7 +152,7 @@ def fit(recipe: Recipe) -> dict[str, Any]:
         return summary
     check(recipe)
     with Stop() as stop:
-        if recipe.run.workers:
+        if recipe.run.num_workers:
             with opening(recipe, experiment_of(recipe)):
                 start_ray(recipe)
                 stop.listen()
@@ -200,13 +200,13 @@ def train(
     """
     stop = stop or Stop()
     with stop.patient():
-        if recipe.run.workers:
+        if recipe.run.num_workers:
             result = _in_workers(recipe, handle, output, store.place, callbacks, stop)
         else:
             host = LocalHost(store, lambda: stop.asked is not None)
             with (
                 contextlib.suppress(Stopped),
-                Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.also) as tracker,
+                Tracker(output / JOURNAL, handle.uri, handle.run_id, ProgressLine().show, recipe.run.report_to) as tracker,
             ):
                 result = Engine(recipe, host, tracker).run()
     folder = store.newest()
@@ -214,7 +214,7 @@ def train(
         raise CheckpointError(f"the last checkpoint in {store.place} is damaged; the same command makes it again")
     journal = Journal(output / JOURNAL, handle.run_id, handle.uri)
     if journal.take(folder / JOURNAL):  # rank 0 was on another node
-        Reports(recipe.run.also, journal).close()
+        Reports(recipe.run.report_to, journal).close()
     return result, folder  # a loop that was stopped has ended in Interrupted
 
 
@@ -240,7 +240,7 @@ def _in_workers(
             "board": board,
         },
         scaling_config=ScalingConfig(
-            num_workers=run.workers,
+            num_workers=run.num_workers,
             use_gpu=run.gpus_per_worker > 0,
             resources_per_worker={"CPU": run.cpus_per_worker}
             | ({"GPU": run.gpus_per_worker} if run.gpus_per_worker else {}),
@@ -365,7 +365,7 @@ def log_figures(recipe: Recipe, method: Method, handle: RunHandle) -> None:
 
     if recipe.evaluation.select is None:
         return
-    over_training = histories(Path(recipe.run.output) / JOURNAL)
+    over_training = histories(Path(recipe.run.output_dir) / JOURNAL)
     if found := over_training.get(f"{recipe.evaluation.select}-geometry"):
         points = [(step, values["alignment"], values["uniformity"]) for step, values in found]
         handle.log_figure("alignment_uniformity", alignment_uniformity_figure(points))

@@ -124,7 +124,7 @@ class Engine:
         self.before = evaluate(self.final, start)
         self._log_scores("untrained", self.before)
         lead = self.recipe.streams[self.recipe.lead]
-        samples = self.steps * lead.batch_size * self.recipe.run.accumulation
+        samples = self.steps * lead.batch_size * self.recipe.run.gradient_accumulation_steps
         self.baseline = whitened(self.recipe, self.final, start, samples)
         self._log_scores("untrained_whitened", self.baseline)
         self._evaluate()
@@ -148,7 +148,7 @@ class Engine:
                     self.average.update_parameters(self.method)
                 self.seconds = time.perf_counter() - began
                 last = self.step == self.steps
-                if self.step % self.recipe.run.log_every == 0 or last:
+                if self.step % self.recipe.run.logging_steps == 0 or last:
                     self._report(window, readers)
                     window = self.window = Window(readers)
                 self.done, stopping = last, self.host.stopping()
@@ -157,14 +157,14 @@ class Engine:
                 self._evaluate_untrained(untrained)
                 untrained, took = None, time.perf_counter() - start
                 began, window.began = began + took, window.began + took
-            evaluated = self.step % self.recipe.evaluation.every == 0 or last
+            evaluated = self.step % self.recipe.evaluation.eval_steps == 0 or last
             if evaluated:
                 start = time.perf_counter()
                 improved = self._evaluate()
                 self.evaluation_seconds += time.perf_counter() - start
                 patience = self.recipe.evaluation.patience
                 self.done = self.done or (patience is not None and not improved and self.bad_rounds >= patience)
-            every, stopping = self.recipe.run.checkpoint_every, stopping and not self.done
+            every, stopping = self.recipe.run.save_steps, stopping and not self.done
             if self.done or stopping or (evaluated if every is None else self.step % every == 0):
                 self._save(readers, last=self.done or stopping)
             if stopping:
@@ -189,7 +189,7 @@ class Engine:
                 world_size=host.world_size,
                 tokenize=tokenize_for(name),
                 start=self.positions[name],
-                batches=(self.steps - self.step) * recipe.run.accumulation,
+                batches=(self.steps - self.step) * recipe.run.gradient_accumulation_steps,
                 inline=host.inline,
                 streams=len(recipe.streams),
             )
@@ -280,7 +280,7 @@ class Engine:
             values[f"data/{name}/skipped"] = float(self.skips[name])
         turns = self.recipe.method.turns().values()
         batches = sum(self.recipe.streams[name].batch_size for streams in turns for name in streams)
-        speed = window.steps * self.recipe.run.accumulation * batches / window.elapsed()
+        speed = window.steps * self.recipe.run.gradient_accumulation_steps * batches / window.elapsed()
         values |= window.wait_shares(readers) | {
             "time/samples_per_second": speed,
             "time/seconds": self.seconds,

@@ -88,7 +88,8 @@ class TurnOptimizer:
         """Clip what the backwards have made, unscaled. Returns the gradient's norm before."""
         self.scaler.unscale_(self.optimizer)
         return clip_gradients(
-            [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None], self.config.clip
+            [p for group in self.optimizer.param_groups for p in group["params"] if p.grad is not None],
+            self.config.max_grad_norm,
         )
 
     def update(self, broken: Tensor | None = None) -> None:

@@ -35,7 +35,7 @@ OUTLIVES = 60.0
 
 
 @contextlib.contextmanager
-def locked(folder: Path, setting: str = "run.output", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
+def locked(folder: Path, setting: str = "run.output_dir", name: str = DRIVER, wait: float = 0) -> Iterator[None]:
     """Lock a folder for this process, and make it if it does not exist. The lock ends with the process.
 
     Args:
@@ -65,7 +65,7 @@ class Output:
     """The folder that a recipe's run is in. Nothing else than what runs wrote is ever removed from it."""
 
     def __init__(self, recipe: Recipe) -> None:
-        self.recipe, self.folder, self.store = recipe, Path(recipe.run.output), store_of(recipe)
+        self.recipe, self.folder, self.store = recipe, Path(recipe.run.output_dir), store_of(recipe)
         self.journal = self.folder / JOURNAL
 
     def finished(self) -> dict[str, Any] | None:
@@ -76,7 +76,7 @@ class Output:
         if self.recipe.run.overwrite:
             return None
         if self.folder.exists() and not self.folder.is_dir():
-            raise RecipeError(f"run.output={str(self.folder)!r} is a file; give a folder")
+            raise RecipeError(f"run.output_dir={str(self.folder)!r} is a file; give a folder")
         summary = _read(self.folder / SUMMARY)
         self._refuse_another(summary)
         self._refuse_other_data(summary)
@@ -88,8 +88,8 @@ class Output:
         if not (self.folder / RECIPE).exists():
             if found := [name for name in (SUMMARY, CHECKPOINT, EXPORT) if (self.folder / name).exists()]:
                 raise RecipeError(
-                    f"run.output={str(self.folder)!r} holds {', '.join(found)} and no recipe.json, so that is of no run and "
-                    "would be replaced; give another folder, or --run.overwrite"
+                    f"run.output_dir={str(self.folder)!r} holds {', '.join(found)} and no recipe.json, so that is of "
+                    "no run and would be replaced; give another folder, or --run.overwrite"
                 )
             return
         try:
@@ -99,7 +99,7 @@ class Output:
                 return
             raise RecipeError(
                 f"{self.folder} holds a run of another version, or its recipe.json is damaged ({error}); give another "
-                "run.output, or --run.overwrite to replace it"
+                "run.output_dir, or --run.overwrite to replace it"
             ) from None
         if other.identity() == self.recipe.identity():
             return
@@ -109,7 +109,7 @@ class Output:
             different = "; ".join(f"{path}: {there} there, {here} here" for path, (here, there) in pairs)
             raise RecipeError(
                 f"{self.folder} holds {state} run of other settings: {different}. "
-                "Give another run.output, or --run.overwrite to replace it"
+                "Give another run.output_dir, or --run.overwrite to replace it"
             )
 
     def _refuse_other_data(self, summary: dict[str, Any] | None) -> None:
@@ -122,7 +122,7 @@ class Output:
             if other := [name for name, digest in now.items() if digest != before.get(name)]:
                 raise RecipeError(
                     f"streams.{other[0]}.shards holds other samples than when the run in {self.folder} began; bring those "
-                    "back, give another run.output, or --run.overwrite to train again"
+                    "back, give another run.output_dir, or --run.overwrite to train again"
                 )
 
     def start_or_resume(self) -> RunHandle:
@@ -204,14 +204,14 @@ def experiment_of(recipe: Recipe) -> str:
 
 def key_of(recipe: Recipe) -> str:
     """What a run is called where several are: the same recipe and output, and without a common storage the same machine."""
-    output = local_name(recipe.run.output) if recipe.run.storage else f"{socket.gethostname()} {recipe.run.output}"
+    output = local_name(recipe.run.output_dir) if recipe.run.storage else f"{socket.gethostname()} {recipe.run.output_dir}"
     both = f"{recipe.identity()} {output}"
     return f"{recipe.name.replace('/', '-')}-{hashlib.sha256(both.encode()).hexdigest()[:12]}"
 
 
 def store_of(recipe: Recipe, name: str | None = None) -> Store:
     """The checkpoints of a recipe's run: in its output, or in ``run.storage`` below a name, by default its key."""
-    local = Path(recipe.run.output) / CHECKPOINT
+    local = Path(recipe.run.output_dir) / CHECKPOINT
     if not recipe.run.storage:
         return Store(str(local))
     base, question, options = recipe.run.storage.partition("?")

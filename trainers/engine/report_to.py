@@ -64,7 +64,7 @@ def wandb(output: Path, run_id: str) -> Record:
 
 
 KINDS = {"tensorboard": tensorboard, "wandb": wandb}
-"""By their names in ``run.also``, which are those of the packages as well."""
+"""By their names in ``run.report_to``, which are those of the packages as well."""
 
 
 class Reports:
@@ -105,7 +105,7 @@ class Reports:
 
 
 def check_installed(kinds: Sequence[str]) -> None:
-    """Raise ValueError, which names ``run.also``, for one that is not installed."""
+    """Raise ValueError, which names ``run.report_to``, for one that is not installed."""
     for kind in kinds:
         if find_spec(kind) is None:
-            raise ValueError(f"run.also: {kind} is not installed; pip install 'multicse[trackers]', or leave it out")
+            raise ValueError(f"run.report_to: {kind} is not installed; pip install 'multicse[trackers]', or leave it out")

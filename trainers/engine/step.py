@@ -46,7 +46,7 @@ class Stepper:
                 model.compile(dynamic=True)
         self.model: nn.Module = method
         # DDP is for one backward, and cached gradients have several; shared layers come with an average of their own.
-        if host.world_size > 1 and run.chunk is None and not run.sharded:
+        if host.world_size > 1 and run.mini_batch_size is None and not run.sharded:
             self.model = DistributedDataParallel(
                 method,
                 device_ids=[host.device] if host.device.type == "cuda" else None,
@@ -71,15 +71,17 @@ class Stepper:
         torch.manual_seed(seed_of(run.seed, "step", host.rank, step) % 2**63)
         for turn, streams in self.recipe.method.turns().items():
             optimizer = self.optimizers[turn]
-            for part in range(run.accumulation):
+            for part in range(run.gradient_accumulation_steps):
                 batches = {
-                    name: readers[name].on_device(next(readers[name]), host.device, step * run.accumulation + part)
+                    name: readers[name].on_device(
+                        next(readers[name]), host.device, step * run.gradient_accumulation_steps + part
+                    )
                     for name in streams
                 }
-                output = self._backward(optimizer, batches, last=part == run.accumulation - 1)
+                output = self._backward(optimizer, batches, last=part == run.gradient_accumulation_steps - 1)
                 seen = Seen(step, turn, {name: batch.keys[:8] for name, batch in batches.items()})
                 watch.add(seen, output.losses)
-                window.add({**output.losses, **output.metrics}, 1 / run.accumulation)
+                window.add({**output.losses, **output.metrics}, 1 / run.gradient_accumulation_steps)
             if self.model is self.method:
                 average(split_sharded([p.grad for p in self.method.parameters() if p.grad is not None])[0])
             norm = optimizer.clip()
@@ -94,11 +96,11 @@ class Stepper:
     def _backward(self, optimizer: TurnOptimizer, batches: dict[str, Batch], last: bool) -> StepOutput:
         """The losses of a turn, and their gradients added to the parameters'; with DDP those of all workers after the
         `last` batch."""
-        chunk, weights = self.recipe.run.chunk, self.method.loss_weights
+        chunk, weights = self.recipe.run.mini_batch_size, self.method.loss_weights
 
         def backward(output: StepOutput) -> None:
             loss = torch.stack([weights.get(name, 1.0) * value.float() for name, value in output.losses.items()]).sum()
-            optimizer.backward(loss / self.recipe.run.accumulation)
+            optimizer.backward(loss / self.recipe.run.gradient_accumulation_steps)
 
         if chunk is not None and any(len(batch) > chunk for batch in batches.values()):
             return cached_backward(self.method, batches, chunk, backward, self._autocast)
@@ -151,7 +153,7 @@ def _raise(seen: Seen, values: dict[str, float]) -> None:
     keys = "; ".join(f"stream {name!r}: {', '.join(first)}" for name, first in seen.keys.items())
     raise NonFiniteLoss(
         f"step {seen.step}, turn {seen.turn!r}: {what} is not finite. Samples of the batch (first 8): {keys}. "
-        f"Lower optim.{seen.turn}.lr, set optim.{seen.turn}.clip, or use run.precision fp32 or bf16."
+        f"Lower optim.{seen.turn}.lr, set optim.{seen.turn}.max_grad_norm, or use run.precision fp32 or bf16."
     )
 
 

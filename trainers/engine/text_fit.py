@@ -28,7 +28,7 @@ def prepare(recipe: Recipe) -> None:
 
     Raises ValueError where the encoder can make nothing of them.
     """
-    recipe.encoder.prepare(partial(sentences, recipe), Path(recipe.run.output), recipe.run.seed)
+    recipe.encoder.prepare(partial(sentences, recipe), Path(recipe.run.output_dir), recipe.run.seed)
 
 
 def sentences(recipe: Recipe) -> Iterator[str]:

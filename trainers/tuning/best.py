@@ -44,7 +44,7 @@ def held_out(plan: Plan, trial: Trial) -> list[Scores]:
     recipe, scores = plan.recipe(trial.changes), []
     for seed, folder in checkpoints(plan, trial).items():
         # The recipe of now. That in a checkpoint names places of the node that wrote it.
-        here = recipe.replace("run.output", str(plan.run_folder(trial.trial_id, seed)))
+        here = recipe.replace("run.output_dir", str(plan.run_folder(trial.trial_id, seed)))
         scores.append(evaluate(*_encoded(here, load_method(folder, here))))
     return scores
 
@@ -91,13 +91,13 @@ def deliver_best(
     vectors = plan.run_folder(trial.trial_id, seed) / "vectors"
     if vectors.exists():  # word vectors that the trial trained
         shutil.copytree(vectors, output / "vectors", dirs_exist_ok=True)
-    recipe = plan.recipe(trial.changes).changed({"run.seed": seed, "run.output": str(output), "run.register_as": model})
+    recipe = plan.recipe(trial.changes).changed({"run.seed": seed, "run.output_dir": str(output), "run.register_as": model})
     for place in (output, output / "checkpoint"):
         (place / "recipe.json").write_text(recipe.to_json())
     if (folder / JOURNAL).exists():
         shutil.copy(folder / JOURNAL, output)
     tasks, start = _encoded(recipe, build_method(recipe, output / "checkpoint"))
-    samples = trial.steps * recipe.streams[recipe.lead].batch_size * recipe.run.accumulation
+    samples = trial.steps * recipe.streams[recipe.lead].batch_size * recipe.run.gradient_accumulation_steps
     best_step, _ = max(trial.curve, key=lambda point: point[1], default=(0, 0.0))
     outcome = {
         "before": evaluate(tasks, start),

@@ -97,8 +97,8 @@ def prepared(recipe: Recipe, scheduler: str, seed: int) -> Recipe:
         raise RecipeError("evaluation.select is none: a sweep compares trials by a development task; name one")
     if scheduler != "none":
         often = max(1, steps_of(recipe) // LEAST_EVALUATIONS)
-        if recipe.evaluation.every > often:
-            recipe = recipe.replace("evaluation.every", often)
+        if recipe.evaluation.eval_steps > often:
+            recipe = recipe.replace("evaluation.eval_steps", often)
     return recipe
 
 
@@ -173,7 +173,7 @@ def needs(recipe: Recipe) -> tuple[float, float]:
     if in_process(recipe):
         return run.cpus_per_worker, run.gpus_per_worker
     reading = sum(stream.cpus for stream in recipe.streams.values())
-    return run.workers * (run.cpus_per_worker + reading) + DRIVER, run.workers * run.gpus_per_worker
+    return run.num_workers * (run.cpus_per_worker + reading) + DRIVER, run.num_workers * run.gpus_per_worker
 
 
 def resources(recipe: Recipe) -> tune.PlacementGroupFactory:
@@ -189,6 +189,6 @@ def at_once(recipe: Recipe, cpus: float, gpus: float, most: int | None = None) -
     if fits < 1:
         raise RecipeError(
             f"a trial takes {need[0]:g} CPUs and {need[1]:g} GPUs, the cluster has {cpus:g} and {gpus:g}: the sweep would "
-            "wait for ever. Lower run.workers, run.cpus_per_worker or run.gpus_per_worker"
+            "wait for ever. Lower run.num_workers, run.cpus_per_worker or run.gpus_per_worker"
         )
     return min(fits, most or fits)

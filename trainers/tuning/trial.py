@@ -83,13 +83,13 @@ class Plan:
 
     def store(self, recipe: Recipe, trial_id: str, seed: int) -> Store:
         """The checkpoints of one seed of a trial: in its output folder, or in ``run.storage``."""
-        placed = recipe.replace("run.output", str(self.run_folder(trial_id, seed)))
+        placed = recipe.replace("run.output_dir", str(self.run_folder(trial_id, seed)))
         return store_of(placed, f"{self.sweep}/{trial_id}-seed-{seed}")
 
 
 def in_process(recipe: Recipe) -> bool:
     """Whether a trial is the loop in one process, and not Tune over Train."""
-    return recipe.run.workers <= 1
+    return recipe.run.num_workers <= 1
 
 
 def steps_of(recipe: Recipe) -> int:
@@ -148,8 +148,8 @@ def placed(recipe: Recipe, plan: Plan, trial_id: str, seed: int) -> Recipe:
     threads = run.threads or (None if run.gpus_per_worker else max(1, int(run.cpus_per_worker)))
     settings: dict[str, Any] = {
         "run.seed": seed,
-        "run.output": str(plan.run_folder(trial_id, seed)),
-        "run.checkpoint_every": None,
+        "run.output_dir": str(plan.run_folder(trial_id, seed)),
+        "run.save_steps": None,
         "run.threads": threads,
         "run.register_as": None,
         "evaluation.final": (),
@@ -169,7 +169,7 @@ def _open(plan: Plan, recipe: Recipe, trial_id: str, changes: Changes) -> RunHan
 
     A server that is away is waited for, up to `PATIENCE`: a sweep does not use up its trials meanwhile.
     """
-    uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output) / JOURNAL
+    uri, journal = recipe.run.tracking_uri or "", Path(recipe.run.output_dir) / JOURNAL
     own = {"mlflow.parentRunId": plan.parent, "sweep.trial": trial_id, "sweep.seed": str(recipe.run.seed)}
     tags = {f"changed.{path}": str(value) for path, value in changes.items()}
     data, end, pause = describe_shards_of(recipe), time.monotonic() + PATIENCE, 1.0

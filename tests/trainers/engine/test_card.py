@@ -17,7 +17,7 @@ RECIPE: dict[str, Any] = {
     "encoder": {"path": "google-bert/bert-base-uncased", "pooling": "cls"},
     "streams": {"text": {"shards": "/home/someone/shards/wiki::/data/more", "batch_size": 64}},
     "optim": {"text": {"lr": 3e-5, "schedule": "linear", "betas": [0.9, 0.999]}},
-    "run": {"seed": 42, "epochs": 2.0, "output": "/home/someone/runs", "tracking_uri": "http://inside:5000"},
+    "run": {"seed": 42, "epochs": 2.0, "output_dir": "/home/someone/runs", "tracking_uri": "http://inside:5000"},
 }
 DATA: list[dict[str, Any]] = [
     {"name": "wiki", "licence": "CC BY-SA 4.0", "source": "https://example.org/a|b", "samples": 73604},

@@ -84,9 +84,9 @@ def same_weights(one: torch.nn.Module, other: torch.nn.Module) -> None:
 @pytest.mark.parametrize("chunk", [None, 3])
 def test_a_resumed_run_repeats_the_uninterrupted_one(recipe: Recipe, tmp_path: Path, chunk: int | None) -> None:
     """Stopped at step 3, in the middle of a pass of every stream, with the moments of several optimizers."""
-    recipe = recipe.replace("run.chunk", chunk)
+    recipe = recipe.replace("run.mini_batch_size", chunk)
     whole, _, before = run(recipe)
-    half = recipe.replace("run.output", str(tmp_path / "half"))
+    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
     interrupted(half)
     resumed, _, after = run(half)
     assert sorted(resumed.values) == [4, 5, 6]
@@ -101,7 +101,7 @@ def test_the_start_is_whitened_on_the_training_text(recipe: Recipe, tmp_path: Pa
     _, result, _ = run(recipe)
     assert result["baseline"].keys() == {"lee"} and result["baseline"] != result["before"]
     few = recipe.replace("run.max_steps", 1).replace("streams.text.batch_size", 8)
-    few = few.replace("run.output", str(tmp_path / "few"))
+    few = few.replace("run.output_dir", str(tmp_path / "few"))
     assert engine(few, Memory()).run()["baseline"] == {}, "8 sentences for 16 dimensions"
 
 
@@ -125,7 +125,7 @@ def test_early_stopping_counts_evaluations_without_a_better_score(recipe: Recipe
     frozen = recipe
     for turn in ("text", "image", "audio"):
         frozen = frozen.replace(f"optim.{turn}.lr", 0.0)
-    _, result, _ = run(frozen.replace("evaluation.every", 1).replace("evaluation.patience", 2))
+    _, result, _ = run(frozen.replace("evaluation.eval_steps", 1).replace("evaluation.patience", 2))
     assert result["steps"] == 2 and result["best_step"] == 0
 
 
@@ -152,10 +152,10 @@ def test_disagree_3_6_what_patience_counts_and_what_is_kept(
 ) -> None:
     """SG-BERT's code counts every decrease, never sets the count back, and reports the last weights; we differ."""
     scripted(monkeypatch, SCORES)
-    changed = recipe.replace("evaluation.every", 1).replace("evaluation.patience", 2)
+    changed = recipe.replace("evaluation.eval_steps", 1).replace("evaluation.patience", 2)
     memory, result, made = run(changed.replace("evaluation.patience_counts", counts).replace("evaluation.keep", keep))
     assert (result["steps"], result["best_step"], result["best_score"]) == (steps, kept, SCORES[kept])
-    same_weights(made.method, load_method(Path(recipe.run.output) / "checkpoint"))
+    same_weights(made.method, load_method(Path(recipe.run.output_dir) / "checkpoint"))
     assert (made.best is None) == (keep == "last")
     assert made.kept_score == SCORES[kept]  # by which a sweep chooses
     # A tracker's table shows the last value of a metric, and is to be sorted by what was kept.
@@ -169,7 +169,7 @@ def test_the_untrained_weights_may_not_be_chosen(
 ) -> None:
     """Released NonLing-CSE evaluates first after 125 steps."""
     scripted(monkeypatch, [70.0, 50.0, 60.0, 61.0, 50.0, 50.0, 50.0])
-    _, result, _ = run(recipe.replace("evaluation.every", 1).replace("evaluation.choose_untrained", allowed))
+    _, result, _ = run(recipe.replace("evaluation.eval_steps", 1).replace("evaluation.choose_untrained", allowed))
     assert result["best_step"] == chosen
 
 
@@ -178,8 +178,8 @@ def test_accumulation_averages_the_batches_that_it_draws(recipe: Recipe, tmp_pat
     resting = still(recipe)
     for turn in ("text", "image", "audio"):
         resting = resting.replace(f"optim.{turn}.lr", 0.0)
-    single, _, _ = run(resting.replace("run.output", str(tmp_path / "single")))
-    double, _, _ = run(resting.replace("run.accumulation", 2).replace("run.max_steps", 3))
+    single, _, _ = run(resting.replace("run.output_dir", str(tmp_path / "single")))
+    double, _, _ = run(resting.replace("run.gradient_accumulation_steps", 2).replace("run.max_steps", 3))
     for step in (1, 2, 3):
         for name in ("train/text", "train/image", "train/audio"):
             mean = (single.values[2 * step - 1][name] + single.values[2 * step][name]) / 2
@@ -197,7 +197,7 @@ def test_a_compiled_encoder_learns_the_same(recipe: Recipe, tmp_path: Path, monk
         monkeypatch.setenv("SETUPTOOLS_USE_DISTUTILS", "stdlib")
     text = text_only(still(recipe)).replace("run.max_steps", 2)
     plain, _, _ = run(text)
-    compiled, _, made = run(text.replace("run.compile", True).replace("run.output", str(tmp_path / "compiled")))
+    compiled, _, made = run(text.replace("run.compile", True).replace("run.output_dir", str(tmp_path / "compiled")))
     encoder: Any = made.method.sentence_encoder
     assert encoder.model._compiled_call_impl is not None
     for step in (1, 2):
@@ -245,7 +245,7 @@ class Waits(TorchDispatchMode):
 def test_nobody_waits_for_the_device_inside_a_step(
     recipe: Recipe, monkeypatch: pytest.MonkeyPatch, chunk: int | None
 ) -> None:
-    made = engine(recipe.replace("run.chunk", chunk), Memory())
+    made = engine(recipe.replace("run.mini_batch_size", chunk), Memory())
     monkeypatch.setattr(made.stepper.watch, "check", lambda: None)  # on a GPU it looks when metrics are reported
     readers = made._readers()
     window = Window(readers)

@@ -48,11 +48,11 @@ def short(recipe: Recipe, place: Path) -> Recipe:
 
 @pytest.mark.parametrize("name", FEATURES)
 def test_it_changes_training_and_resumes_exactly(name: str, short: Recipe, tmp_path: Path) -> None:
-    plain, _, _ = run(short.replace("run.output", str(tmp_path / "plain")))
+    plain, _, _ = run(short.replace("run.output_dir", str(tmp_path / "plain")))
     recipe = short.changed(FEATURES[name])
     whole, _, before = run(recipe)
     assert whole.losses() != plain.losses()
-    half = recipe.replace("run.output", str(tmp_path / "half"))
+    half = recipe.replace("run.output_dir", str(tmp_path / "half"))
     interrupted(half)
     resumed, _, after = run(half)
     assert sorted(resumed.values) == [4, 5, 6]
@@ -74,7 +74,7 @@ def test_two_processes_train_with_all_of_them(short: Recipe, tmp_path: Path, tab
     recipe = short.changed({path: value for changes in FEATURES.values() for path, value in changes.items()})
     for rank in (0, 1):
         uri = f"sqlite:///{shutil.copy(tables, tmp_path / f'{rank}.db')}"
-        own = recipe.changed({"run.output": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
+        own = recipe.changed({"run.output_dir": str(tmp_path / f"run-{rank}"), "run.tracking_uri": uri})
         (tmp_path / f"{rank}.json").write_text(own.to_json())
     in_processes(_worker, tmp_path)
     summary = json.loads((tmp_path / "run-0" / "summary.json").read_text())
@@ -103,7 +103,7 @@ def test_lora_trains_the_adapters_alone_and_an_export_has_them_merged_in(place: 
     assert ours.keys() == whole.keys() and all(torch.equal(ours[name], whole[name]) for name in whole)
 
     write_export(
-        load_method(Path(short.run.output)).sentence_encoder, tmp_path / "model", lambda text: ""
+        load_method(Path(short.run.output_dir)).sentence_encoder, tmp_path / "model", lambda text: ""
     )  # compares the vectors
     again = EncoderConfig(path=str(tmp_path / "model")).load(())
     assert not any("lora" in name for name in again.model.state_dict())
@@ -165,7 +165,7 @@ def test_ema_evaluates_and_exports_the_averaged_weights(short: Recipe, select: s
     want = seen[0]
     for weights in seen[1:]:
         want = {name: 0.75 * want[name] + 0.25 * weights[name] for name in want}
-    exported = load_method(Path(recipe.run.output))
+    exported = load_method(Path(recipe.run.output_dir))
     for name, parameter in exported.named_parameters():
         torch.testing.assert_close(parameter, want[name])
     assert any(not torch.equal(p, want[name]) for name, p in made.method.named_parameters())
@@ -220,14 +220,14 @@ def test_a_function_of_a_users_own_is_told_of_steps_and_evaluations(
     Path("mine/notes.py").write_text(CALLBACK.format(place=str(told)))
     launch.fit(
         short.changed(
-            {"run.callbacks": (f"{module}:note".format(tmp_path),), "run.workers": workers, "run.cpus_per_worker": 0.5}
+            {"run.callbacks": (f"{module}:note".format(tmp_path),), "run.num_workers": workers, "run.cpus_per_worker": 0.5}
         )
     )
     lines = [json.loads(line) for line in told.read_text().splitlines()]
     assert {(steps, name) for _, steps, name, _ in lines} == {(6, short.name)}
     assert [step for step, *_, names in lines if "train/text" in names] == [1, 2, 3, 4, 5, 6]
     assert [step for step, *_, names in lines if "eval/lee-dev/spearman" in names] == [0, 3, 6]
-    assert journal(Path(short.run.output))
+    assert journal(Path(short.run.output_dir))
 
 
 @pytest.mark.parametrize("name", ["json:nothing", "no.such.module:f", "absent.py:f", "json"])

@@ -53,7 +53,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
     from mlflow import MlflowClient
     from sentence_transformers import SentenceTransformer
 
-    summary = fit(recipe.replace("run.workers", 1).replace("run.max_steps", 3))
+    summary = fit(recipe.replace("run.num_workers", 1).replace("run.max_steps", 3))
     run = tmp_path / "run"
     assert json.loads((run / "summary.json").read_text()) == summary
     assert summary["steps"] == 3 and set(summary["after"]) == {"lee"}
@@ -87,7 +87,7 @@ def test_one_worker_end_to_end(recipe: Recipe, tmp_path: Path) -> None:
 
     # What was exported is where a further run starts, and in-process training is the same training.
     further = recipe.replace("encoder.path", summary["export"]).replace("run.max_steps", 1)
-    before = fit(further.replace("run.output", str(tmp_path / "further")))["before"]
+    before = fit(further.replace("run.output_dir", str(tmp_path / "further")))["before"]
     assert before["lee"]["spearman"] == pytest.approx(summary["after"]["lee"]["spearman"], abs=1e-3)
 
 
@@ -103,7 +103,7 @@ def damaged(recipe: Recipe, tmp_path: Path) -> Recipe:
 @pytest.mark.usefixtures("local_ray")
 def test_a_worker_s_error_is_the_user_s_error(damaged: Recipe) -> None:
     with pytest.raises(DataError, match=r"stream 'text'.*bad.*on_bad_sample"):
-        fit(damaged.replace("run.workers", 1))
+        fit(damaged.replace("run.num_workers", 1))
 
 
 def test_skipped_samples_are_in_the_summary(damaged: Recipe, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_a_run_ends_with_what_its_export_asks_for(
 
     monkeypatch.setattr(export, "push", refuse)
     monkeypatch.setattr(export, "check_hub", lambda *_: None)
-    settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine", "run.also": ("tensorboard",)}
+    settings = {"run.max_steps": 2, "export.whiten": True, "run.push_to_hub": "me/mine", "run.report_to": ("tensorboard",)}
     for path, value in settings.items():
         recipe = recipe.replace(path, value)
     summary = fit(recipe)
@@ -138,6 +138,6 @@ def test_a_run_ends_with_what_its_export_asks_for(
     assert "hf upload me/mine" in caplog.text
     assert list((tmp_path / "run" / "tensorboard").glob("events.out.tfevents.*"))
 
-    asked = recipe.replace("export.dimensions", 16).replace("run.output", str(tmp_path / "plain"))
+    asked = recipe.replace("export.dimensions", 16).replace("run.output_dir", str(tmp_path / "plain"))
     model = SentenceTransformer(fit(asked)["export"], device="cpu")  # the last LayerNorm leaves 15
     assert type(model[-1]).__name__ == "Pooling" and "export.whiten" in caplog.text

@@ -86,8 +86,8 @@ def test_the_same_command_goes_on(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """At the last whole checkpoint, bit-identically, as the same run, with each step once; a user's files are left."""
-    broken = recipe.replace("run.log_every", 2).replace("evaluation.keep", "last")
-    expected = fit(broken.replace("run.output", str(tmp_path / "whole")))
+    broken = recipe.replace("run.logging_steps", 2).replace("evaluation.keep", "last")
+    expected = fit(broken.replace("run.output_dir", str(tmp_path / "whole")))
     dies(monkeypatch, broken, 4)
     (dead,) = runs(recipe).keys() - {expected["mlflow_run_id"]}
     assert runs(recipe)[dead] == "RUNNING"
@@ -127,7 +127,7 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
     with monkeypatch.context() as patch, pytest.raises(RecipeError, match=r"streams\.text\.shards holds other samples"):
         patch.setattr("multicse.trainers.engine.output._digests", lambda _: {"text": "another"})
         fit(recipe)
-    file = Path(recipe.run.output) / "recipe.json"
+    file = Path(recipe.run.output_dir) / "recipe.json"
     content = file.read_text()
     file.write_text("{}")
     with pytest.raises(RecipeError, match=r"another version.*run\.overwrite"):
@@ -146,11 +146,14 @@ def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.Mo
 
 
 def test_two_runs_do_not_share_a_folder(recipe: Recipe, tmp_path: Path) -> None:
-    with locked(tmp_path / "run"), pytest.raises(RecipeError, match=rf"run\.output=.*in use by process {os.getpid()} on"):
+    with (
+        locked(tmp_path / "run"),
+        pytest.raises(RecipeError, match=rf"run\.output_dir=.*in use by process {os.getpid()} on"),
+    ):
         fit(recipe)
     assert not (tmp_path / "run" / "recipe.json").exists()
     (tmp_path / "run" / "export").mkdir()
-    with pytest.raises(RecipeError, match=r"run\.output=.* holds export"):  # which no run wrote
+    with pytest.raises(RecipeError, match=r"run\.output_dir=.* holds export"):  # which no run wrote
         fit(recipe)
 
 
@@ -167,7 +170,7 @@ with locked(Path({str(tmp_path)!r})):
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", program], stdin=pipe, stdout=pipe, text=True) as other:
         assert other.stdin is not None and other.stdout is not None and other.stdout.readline() == "held\n"
-        with pytest.raises(RecipeError, match=rf"run\.output=.* process {other.pid} on "), locked(tmp_path):
+        with pytest.raises(RecipeError, match=rf"run\.output_dir=.* process {other.pid} on "), locked(tmp_path):
             pass
         threading.Timer(0.5, other.stdin.close).start()
         with locked(tmp_path, wait=300):

@@ -21,7 +21,7 @@ from tests.trainers.engine.test_engine import interrupted, run
 CASES: dict[str, dict[str, Any]] = {
     "images and text": {},
     "adapters": {"encoder.lora.rank": 2, "run.gradient_checkpointing": True},
-    "layer by layer": {"optim.text.layer_decay": 0.5, "run.accumulation": 2},
+    "layer by layer": {"optim.text.layer_decay": 0.5, "run.gradient_accumulation_steps": 2},
 }
 
 
@@ -37,14 +37,14 @@ def _recipes(recipe: Recipe) -> dict[str, Recipe]:
 
 
 def _weights(recipe: Recipe) -> dict[str, torch.Tensor]:
-    return load_file(max(Path(recipe.run.output, "checkpoint").glob("step-*")) / METHOD)
+    return load_file(max(Path(recipe.run.output_dir, "checkpoint").glob("step-*")) / METHOD)
 
 
 def _worker(rank: int, folder: str) -> None:
     LocalHost.rank, LocalHost.world_size = rank, 2
     for name, recipe in _recipes(Recipe.from_json(Path(folder, "recipe.json").read_text())).items():
-        whole = recipe.replace("run.output", f"{folder}/{name}/whole-{rank}")
-        shared = recipe.replace("run.sharded", True).replace("run.output", f"{folder}/{name}/shared-{rank}")
+        whole = recipe.replace("run.output_dir", f"{folder}/{name}/whole-{rank}")
+        shared = recipe.replace("run.sharded", True).replace("run.output_dir", f"{folder}/{name}/shared-{rank}")
         expected, _, _ = run(whole)
         found, again, made = run(shared)
         for step, values in expected.values.items():  # ranks of near ties may change with the last digit
@@ -58,7 +58,7 @@ def _worker(rank: int, folder: str) -> None:
         assert parts and sum(p.to_local().numel() for p in parts) < 0.6 * most, name
         if rank == 0:
             torch.testing.assert_close(_weights(shared), _weights(whole), atol=1e-5, rtol=0)
-    half = shared.replace("run.output", f"{folder}/half")
+    half = shared.replace("run.output_dir", f"{folder}/half")
     interrupted(half)
     dist.barrier()
     resumed, _, _ = run(half)
@@ -72,10 +72,10 @@ def test_the_same_losses_weights_and_resume(recipe: Recipe, tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("change", "named"),
-    [(("run.workers", 1), "run.workers=1"), (("run.ema", 0.9), "run.ema"), (("run.compile", True), "run.compile")],
+    [(("run.num_workers", 1), "run.num_workers=1"), (("run.ema", 0.9), "run.ema"), (("run.compile", True), "run.compile")],
 )
 def test_where_it_cannot_be(recipe: Recipe, change: tuple[str, Any], named: str) -> None:
-    shared = recipe.replace("run.workers", 2).replace("run.sharded", True)
+    shared = recipe.replace("run.num_workers", 2).replace("run.sharded", True)
     check_settings(shared)
     with pytest.raises(RecipeError, match=f"run.sharded.*{named}"):
         check_settings(shared.replace(*change))

@@ -161,8 +161,8 @@ def test_a_store_that_does_not_answer_is_not_taken_for_empty(
         raise OSError("503")
 
     there = recipe.replace("run.storage", f"file://{tmp_path}/store")
-    Path(recipe.run.output).mkdir()
-    (Path(recipe.run.output) / "recipe.json").write_text(there.to_json())
+    Path(recipe.run.output_dir).mkdir()
+    (Path(recipe.run.output_dir) / "recipe.json").write_text(there.to_json())
     other = there.replace("run.seed", 7)
     assert Output(other).finished() is None
     monkeypatch.setattr(pyarrow.fs, "FileSelector", away)

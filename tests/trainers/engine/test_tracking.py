@@ -342,7 +342,7 @@ def test_a_record_that_fails_does_not_stop_the_run(
         tracker.log(1, {"m": 1.0})
     assert history(run, "m") == [(1, 1.0)] and "tensorboard gets no more metrics" in caplog.text
     monkeypatch.setattr("multicse.trainers.engine.report_to.find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"run\.also: wandb"):
+    with pytest.raises(ValueError, match=r"run\.report_to: wandb"):
         check_installed(("wandb",))
 
 

@@ -17,7 +17,7 @@ import tyro
 from multicse.data.errors import command, did_you_mean, handle_interrupt
 from multicse.pipelines.registry import FILES, Recipes, takes_files
 from multicse.trainers.jobs import kept, results_in
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import Recipe, RecipeError, current_name
 
 os.environ.setdefault("PYDANTIC_ERRORS_INCLUDE_URL", "0")  # a message says what is wrong, not where to read about it
 
@@ -54,6 +54,10 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
         base = _from_file(Path(given[0])) if given and given[0] not in recipes else _named(recipes, *given)
     else:
         base = _named(recipes, arguments.pop(0) if arguments and not arguments[0].startswith("-") else _default(recipes))
+    for argument in arguments:
+        option = argument.partition("=")[0]
+        if option.startswith("--") and (current := current_name(option[2:].replace("-", "_"))):
+            raise RecipeError(f"{option} is called --{current} now")
     for switch in ALONE:
         if switch in arguments:
             place = arguments.index(switch) + 1

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
+import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import parse_qsl
 
@@ -20,6 +22,8 @@ from multicse.models.text_encoder import EncoderConfig as EncoderConfig
 from multicse.trainers.jobs import without_copies
 from multicse.trainers.method import MethodConfig
 from multicse.trainers.registry import method_config
+
+log = logging.getLogger(__name__)
 
 
 class GroupOverride(Settings):
@@ -221,6 +225,42 @@ _NOT_IDENTITY = (
 )
 
 
+FORMER: dict[str, dict[str, str]] = {
+    "run": {
+        "output_dir": "output",
+        "num_workers": "workers",
+        "mini_batch_size": "chunk",
+        "gradient_accumulation_steps": "accumulation",
+        "logging_steps": "log_every",
+        "save_steps": "checkpoint_every",
+        "report_to": "also",
+    },
+    "evaluation": {"eval_steps": "every"},
+    "optim": {"max_grad_norm": "clip"},
+}
+"""Former names of settings by section, which recipes of older runs have."""
+
+
+def current_name(path: str) -> str | None:
+    """Return the present path of a setting that had this path formerly: ``run.num_workers``; None for other paths."""
+    section, _, rest = path.partition(".")
+    *turn, last = rest.split(".")
+    for name, former in FORMER.get(section, {}).items():
+        if last == former and len(turn) == (section == "optim"):
+            return ".".join((section, *turn, name))
+    return None
+
+
+def _named_sections(content: Any) -> Iterator[tuple[str, dict[str, Any], dict[str, str]]]:
+    """Yield the path of each section of a recipe's content that has renamed settings, the section, and `FORMER` of it."""
+    for section, names in FORMER.items():
+        part = content.get(section)
+        parts = part if section == "optim" and isinstance(part, dict) else {None: part}
+        for turn, settings in parts.items():
+            if isinstance(settings, dict):
+                yield f"{section}.{turn}" if turn else section, settings, names
+
+
 class RecipeError(ValueError):
     """A recipe that cannot run; the text names the setting, what was given and what is allowed, and no URL's password."""
 
@@ -251,6 +291,22 @@ class Recipe(Settings):
     evaluation: EvaluationConfig = EvaluationConfig()
     export: ExportConfig = ExportConfig()
     run: RunConfig = RunConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _understand_former_names(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        renamed: list[str] = []
+        given = {name: copy.deepcopy(part) if name in FORMER else part for name, part in given.items()}
+        for path, settings, names in _named_sections(given):
+            for name, former in names.items():
+                if former in settings and name not in settings:
+                    settings[name] = settings.pop(former)
+                    renamed.append(f"{path}.{former} is now {path}.{name}")
+        if renamed:
+            log.warning("recipe %s has former names of settings: %s", given.get("name"), "; ".join(renamed))
+        return given
 
     @classmethod
     def from_json(cls, text: str) -> Self:
@@ -298,6 +354,8 @@ class Recipe(Settings):
         node: Any = content
         for part in parents:
             node = node.get(part) if isinstance(node, dict) else None
+        if name := current_name(path):
+            raise RecipeError(f"{path} is called {name} now")
         if not isinstance(node, dict) or last not in node:
             near = did_you_mean(path, self.flat())
             raise RecipeError(f"recipe {self.name!r} has no setting {path!r}.{near} --help shows all.")
@@ -337,6 +395,10 @@ class Recipe(Settings):
         for name in ("watch", "final"):
             evaluation[name] = [_local_task(task) for task in evaluation[name]]
         evaluation["select"] = _local_task(evaluation["select"] or "")
+        for _, settings, names in _named_sections(content):  # a run that began under the former names goes on
+            for name, former in names.items():
+                if name in settings:
+                    settings[former] = settings.pop(name)
         return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:12]
 
     def differences(self, other: Recipe) -> dict[str, tuple[Any, Any]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import pytest
 
 from multicse.pipelines import cyclip, visualcse
+from multicse.pipelines.cli import parse
 from multicse.trainers.engine.launch import resolve
-from multicse.trainers.recipe import RecipeError
+from multicse.trainers.recipe import FORMER, RecipeError
 
 
 @pytest.mark.parametrize(
@@ -40,6 +43,41 @@ def test_identity_is_the_experiment_not_where_it_runs() -> None:
     assert recipe.replace("streams.text.shards", "shards/wiki").identity() != recipe.identity()
     assert recipe.replace("run.seed", 1).identity() != recipe.identity()
     assert recipe.replace("method.image.weight", 0.1).identity() != recipe.identity()
+
+
+FORMER_JSON = {"output": "runs/x", "workers": 2, "chunk": 8, "accumulation": 2, "log_every": 5, "checkpoint_every": 7}
+"""Settings of a run as recipes had them before they were renamed."""
+
+
+def test_former_names_are_understood_and_make_the_same_experiment(caplog: pytest.LogCaptureFixture) -> None:
+    recipe = visualcse.bert_base()
+    old = json.loads(recipe.to_json())
+    old["run"] = {**FORMER_JSON, "also": ["wandb"], "seed": 3}
+    old["evaluation"] = {"every": 9}
+    old["optim"]["text"] = {"lr": 1e-5, "clip": 2.0}
+    found = type(recipe).from_json(json.dumps(old))
+    assert "run.num_workers" in caplog.text and "optim.text.max_grad_norm" in caplog.text
+    assert (found.run.output_dir, found.run.num_workers, found.run.report_to) == ("runs/x", 2, ("wandb",))
+    assert (found.run.mini_batch_size, found.run.gradient_accumulation_steps) == (8, 2)
+    assert (found.run.logging_steps, found.run.save_steps, found.evaluation.eval_steps) == (5, 7, 9)
+    assert found.optim["text"].max_grad_norm == 2
+    assert type(recipe).from_json(found.to_json()).identity() == found.identity()
+    with pytest.raises(RecipeError, match=r"run\.num_workers"):
+        recipe.replace(".".join(("run", "workers")), 2)
+
+
+@pytest.mark.parametrize("path", [f"{part}.{old}" for part in ("run", "evaluation") for old in FORMER[part].values()])
+def test_a_former_name_on_the_command_line_is_an_error_that_states_the_present_one(path: str) -> None:
+    with pytest.raises(RecipeError, match=rf"--{re.escape(path)} is called --\w+\.\w+ now"):
+        parse(visualcse.RECIPES, "", ["demo", f"--{path}", "1"])
+    with pytest.raises(RecipeError, match=r"--optim\.text\.\w+ is called --optim\.text\.max_grad_norm now"):
+        parse(visualcse.RECIPES, "", ["demo", f"--optim.text.{FORMER['optim']['max_grad_norm']}=1"])
+
+
+def test_identities_are_those_from_before_settings_were_renamed() -> None:
+    changes = {"run.mini_batch_size": 8, "evaluation.eval_steps": 7, "optim.text.max_grad_norm": None}
+    recipe = visualcse.bert_base()
+    assert (recipe.identity(), recipe.changed(changes).identity()) == ("02a997b35b2f", "afb244621dce")
 
 
 def test_steps_count_the_leading_stream() -> None:

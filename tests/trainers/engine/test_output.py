@@ -18,7 +18,7 @@ from multicse.trainers.engine.loop import Engine
 from multicse.trainers.engine.output import DRIVER, locked
 from multicse.trainers.engine.stop import Interrupted, Stop
 from multicse.trainers.method import Method
-from multicse.trainers.recipe import Recipe, RecipeError
+from multicse.trainers.recipe import FORMER, Recipe, RecipeError
 from tests.small import history
 
 
@@ -115,6 +115,21 @@ def test_the_same_command_goes_on(
     assert again["identity"] != summary["identity"] and weights(tmp_path / "run") != weights(tmp_path / "whole")
     assert [file.read_text() for file in mine] == ["mine", "mine"]
     assert not Recipe.from_json((tmp_path / "run" / "recipe.json").read_text()).run.overwrite
+
+
+def test_a_run_that_started_under_former_names_of_settings_resumes(
+    recipe: Recipe, begun: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dies(monkeypatch, recipe, 4)
+    file = Path(recipe.run.output_dir) / "recipe.json"
+    content = json.loads(file.read_text())
+    for section, names in FORMER.items():
+        for part in content["optim"].values() if section == "optim" else [content[section]]:
+            for name, former in names.items():
+                part[former] = part.pop(name)
+    file.write_text(json.dumps(content))
+    fit(recipe)
+    assert begun == [3]
 
 
 def test_beginning_anew_ends_the_dead_run(recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:

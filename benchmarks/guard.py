@@ -121,7 +121,7 @@ def start(folder: Path) -> float:
 def road(folder: Path) -> float:
     """Compare the samples per second of SimCSE's demo through Ray with those in one process."""
     options = main_road.options_of("simcse", ROAD_STEPS)
-    one, ray = (main_road.run("simcse", ROAD_STEPS, workers, options) for workers in (0, 1))
+    one, ray = (main_road.run("simcse", ROAD_STEPS, workers, options).speed for workers in (0, 1))
     return ray / one
 
 

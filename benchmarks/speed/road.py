@@ -5,6 +5,9 @@
 Every side is a command that trains the demo's small encoder on the offline shards; the sides alternate. Speed is the mean
 over the lines of the log after the first `WARM` steps. The window is chosen so that a plan is at least `LENGTH` times as
 long as the read-ahead: what reading costs shows only once the readers have caught up with their bound.
+
+In the training worker a callback adds up the processor time of all Python threads but the training loop. They need the
+interpreter lock for at most that time, so its share of the clock is an upper bound of the share of the lock.
 """
 
 from __future__ import annotations
@@ -14,15 +17,19 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from statistics import harmonic_mean
-from typing import Any
+from typing import Any, NamedTuple
 
 import tyro
 
 from benchmarks.timer import ratios, report
 
 ROOT = Path(__file__).resolve().parents[2]
+THREADS = "MULTICSE_ROAD_THREADS"
+"""Environment variable: the file to which `watch` writes."""
 WARM = 20
 """Steps that are not counted."""
 LENGTH = 10
@@ -39,14 +46,44 @@ BATCHES = {
 WANTED = {"visualcse": 0.9, "audiocse": 0.9, "cyclip": 0.9, "simcse": 0.95}
 
 
+class Run(NamedTuple):
+    """One run of a recipe."""
+
+    speed: float
+    """Samples per second after the first steps."""
+    others: float
+    """Processor time of the worker's other Python threads, as a share of the clock."""
+
+
+def thread_seconds() -> float:
+    """Return the processor time of the Python threads of this process, the main one and the training loop left out."""
+    ticks, left_out = 0, {threading.main_thread().native_id, threading.get_native_id()}
+    for thread in threading.enumerate():
+        stat = Path(f"/proc/self/task/{thread.native_id}/stat")
+        if thread.native_id not in left_out and stat.exists():
+            ticks += sum(map(int, stat.read_text().rpartition(")")[2].split()[11:13]))
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+_first: list[tuple[float, float]] = []
+
+
+def watch(step: int, metrics: dict[str, float], engine: Any) -> None:
+    """Write the share of the clock that other threads have worked since the first call after `WARM` steps."""
+    if step >= WARM and "time/samples_per_second" in metrics:
+        _first.append((time.perf_counter(), thread_seconds()))
+        (began, worked), (now, total) = _first[0], _first[-1]
+        Path(os.environ[THREADS]).write_text(str((total - worked) / (now - began) if len(_first) > 1 else 0.0))
+
+
 def options_of(method: str, steps: int) -> dict[str, int]:
     """Return the windows with which a plan of so many steps is long enough."""
     streams = BATCHES[method]
     return {f"streams.{name}.window": max(size, steps * size // (LENGTH * READ_AHEAD)) for name, size in streams.items()}
 
 
-def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> float:
-    """Train a demo and return its samples per second after the first steps.
+def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> Run:
+    """Train a demo and measure it.
 
     Args:
         method: Key of `BATCHES`.
@@ -62,20 +99,22 @@ def run(method: str, steps: int, workers: int, options: dict[str, Any]) -> float
             "run.cpus_per_worker": 1 if workers < 2 else (os.cpu_count() or 1) / (2 * workers),  # the rest is for reading
             "run.output_dir": f"{place}/run",
             "run.tracking_uri": f"sqlite:///{place}/mlflow.db",
+            "run.callbacks": "benchmarks.speed.road:watch",
             "evaluation.select": None,
             "evaluation.eval_steps": 10 * steps,
             **options,
         }
         command = [sys.executable, f"pipelines/{method}.py", "demo", "--evaluation.watch", "--evaluation.final"]
         command += [str(part) for name, value in settings.items() for part in (f"--{name}", value)]
-        env = {**os.environ, "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
+        env = {**os.environ, THREADS: f"{place}/threads", "PYTHONPATH": str(ROOT), "HF_HUB_OFFLINE": "1"}
         with Path(place, "log").open("w+") as log:
             if subprocess.run(command, cwd=ROOT, env=env, stdout=log, stderr=log).returncode:
                 log.seek(0)
                 sys.exit(f"{' '.join(command)} failed:\n{log.read()[-3000:]}")
         lines = map(json.loads, Path(place, "run", "journal.jsonl").read_text().splitlines())
         found = [line for line in lines if "time/samples_per_second" in line.get("metrics", {}) and line["step"] > WARM]
-        return harmonic_mean([line["metrics"]["time/samples_per_second"] for line in found])
+        speed = harmonic_mean([line["metrics"]["time/samples_per_second"] for line in found])
+        return Run(speed, float(Path(place, "threads").read_text()))
 
 
 def main(
@@ -84,14 +123,17 @@ def main(
     """Print a row per method and number of workers."""
     for name in methods:
         options = options_of(name, steps)
-        took: dict[int, list[float]] = {number: [] for number in (0, *workers)}
+        took: dict[int, list[Run]] = {number: [] for number in (0, *workers)}
         for turn in range(rounds):
             for number in list(took)[:: -1 if turn % 2 else 1]:
                 took[number].append(run(name, steps, number, options))
         for number in workers:
             many = f"Ray with {number} worker{'s' * (number > 1)}"
             what = f"{name}, {steps} steps: {many} / in process, samples per second"
-            report("road", what, ratios(took[number], took[0]), at_least=WANTED[name] if number == 1 else 0.9)
+            speeds = {side: [one.speed for one in took[side]] for side in (number, 0)}
+            report("road", what, ratios(speeds[number], speeds[0]), at_least=WANTED[name] if number == 1 else 0.9)
+            what = f"{name}, {many}: processor time of a worker's other Python threads / the clock"
+            report("road", what, [one.others for one in took[number]], at_most=0.05)
 
 
 if __name__ == "__main__":

@@ -115,10 +115,6 @@ class DualEncoder(SentenceEncoder):
         end = (ids * mask).argmax(1, keepdim=True)
         return {"input_ids": ids, "attention_mask": (torch.arange(ids.shape[1]) <= end).long()}
 
-    def lengths(self, texts: list[str]) -> list[int]:
-        """Tokens of each text uncut, special tokens included."""
-        return self.text.lengths(texts)
-
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Unit vectors (B, d) of tokenised texts (B, L)."""
         return self.texts(batch["input_ids"], batch["attention_mask"])

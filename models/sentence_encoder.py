@@ -53,10 +53,6 @@ class SentenceEncoder(nn.Module):
         """``input_ids`` and ``attention_mask`` (B, L), padded to the longest text and cut at `max_length` or the limit."""
         raise NotImplementedError  # the interface: every encoder defines it
 
-    def lengths(self, texts: list[str]) -> list[int]:
-        """Tokens of each text uncut."""
-        raise NotImplementedError  # the interface: every encoder defines it
-
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """Sentence vectors (B, d) of tokenised texts."""
         raise NotImplementedError  # the interface: every encoder defines it

@@ -213,11 +213,6 @@ class TextEncoder(SentenceEncoder):
             tokens["word_mask"] = _word_mask(tokens.pop("offset_mapping"), spans)
         return tokens
 
-    def lengths(self, texts: list[str]) -> list[int]:
-        """Tokens of each text uncut, special tokens included."""
-        with TOKENIZING:
-            return [len(ids) for ids in self.tokenizer(texts, truncation=False, verbose=False)["input_ids"]]
-
     def forward(self, batch: dict[str, Tensor]) -> Tensor:
         """The vectors (B, d) of tokenised texts: what is evaluated, and what the saved folder gives."""
         vectors = self.outputs(batch["input_ids"], batch["attention_mask"]).pooled

@@ -197,10 +197,6 @@ class WordModel(nn.Module):
         ids = torch.tensor([row + [0] * (width - len(row)) for row in found], dtype=torch.long).view(len(texts), width)
         return {"input_ids": ids, "attention_mask": (ids > 0).long()}
 
-    def lengths(self, texts: list[str]) -> list[int]:
-        """Words of each text, uncut."""
-        return [len(split(text, self.letters)) for text in texts]
-
     def _ids(self, text: str, limit: int) -> list[int]:
         first = len(self.words) + 1
         redrawn = self.unknown == "redrawn"

@@ -28,6 +28,7 @@ from benchmarks.speed import road as main_road
 from benchmarks.speed.engine import engine, loops, text_recipe
 from benchmarks.timer import Call, race, ratios
 from multicse.data.offline.demo import write_demo_shards
+from multicse.data.shard_urls import filesystem
 from multicse.data.shards import RawSample, ShardSet, index_of
 from multicse.data.stream import Reader
 from multicse.data.streams.base import StreamConfig
@@ -65,7 +66,10 @@ class InShards(Dataset[dict[str, Any]]):
 
     def __init__(self, config: StreamConfig, shards: ShardSet) -> None:
         self.config, self.rng = config, np.random.default_rng(0)
-        self.places = [(shard.url, members) for shard in shards.shards for members in index_of(shard.url).members]
+        self.places = []
+        for shard in shards.shards:
+            fs, path = filesystem(shard.url)
+            self.places += [(shard.url, members) for members in index_of(shard.url, str(fs.checksum(path))).members]
 
     def __len__(self) -> int:
         return len(self.places)

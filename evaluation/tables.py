@@ -7,7 +7,6 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
-import pandas as pd
 
 from multicse.evaluation import statistics
 from multicse.evaluation.statistics import Summary
@@ -115,6 +114,8 @@ def comparison(rows: Sequence[Row], metric: str | None = None, marks: Marks | No
     if style == "text":
         return "\n".join([layout([[metric or "", *head], *body]), *legend])
     if style == "latex":
+        import pandas as pd  # here: half a second, which training need not wait for
+
         frame = pd.DataFrame([cells for _, *cells in body], labels, head)
         table = frame.style.format_index(escape="latex").format_index(escape="latex", axis="columns")
         return table.to_latex(column_format="l" + "r" * len(head)) + "\n".join(f"% {line}" for line in legend)

@@ -51,7 +51,10 @@ def route_of(folder: Path, modality: str) -> list[tuple[str, Path]]:
     """
     file = folder / ROUTER
     saved = json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {"structure": {}}
-    return [(saved["types"][name], folder / name) for name in saved["structure"].get(modality, ())]
+    names = saved["structure"].get(modality, ())
+    if outside := [name for name in names if Path(name).name != name or name == ".."]:
+        raise ValueError(f"{file} names modules outside its folder: {', '.join(outside)}")
+    return [(saved["types"][name], folder / name) for name in names]
 
 
 def projection_layers(route: list[tuple[str, Path]]) -> list[Path]:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from multicse.models.adapters import LoRASettings, add_adapters, merged
 from multicse.models.clip_layers import add_dropout, last_clip_layer
-from multicse.models.hub_folders import ENCODER, has_pooler, languages_of
+from multicse.models.hub_folders import ENCODER, half, has_pooler, languages_of
 from multicse.models.packing import Packing, enable_packing, layers_can_pack, model_kwargs, token_states
 from multicse.models.pooling import AVERAGED, Head, Pooling, layer_stack, pool
 from multicse.models.sentence_encoder import SENTENCES, AnyEncoderConfig, CardText, SentenceEncoder, shown, usage
@@ -348,7 +348,7 @@ class EncoderConfig(AnyEncoderConfig):
                 f"encoder.path={self.path!r} is neither a folder with a config.json nor a model that the hub has: {error}"
             ) from None
         if not self.scratch:
-            ENCODER.refuse_pickles(self.path, Path(self.path))
+            ENCODER.refuse_pickles(self.path, half(Path(self.path), "text"))
         self.lora.check()
         return config
 

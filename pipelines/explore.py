@@ -117,12 +117,15 @@ def index_set(model: Model, samples: Samples, most: int) -> Index:
 
 
 def texts_of(sample: Sample, samples: Samples) -> list[str]:
-    """A sentence itself; the captions of a picture or sound, else the name of its class, else nothing."""
+    """A sentence itself; the captions of a picture or sound, else the name or number of its class, else nothing."""
     if samples.modality == "text":
         return [sample.item]
     if {"json", "txt"} & set(sample.fields):
         return sample.captions()
-    return [samples.classes[sample.label(len(samples.classes))]] if samples.classes else []
+    if "cls" not in sample.fields:
+        return []
+    label = sample.label()
+    return [samples.classes[label] if label < len(samples.classes) else str(label)]
 
 
 def nearest(index: Index, query: np.ndarray, k: int) -> list[Hit]:

@@ -35,6 +35,10 @@ OPTIONS = {kind: given.split()[0] for kind, given in FILES.items()}
 """Kinds of streams, and what their files are given by."""
 TABLES = ("csv", "tsv", "jsonl", "parquet", "arrow")
 """Endings of tables."""
+SOUNDS_LOOKED_AT = 100
+"""Sounds that are measured."""
+SHORTEST = 0.1
+"""Seconds that half of the sounds must last."""
 LARGE = 384
 """Dimensions from which on an encoder gets the settings of BERT-base, not those of the demo's small one."""
 SEEN, PASSES = 20_000, 10
@@ -218,15 +222,27 @@ def _images(gpu: bool) -> Iterator[Choice]:
 
 def _sounds(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
     import soundfile
+    import torch
 
-    infos = [soundfile.info(BytesIO(decode.member(one.fields, decode.SOUNDS, one.key))) for one in samples]
+    from multicse.data.streams.preprocess import log_mel, samples_for
+
+    found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in islice(samples, SOUNDS_LOOKED_AT)]
+    infos = [soundfile.info(BytesIO(content)) for _, _, content in found]
     seconds, high = median(info.duration for info in infos), median(info.samplerate for info in infos) >= 16000
+    if seconds < SHORTEST:
+        raise DataError(f"--sounds: half of them last {seconds:.3f} s or less; a spectrogram needs {SHORTEST} s or more")
+    rate, bins = (16000, 128) if high else (8000, 32)
     frames = max(64, min(1024 if gpu else 256, round(seconds * 100) // 16 * 16))
-    yield ("streams.audio.rate", 16000 if high else 8000, "16,000 if most sounds have it, else 8,000")
+    most = samples_for(rate, frames)
+    waves = [decode.audio(content, ending, rate, key, most)[:most] for key, ending, content in found]
+    values = torch.cat([log_mel(torch.as_tensor(wave)[None, None], rate=rate, bins=bins).flatten() for wave in waves])
+    yield ("streams.audio.rate", rate, "16,000 if most sounds have it, else 8,000")
     for place in ("streams", "method"):
-        yield (f"{place}.audio.bins", 128 if high else 32, "as many as the rate allows")
+        yield (f"{place}.audio.bins", bins, "as many as the rate allows")
         yield (f"{place}.audio.frames", frames, f"of 10 ms; half of the sounds last {seconds:.1f} s or more")
     yield ("method.audio.path", None, "fresh patches, for these sizes")
+    yield ("method.audio.mean", round(float(values.mean()), 2), "of the sounds")
+    yield ("method.audio.std", max(0.01, round(float(values.std()), 2)), "the same")
 
 
 # -------------------------------------------------------------------------------------------------------------- packing

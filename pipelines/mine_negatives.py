@@ -53,7 +53,7 @@ def mine(arguments: Arguments) -> int:
     from sentence_transformers.util import mine_hard_negatives
 
     from multicse.data.shard_writer import Output, UnpackedSample, pack
-    from multicse.data.shards import RawSample, read
+    from multicse.data.shards import BadSample, read
     from multicse.data.streams.text import TextStream
 
     try:
@@ -64,11 +64,12 @@ def mine(arguments: Arguments) -> int:
     shards = stream.open()
     stream.check(shards)
     samples = [sample for shard in shards.shards for sample in read(shard, range(shard.samples))]
-    rows = [stream.sentences(sample) for sample in samples if isinstance(sample, RawSample)]
-    if not rows:
-        raise ValueError(f"{arguments.pairs}: none of its {len(samples)} pairs can be read")
-    if len(rows) < len(samples):
-        log.warning("%d of %d pairs cannot be read and are left out", len(samples) - len(rows), len(samples))
+    rows = [stream.sentences(sample) for sample in samples if not isinstance(sample, BadSample)]
+    if bad := [sample for sample in samples if isinstance(sample, BadSample)]:
+        first = f"the first is {bad[0].key}: {bad[0].reason}"
+        if not rows:
+            raise ValueError(f"{arguments.pairs}: none of its {len(bad)} pairs can be read; {first}")
+        log.warning("%d of %d pairs are left out; %s", len(bad), len(samples), first)
     mined: Any = mine_hard_negatives(
         Dataset.from_dict(dict(zip(COLUMNS, zip(*rows, strict=True), strict=False))),
         SentenceTransformer(arguments.model),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import logging
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -206,21 +207,31 @@ class ShardedEncoder:
             failure = error
         told = "" if failure is None else f"{type(failure).__name__}: {failure}"
         ranks: list[Any] = [None] * world
-        dist.all_gather_object(ranks, (told, len(items), vectors))
+        dist.all_gather_object(ranks, (told, (len(items), _fingerprint(items)), vectors))
         if failure is not None:
             raise failure
         if failures := "; ".join(f"rank {rank}: {text}" for rank, (text, *_) in enumerate(ranks) if text):
             raise EvaluationError(f"evaluation failed on another worker: {failures}")
-        counts = [count for _, count, _ in ranks]
-        if len(set(counts)) > 1:
+        lists = [one for _, one, _ in ranks]
+        if len(set(lists)) > 1:
+            counts = [count for count, _ in lists]
             raise EvaluationError(
-                f"the workers were asked to encode {counts} items by rank; each must call with the same list"
+                f"the workers were asked to encode {counts} items by rank, not the same; all must call with one list"
             )
         result = np.empty((len(items), ranks[0][2].shape[1]), dtype=np.float32)  # the first rank's share is never empty
         for rank, (*_, part) in enumerate(ranks):
             if len(part):
                 result[order[rank::world]] = part
         return result
+
+
+def _fingerprint(items: list[Any]) -> int:
+    """Return a checksum of the contents of all items, in their order."""
+    value = 0
+    for item in items:
+        content = item.samples if isinstance(item, Sound) else item
+        value = zlib.crc32(content.encode() if isinstance(content, str) else np.ascontiguousarray(content), value)
+    return value
 
 
 def _size(item: Any) -> int:

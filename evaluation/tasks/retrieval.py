@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-import pandas as pd
 import scipy
 
 from multicse.data.errors import did_you_mean
@@ -56,7 +55,9 @@ def relevant_ranks(queries: np.ndarray, database: np.ndarray, relevant: np.ndarr
 
 def best_ranks(ranks: np.ndarray, owners: np.ndarray) -> np.ndarray:
     """The best rank (N,) among each item's captions, from ranks and owners (T,)."""
-    return pd.Series(ranks).groupby(owners).min().to_numpy()
+    best = np.full(owners.max() + 1, np.iinfo(np.int64).max)
+    np.minimum.at(best, owners, ranks)
+    return best
 
 
 def recall_at(ranks: np.ndarray) -> dict[int, float]:
@@ -78,7 +79,10 @@ def map_at_10(ranks: np.ndarray, owners: np.ndarray, most: int | None = None) ->
 
 def place_in_group(groups: np.ndarray, values: np.ndarray) -> np.ndarray:
     """Place (T,), from 1, of each value in ascending order within its group."""
-    return pd.Series(values).groupby(groups).rank(method="first").to_numpy()
+    order = np.lexsort((values, groups))
+    ordered, place = groups[order], np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order)) - np.searchsorted(ordered, ordered) + 1
+    return place
 
 
 # ----------------------------------------------------------------------------------------------------------- paired shards

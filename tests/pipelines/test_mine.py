@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 import pytest
 import soundfile
+import torch
 from PIL import Image
 
 from multicse.data.errors import DataError
 from multicse.data.shards import ShardSet
+from multicse.data.streams.preprocess import log_mel, samples_for
 from multicse.data.streams.text import TextStream
 from multicse.evaluation.registry import make_tasks
 from multicse.pipelines import audiocse, cli, mine, simcse, visualcse
@@ -136,3 +138,23 @@ def test_it_trains_evaluates_and_exports(files: Path, place: Path) -> None:
     assert recipe.flat()["streams.audio.rate"] == 8000 and recipe.flat()["streams.audio.frames"] == 112
     summary = fit(recipe)
     assert summary["steps"] == 2 and Path("mine/export/model.safetensors").exists() and summary["after"]
+
+
+def test_sounds_of_no_length_are_refused(files: Path) -> None:
+    for number in range(20):
+        soundfile.write(f"sounds/{number}.wav", np.zeros(80), 8000)
+    with pytest.raises(DataError, match="--sounds"):
+        chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds")
+
+
+def test_sounds_of_minutes_are_looked_at_where_they_begin(files: Path) -> None:
+    """All of one as a spectrogram of every sample would be 80 GB."""
+    wave = np.random.default_rng(0).normal(0, 0.1, 30 * 8000)
+    for number in range(20):
+        soundfile.write(f"sounds/{number}.wav", wave, 8000)
+    settings = chosen(audiocse, "--text", "sentences.txt", "--sounds", "sounds").flat()
+    beginning = torch.as_tensor(wave[: samples_for(8000, 256)], dtype=torch.float32)[None, None]
+    values = log_mel(beginning, rate=8000, bins=32)
+    assert settings["streams.audio.frames"] == 256
+    assert settings["method.audio.mean"] == pytest.approx(float(values.mean()), abs=0.01)
+    assert settings["method.audio.std"] == pytest.approx(float(values.std()), abs=0.01)

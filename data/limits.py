@@ -7,10 +7,11 @@ what training data has. Whoever needs more sets an environment variable, `MULTIC
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from filelock import FileLock
@@ -43,7 +44,7 @@ FIELDS = _limit("FIELDS", 1000)
 MEMBER = _limit("MEMBER", 2**30)
 """Bytes of one file in a shard: an hour and a half of uncompressed stereo sound at 48 kHz."""
 GROUP = _limit("GROUP", 2**29)
-"""Bytes of a row group of a Parquet file, which is read as a whole."""
+"""Bytes of a row group of a Parquet file, which is read as a whole, and of an Arrow file that lies elsewhere."""
 LINE = _limit("LINE", 2**24)
 """Bytes of one line of a text file or table, and of a cell of a table in quotation marks."""
 TEXT = _limit("TEXT", 100_000)
@@ -81,12 +82,19 @@ def cached(path: Path, make: Callable[[Path], object]) -> Path:
     """
     if path.exists():
         return path
-    try:
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"), tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
             if not path.exists():
                 make(Path(scratch) / path.name)
                 (Path(scratch) / path.name).rename(path)
+    return path
+
+
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Make a DataError, which names the cache, of an error that writing a file of it has in the body."""
+    try:
+        yield
     except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
         raise DataError(f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written") from error
-    return path

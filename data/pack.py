@@ -36,7 +36,7 @@ def named_rows(
     """(row number as an editor shows it for unquoted files, row) of a table or JSON-lines file, checked for `columns`.
 
     Only rows with the values of `where`. Raises as `table_rows`.
-    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, URLs.
+    `part`: first row and the one after the last, of what `data/tables.py` reads: Parquet, Arrow, URLs.
     """
     where = where or {}
     wanted = list(dict.fromkeys([*columns, *where]))
@@ -45,7 +45,7 @@ def named_rows(
     elif table_kind(str(path)) in ("csv", "tsv", "jsonl"):
         rows = ((number, tables.flat(row)) for number, row in read_table(Path(path), wanted))
     else:
-        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), or .parquet")
+        raise DataError(f"{path}: a table or manifest is .csv, .tsv or .jsonl (each may end in .gz), .parquet or .arrow")
     for number, row in rows:
         for name in wanted:
             if name not in row:
@@ -57,7 +57,7 @@ def named_rows(
 
 def _has_random_access(path: Path | str) -> bool:
     """Return whether `data/tables.py` reads a table, which finds rows by number; else it is read from its beginning."""
-    return table_kind(str(path)) == "parquet" or "://" in str(path) or bool(options_of(str(path)))
+    return table_kind(str(path)) in ("parquet", "arrow") or "://" in str(path) or bool(options_of(str(path)))
 
 
 def table_parts(source: str) -> list[tuple[str, tuple[int, int | None]]]:
@@ -127,7 +127,7 @@ def table_rows(
     keep_empty: bool = False,
     part: tuple[int, int | None] = (0, None),
 ) -> Iterator[UnpackedSample | None]:
-    """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet: one column becomes the field `txt`, several the field
+    """Rows of a CSV, TSV or JSON lines (`.gz` too), Parquet or Arrow: one column becomes the field `txt`, several the field
     `json`, an object of texts.
 
     A row in which one of the columns is empty gives None, with `keep_empty` only one in which all are.

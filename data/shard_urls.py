@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
@@ -14,14 +15,17 @@ import fsspec
 from braceexpand import braceexpand
 from fsspec.implementations.local import LocalFileSystem
 
+from multicse.data import limits
 from multicse.data.errors import DataError, command
 from multicse.data.remote import Denied, call_storage
 
 TEXT_TABLES = ("jsonl", "csv", "tsv", "txt")
-TABLES = ("parquet", *TEXT_TABLES)
+TABLES = ("parquet", "arrow", *TEXT_TABLES)
 """Endings of files whose rows are samples. Of a folder without tars the files of the first kind are taken, never `txt`."""
 SPLITS = ("train", "validation", "valid", "dev", "test")
 """Words in the names of tables that are not read together."""
+STATE, DICT = "state.json", "dataset_dict.json"
+"""Files in which `save_to_disk` of the library datasets lists the files of a data set, and the splits of several."""
 _OPTIONS = re.compile(r"#(?=\w+=)")
 
 
@@ -31,7 +35,8 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     Args:
         urls: paths or any URLs that fsspec knows, with brace ranges (`{000000..000004}`) and lists (`{a,b}`), `*` and
             `?` in the last part, folders (every `.tar` in them, sorted), joined by `::` or as a sequence. Tables may
-            replace tars, with options: `talks.csv#txt=body,separator=;`.
+            replace tars, with options: `talks.csv#txt=body,separator=;`. `saved#split=test` is a part of a folder that the
+            library datasets saved, `hf://imdb#split=test` what that library finds by this name.
 
     Raises:
         DataError: nothing found, a shard missing or named twice, an unknown protocol.
@@ -41,8 +46,10 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
     inside = cache(_names)
     for named in _pieces([urls] if isinstance(urls, str) else urls):
         piece, options = split_options(named)
-        if piece.startswith("hf://") and not piece.startswith(("hf://datasets/", "hf://buckets/")):
-            raise DataError(f"shards {named!r}: name the files, hf://datasets/OWNER/NAME/data/train-*.parquet for example")
+        asked = options_of(named)
+        if is_hub_name(piece):
+            found += [file + _without_split(options) for file in _hub_files(piece, asked)]
+            continue
         before = len(found)
         try:
             parts = list(braceexpand(piece))
@@ -56,7 +63,9 @@ def expand(urls: str | Sequence[str]) -> tuple[list[str], list[str]]:
             if "*" in unsigned or ("?" in name and not _is_data(unsigned)):
                 files = [other for other in inside(folder) if fnmatchcase(other, name) and _is_data(other)]
             elif call_storage(url, partial(fs.isdir, path)):
-                folder, files = url, _data_in(inside(url))
+                if DICT in inside(url):
+                    url, options = f"{url}/{_split(url, asked.get('split'))}", _without_split(options)
+                folder, files = url, _saved_files(url, inside(url)) or _data_in(inside(url))
                 _refuse_several_splits(part, files)
                 folders.append(url)
             else:
@@ -108,6 +117,65 @@ def table_kind(url: str) -> str | None:
     return ending if ending in known and not name.startswith(".") else None
 
 
+def is_hub_name(url: str) -> bool:
+    """Return whether it names a data set of Hugging Face, and not a file of one (``hf://datasets/...``)."""
+    return url.startswith("hf://") and not url.startswith(("hf://datasets/", "hf://buckets/"))
+
+
+def _hub_files(url: str, options: dict[str, str]) -> list[str]:
+    """Arrow files of a data set of Hugging Face, which its library fetches once and keeps in its own cache."""
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(f"shards {url!r} needs the package datasets: pip install multicse[hub]") from None
+    split = options.get("split", "train")
+    if not split.isidentifier():
+        raise DataError(f"shards {url!r}: split={split} is no name of a split; a part of one is asked for by `first`")
+    try:
+        found = datasets.load_dataset(url.removeprefix("hf://"), options.get("config"), split=split)
+    except Exception as error:  # of a library that raises any
+        raise DataError(f"shards {url!r}, split={split}: {error}; write hf://NAME#split=..,config=..") from error
+    return [file["filename"] for file in found.cache_files]
+
+
+def _without_split(options: str) -> str:
+    """The options that name columns."""
+    left = [option for option in options[1:].split(",") if option.partition("=")[0] not in ("split", "config")]
+    return options[:1] + ",".join(left) if left else ""
+
+
+def _split(folder: str, asked: str | None) -> str:
+    """The split that is asked for of a saved DatasetDict. Raises DataError if it has no such split."""
+    splits = _listed(folder, DICT, "splits")
+    if asked not in splits:
+        raise DataError(f"shards {folder!r}: the splits there are {', '.join(splits)}; name one: {folder}#split={splits[0]}")
+    return asked
+
+
+def _saved_files(folder: str, names: list[str]) -> list[str]:
+    """The files of a saved Dataset, in order; others beside them are kept results of the library. Empty if it is no such."""
+    if STATE not in names or not any(table_kind(name) == "arrow" for name in names):
+        return []
+    files = _listed(folder, STATE, "_data_files")
+    if missing := [file for file in files if file not in names]:
+        raise DataError(f"{folder}: {STATE} lists {len(files)} files, but {missing[0]} is not there; copy the whole folder")
+    return files
+
+
+def _listed(folder: str, name: str, key: str) -> list[str]:
+    """What a JSON file of `save_to_disk` lists. Raises DataError if it cannot be read, or lists nothing."""
+    where = f"{folder}/{name}"
+    fs, path = filesystem(where)
+    try:
+        entries = json.loads(call_storage(where, partial(fs.cat_file, path, 0, limits.MANIFEST)))[key]
+        listed = [str(entry["filename"] if isinstance(entry, dict) else entry) for entry in entries]
+    except (OSError, json.JSONDecodeError, UnicodeDecodeError, LookupError, TypeError, RecursionError) as error:
+        raise DataError(f"{where} cannot be read ({type(error).__name__}: {error}); save the data set again") from None
+    if not listed:
+        raise DataError(f"{where} lists nothing; save the data set again")
+    return listed
+
+
 def _pieces(urls: Sequence[str]) -> Iterator[str]:
     """Yield the URLs that `::` joins."""
     return (piece.strip() for url in urls for piece in url.split("::") if piece.strip())
@@ -134,6 +202,8 @@ def filesystem(url: str) -> tuple[Any, str]:
 
 
 def _absolute(url: str) -> str:
+    if is_hub_name(url):
+        return url
     fs, path = filesystem(url)
     return path if isinstance(fs, LocalFileSystem) else url.rstrip("/")
 

@@ -1,9 +1,9 @@
-"""Rows of tables by their number, as samples: Parquet, JSON lines, CSV, TSV and texts of a sentence per line.
+"""Rows of tables by their number, as samples: Parquet, Arrow, JSON lines, CSV, TSV and texts of a sentence per line.
 
 A row is what a sample of a shard is. Its columns `txt`, `cls` and `json` are the fields of that name; bytes that are a
 picture or a sound are the field `jpg`, `wav`, ...; all others are entries of the field `json`, nested ones by dotted names
-(``answer.text``). Parquet is read by row groups. The others, plain or gzipped, are packed into a Parquet file in the cache
-folder when they are first read, and again when the file has changed.
+(``answer.text``). Parquet is read by row groups, Arrow is mapped into memory. The others, plain or gzipped, are packed into
+a Parquet file in the cache folder when they are first read, and again when the file has changed.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ READ_AT_ONCE = 1024
 
 Row = dict[str, Any]
 _T = TypeVar("_T")
+_Columns = TypeVar("_Columns", pa.Table, pa.RecordBatch)
 
 
 class Table(NamedTuple):
@@ -190,8 +191,9 @@ def _open(url: str) -> Table:
 
 @lru_cache(maxsize=16)
 def _opened(url: str, checksum: str) -> Table:
-    if table_kind(url) == "parquet":
-        return _parquet(url)
+    kind = table_kind(url)
+    if kind in ("parquet", "arrow"):
+        return _parquet(url) if kind == "parquet" else _arrow(url)
     packed = _parquet(str(_packed(url, checksum)))
     return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
 
@@ -215,9 +217,12 @@ def _packed(url: str, checksum: str) -> Path:
                 group.append(json.dumps(row))
                 letters += len(group[-1])
                 if letters >= GROUP_LETTERS:
-                    out.write_table(pa.table({"row": group}))
+                    with limits.writing(place):
+                        out.write_table(pa.table({"row": group}))
                     group, letters = [], 0
-            out.write_table(pa.table({"row": pa.array(group, pa.string())}))
+            with limits.writing(place):
+                out.write_table(pa.table({"row": pa.array(group, pa.string())}))
+                out.close()
 
     stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
@@ -232,15 +237,41 @@ def _parquet(url: str) -> Table:
     if large := [number for number, group in enumerate(groups) if group.total_byte_size > limits.GROUP]:
         size = limits.over("GROUP", groups[large[0]].total_byte_size, limits.GROUP)
         raise DataError(f"{url}: row group {large[0]} has {size} bytes; write it with smaller row groups, or pack it")
-    counts = [group.num_rows for group in groups]
-    ends = list(accumulate(counts))
 
     @lru_cache(maxsize=1)  # the next window of a rank goes on in it
     def group(number: int) -> pa.Table:
         with fs.open(path, "rb") as file:
-            rows = pq.ParquetFile(file).read_row_group(number)
-        rows.validate(full=True)  # ArrowInvalid for texts that are not UTF-8, which pyarrow does not check
-        return rows
+            return _validated(pq.ParquetFile(file).read_row_group(number))
+
+    return _columns([group_.num_rows for group_ in groups], group)
+
+
+def _arrow(url: str) -> Table:
+    """Both forms: a file, and a stream, as Hugging Face's data sets are."""
+    fs, path = filesystem(url)
+    local = isinstance(fs, LocalFileSystem)
+    if not local and (size := fs.size(path)) and size > limits.GROUP:
+        raise DataError(f"{url} has {limits.over('GROUP', size, limits.GROUP)} bytes; copy it here, or make Parquet of it")
+    source = pa.memory_map(path) if local else pa.BufferReader(fs.cat_file(path))
+    try:
+        table = pa.ipc.open_file(source).read_all()
+    except pa.ArrowInvalid:
+        source.seek(0)
+        table = pa.ipc.open_stream(source).read_all()
+        if source.tell() < source.size():  # zeros are how a stream ends
+            raise DataError(f"{url} goes on behind the end of its stream at byte {source.tell()}: it is damaged") from None
+    batches = table.to_batches()
+    return _columns([len(batch) for batch in batches], lru_cache(lambda number: _validated(batches[number])))
+
+
+def _validated(columns: _Columns) -> _Columns:
+    """Return the columns; ArrowInvalid if a value lies outside them or a text is not UTF-8, which pyarrow does not check."""
+    columns.validate(full=True)
+    return columns
+
+
+def _columns(counts: list[int], group: Callable[[int], pa.Table | pa.RecordBatch]) -> Table:
+    ends = list(accumulate(counts))
 
     def rows(indexes: Sequence[int]) -> Iterator[Row]:
         for number, wanted in groupby(indexes, lambda index: bisect_right(ends, index)):

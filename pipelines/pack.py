@@ -102,11 +102,11 @@ class Text(Common):
 
 @dataclass(frozen=True, kw_only=True)
 class Table(Columns):
-    """Texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet. Several columns become the field json, one
-    becomes txt."""
+    """Texts, pairs and triples of a table: .csv .tsv .jsonl (.gz), .parquet .arrow. Several columns become the field json,
+    one becomes txt."""
 
     file: tyro.conf.Positional[str]
-    """A file, a pattern, a range, a folder of tables, or a URL (hf://datasets/OWNER/NAME/*.parquet). Of an odd CSV:
+    """A file, a pattern, a range, a folder of tables, a URL, or hf://NAME#split=train. Of an odd CSV:
     'x.csv#separator=^'."""
     columns: tuple[str, ...]
     """The texts, by name and in order: sent0 sent1 hard_neg. A column in a column is OUTER.INNER."""
@@ -144,7 +144,7 @@ class _Files(Columns):
 
     def pack(self, extensions: tuple[str, ...]) -> Manifest:
         output, classes, path = self.output(1_000), self.classes(), Path(self.path)
-        if "://" in self.path or table_kind(self.path) == "parquet":
+        if "://" in self.path or table_kind(self.path) in ("parquet", "arrow"):
             raise DataError(f"{path} needs no packing: name it in place of shards (--streams.NAME.shards)")
         files = files_of(path, self.root)
         if path.is_dir():

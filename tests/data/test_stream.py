@@ -6,6 +6,7 @@ import json
 import tarfile
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -161,6 +162,17 @@ def test_skipped_samples_are_counted_and_replaced(tmp_path: Path) -> None:
     lost = [key for key, _ in found.skipped]
     assert found.position == 80 + len(lost) and 3 <= len(lost) <= 6 and all("bad" in key for key in lost)
     found.close()
+
+
+def test_more_is_skipped_than_a_plan_allows_for(tmp_path: Path) -> None:
+    """The first plan has 17 windows for 50 good samples, and 28 are bad; the second goes on where it ended."""
+    settings: dict[str, Any] = {"window": 4, "shuffle": False, "on_bad_sample": "skip", "max_skipped_share": 0.6}
+    config = ImageStream(shards=broken(tmp_path, 40), batch_size=10, size=8, **settings)
+    with patch.object(Reader, "_plan", autospec=True, side_effect=Reader._plan) as plan:
+        found = reader(config, inline=True, batches=5)
+        got = keys(found, 5)
+    assert got == [*got[:40], *got[:10]] and len(set(got)) == 40 and (found.position, found.lost) == (90, 40)
+    assert [call.args[1] for call in plan.call_args_list] == [0, 68]
 
 
 def test_where_all_samples_are_bad_the_reason_is_told(tmp_path: Path) -> None:

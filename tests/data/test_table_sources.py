@@ -9,14 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import datasets
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
 
+from multicse.data import remote, tables
 from multicse.data.errors import DataError, DecodeError
-from multicse.data.shards import BadSample, RawSample, ShardSet, read
+from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import ImageInput
@@ -36,8 +39,16 @@ def cells(separator: str) -> str:
     return "\n".join([f"sentence{separator}about.n", *lines, ""])
 
 
+def write_stream(path: Path) -> None:
+    table = pa.Table.from_pylist(ROWS)
+    with pa.ipc.new_stream(str(path), table.schema) as out:
+        out.write_table(table, max_chunksize=7)
+
+
 WRITERS: dict[str, Callable[[Path], Any]] = {
     "x.parquet": lambda path: pq.write_table(pa.Table.from_pylist(ROWS), path, row_group_size=9),
+    "x.arrow": write_stream,
+    "saved": lambda path: datasets.Dataset.from_list([ROWS[-1], *ROWS]).select(range(1, 51)).save_to_disk(str(path)),
     "x.jsonl": lambda path: path.write_text("\n\n".join(json.dumps(row) for row in ROWS)),
     "x.jsonl.gz": lambda path: path.write_bytes(gzip.compress("\n".join(json.dumps(row) for row in ROWS).encode())),
     "x.csv": lambda path: path.write_text(cells(",")),
@@ -126,6 +137,38 @@ def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch:
         ShardSet.open(str(path))
 
 
+def test_a_store_that_errs_and_a_full_disk_while_a_table_is_packed(
+    memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The store is tried again, wherever in the table it errs; the disk is not, and its error names the cache."""
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(remote, "PAUSE", 0)
+    memory.pipe("/set/x.csv", b"a,b\n1,2\n")
+    opens, opened = [], memory.open
+
+    def erring(path: str, *given: Any, **options: Any) -> Any:
+        opens.append(path)
+        if len(opens) in (1, 3):
+            raise OSError(5, "Input/output error")
+        return opened(path, *given, **options)
+
+    monkeypatch.setattr(memory, "open", erring)
+    shard = Shard("memory://set/x.csv", 1, -1)
+    (sample,) = read(shard, [0])
+    assert isinstance(sample, RawSample) and json.loads(sample.fields["json"]) == {"a": "1", "b": "2"} and len(opens) == 5
+
+    def full(*_: object) -> None:
+        opens.append("full")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "other"))
+    tables._opened.cache_clear()
+    with pytest.raises(DataError, match=rf"{tmp_path}/other/tables/\S+ cannot be written .*No space left.*MULTICSE_CACHE"):
+        list(read(shard, [0]))
+    assert opens.count("full") == 1 and not [*(tmp_path / "other").rglob("*.parquet")]
+
+
 def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -> None:
     rows = [{"__key__": "a", "txt": "one"}, {"__key__": None, "txt": "two"}, {"__key__": "c", "txt": "th\0ree"}]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "x.parquet")
@@ -136,13 +179,56 @@ def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -
 
 
 def test_damage_inside_a_table_is_told(tmp_path: Path) -> None:
-    """pyarrow takes UTF-8 for granted: it would raise where nobody expects it."""
+    """pyarrow takes offsets and UTF-8 for granted: it would read elsewhere, or raise where nobody expects it."""
     texts = pa.array([f"sentence {i}" for i in range(300)])
+    offsets = np.frombuffer(texts.buffers()[1], np.int32).copy()
+    offsets[150] = 2**30
+    damaged = pa.StringArray.from_buffers(300, pa.py_buffer(offsets), texts.buffers()[2])
+    with pa.ipc.new_file(str(tmp_path / "x.arrow"), pa.schema({"txt": pa.string()})) as out:
+        out.write_batch(pa.record_batch({"txt": damaged}))
     letters = texts.buffers()[2].to_pybytes().replace(b"sentence 200", b"\xff" * 12)
-    texts = pa.StringArray.from_buffers(300, texts.buffers()[1], pa.py_buffer(letters))
-    pq.write_table(pa.table({"txt": texts}), tmp_path / "x.parquet")
-    with pytest.raises(DataError, match=r"x\.parquet"):
-        list(read(ShardSet.open(str(tmp_path / "x.parquet")).shards[0], range(300)))
+    damaged = pa.StringArray.from_buffers(300, texts.buffers()[1], pa.py_buffer(letters))
+    pq.write_table(pa.table({"txt": damaged}), tmp_path / "x.parquet")
+    for name in ("x.arrow", "x.parquet"):
+        with pytest.raises(DataError, match=name):
+            list(read(ShardSet.open(str(tmp_path / name)).shards[0], range(300)))
+
+
+def test_a_saved_folder_is_what_its_files_list(tmp_path: Path) -> None:
+    """In the order of `state.json`, without what the library keeps beside; a split of several is chosen."""
+    rows, saved = datasets.Dataset.from_list(ROWS), tmp_path / "saved"
+    splits = datasets.DatasetDict({"train": rows, "test": rows.select([3])})
+    splits.save_to_disk(str(saved), num_shards={"train": 2, "test": 1})
+    files = sorted((saved / "train").glob("*.arrow"))
+    (saved / "train" / "cache-1.arrow").write_bytes(files[0].read_bytes())
+    listed = {"_data_files": [{"filename": file.name} for file in reversed(files)]}
+    (saved / "train" / "state.json").write_text(json.dumps(listed))
+    for name in (f"{saved}#split=train,txt=sentence", f"{saved}/train#txt=sentence"):
+        shards = ShardSet.open(name)
+        found = [shards.sample(number).fields["txt"].decode() for number in range(shards.samples)]  # type: ignore[union-attr]
+        assert found == [row["sentence"] for row in ROWS[25:] + ROWS[:25]]
+    for split in ("", "#split=dev"):
+        with pytest.raises(DataError, match=r"the splits there are train, test; name one: .*saved#split=train"):
+            ShardSet.open(f"{saved}{split}")
+    files[0].unlink()
+    with pytest.raises(DataError, match=rf"state\.json lists 2 files, but {files[0].name} is not there"):
+        ShardSet.open(f"{saved}/train")
+    (saved / "train" / "state.json").write_text('{"_data_files": 3}')
+    with pytest.raises(DataError, match=r"state\.json cannot be read"):
+        ShardSet.open(f"{saved}/train")
+
+
+def test_a_name_of_hugging_face(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own library finds it, here a folder of JSON lines, and keeps it as Arrow."""
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+    (tmp_path / "set").mkdir()
+    WRITERS["x.jsonl"](tmp_path / "set" / "test.jsonl")
+    name = f"hf://{tmp_path}/set#split=test,txt=sentence"
+    assert ShardSet.open(name).samples == 50
+    assert ShardSet.open(name).sample(7).fields["txt"].decode() == ROWS[7]["sentence"]  # type: ignore[union-attr]
+    assert run("table", name, "--columns", "txt", "--out", tmp_path / "out") == 0 and len(samples(tmp_path / "out")) == 50
+    with pytest.raises(DataError, match="split=train"):
+        ShardSet.open(f"hf://{tmp_path}/set")
 
 
 def test_pictures_as_bytes(tmp_path: Path) -> None:

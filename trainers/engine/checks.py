@@ -16,6 +16,7 @@ from typing import Any
 from urllib.parse import urlparse
 
 from multicse.data.errors import DataError, redacted
+from multicse.data.shard_urls import is_hub_name
 from multicse.evaluation.registry import DEVELOPMENT, is_development, known, make_tasks
 from multicse.evaluation.task import EvaluationError
 from multicse.trainers.engine.mlflow_server import resolve_uri
@@ -225,6 +226,12 @@ def _check_export(recipe: Recipe) -> None:
 
 def _check_reachable(recipe: Recipe) -> None:
     run = recipe.run
+    for name, stream in recipe.streams.items():
+        if any(is_hub_name(place) for place in stream.shards.split("::")):
+            raise RecipeError(
+                f"streams.{name}.shards={stream.shards!r} is kept in the cache of one node; name its files "
+                "(hf://datasets/OWNER/NAME/data/train-*.parquet), or pack it and upload the shards"
+            )
     if recipe.encoder.prepare_cache_key() is not None:
         raise RecipeError(
             "encoder: what the run would prepare for it goes into run.output_dir, which other nodes do not see; name a file "

@@ -226,7 +226,8 @@ def _sounds(samples: Iterator[RawSample], gpu: bool) -> Iterator[Choice]:
 
     from multicse.data.streams.preprocess import log_mel, samples_for
 
-    found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in islice(samples, SOUNDS_LOOKED_AT)]
+    looked_at = islice(samples, SOUNDS_LOOKED_AT)
+    found = [(one.key, *decode.member_with_extension(one.fields, decode.SOUNDS, one.key)) for one in looked_at]
     infos = [soundfile.info(BytesIO(content)) for _, _, content in found]
     seconds, high = median(info.duration for info in infos), median(info.samplerate for info in infos) >= 16000
     if seconds < SHORTEST:

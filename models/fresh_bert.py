@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 BRANCH_SCALE = 0.1
 """Factor on the initial output weights of feed-forward and on positions: near 0 they begin as the identity."""
@@ -34,6 +34,13 @@ class FreshEncoder(BaseModel):
     """Share of values that are zeroed in training."""
     lowercase: bool = False
     """Whether capitals count as small letters. Accents and umlauts are kept in any case."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_vectors(cls, given: Any) -> Any:
+        """Read recipes of versions that could start from word vectors and did not."""
+        unused = isinstance(given, dict) and given.get("vectors", "") is None
+        return {name: value for name, value in given.items() if name != "vectors"} if unused else given
 
 
 def make_encoder(config: FreshEncoder, sentences: Iterable[str], folder: Path, seed: int = 0) -> None:

@@ -66,7 +66,7 @@ def parse(recipes: Recipes, description: str, arguments: list[str]) -> Recipe:
     return tyro.cli(
         Recipe,
         default=base,
-        args=[_none(base, option) if value == "none" else value for option, value in pairwise(["", *arguments])],
+        args=[part for pair in pairwise(["", *arguments]) for part in _none(base, *pair)],
         description=_help(recipes, description, base),
         config=(tyro.conf.AvoidSubcommands, tyro.conf.FlagConversionOff),
         use_underscores=True,  # the names of recipe.json; hyphens are understood as well
@@ -82,15 +82,22 @@ def _named(recipes: Recipes, name: str = "") -> Recipe:
     raise RecipeError(f"no recipe {name!r}.{near} There are: {', '.join(recipes)}; {rows}")
 
 
-def _none(base: Recipe, option: str) -> str:
-    """``none``, as the help writes it, as tyro takes it: None, but for a setting that has a choice of that name."""
+def _none(base: Recipe, option: str, value: str) -> list[str]:
+    """``none``, as the help writes it, as tyro takes it: None, or no item of a list; a choice of that name stays."""
+    if value.startswith("--") and value.endswith("=none"):
+        option = value.removesuffix("=none")
+        return [option, *_none(base, option, "none")]
+    if value != "none":
+        return [value]
     *parents, last = option.removeprefix("--").replace("-", "_").split(".")
     place: Any = base
     for part in parents:
         place = place.get(part) if isinstance(place, dict) else getattr(place, part, None)
     field = getattr(type(place), "model_fields", {}).get(last)
     choices = get_args(field.annotation) if field else ()
-    return "None" if type(None) in choices and not any("none" in get_args(choice) for choice in choices) else "none"
+    if Ellipsis in choices:
+        return []
+    return ["None" if type(None) in choices and not any("none" in get_args(choice) for choice in choices) else "none"]
 
 
 def _from_file(file: Path) -> Recipe:

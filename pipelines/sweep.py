@@ -233,7 +233,9 @@ def conclude(search: Search, trials: Sequence[Trial]) -> int:
         print("no trial came to a score; see the errors above")
         return 3
     summary = _keep_best(search, trials[0], order[0], trials)
-    (folder / "summary.json").write_text(json.dumps(summary, indent=2, default=str) + "\n")
+    part = folder / "summary.json.part"
+    part.write_text(json.dumps(summary, indent=2, default=str) + "\n")
+    part.replace(folder / "summary.json")
     print(_last_words(summary))
     return 0
 

@@ -230,7 +230,7 @@ def _fingerprint(items: list[Any]) -> int:
     value = 0
     for item in items:
         content = item.samples if isinstance(item, Sound) else item
-        value = zlib.crc32(content.encode() if isinstance(content, str) else np.ascontiguousarray(content), value)
+        value = zlib.crc32(content.encode() if isinstance(content, str) else np.ascontiguousarray(content).tobytes(), value)
     return value
 
 

@@ -42,6 +42,8 @@ def test_the_first_argument_names_the_recipe() -> None:
         (["--evaluation.select", "None"], "evaluation.select", None),
         (["--run.max_steps=none"], "run.max_steps", None),
         (["--evaluation.watch"], "evaluation.watch", []),
+        (["--evaluation.select=none"], "evaluation.select", None),
+        (["--evaluation.watch", "none", "--evaluation.eval_steps", "50"], "evaluation.watch", []),
         (["--method.text.head", "none"], "method.text.head", "none"),  # one of its choices
     ],
 )

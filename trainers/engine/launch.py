@@ -173,6 +173,7 @@ def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, be
         handle.drain(output.journal)
         summary = deliver(recipe, handle, result, checkpoint, output.folder)
         summary["seconds"] = time.time() - began
+        output.exported(summary.pop("exported"))
         status = "FINISHED"
     except (KeyboardInterrupt, Interrupted):
         status = "KILLED"
@@ -180,7 +181,7 @@ def _carry_out(recipe: Recipe, handle: RunHandle, output: Output, stop: Stop, be
         raise
     finally:
         handle.finish(status)
-    output.finish(summary, summary.pop("exported"))
+    output.finish(summary)
     return summary
 
 

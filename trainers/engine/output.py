@@ -179,9 +179,12 @@ class Output:
                 log.warning("%s; a new run is begun there, from the checkpoint", error)
         return open_run(uri, experiment, name, recipe.flat(), tags, journal=self.journal, data=data)
 
-    def finish(self, summary: dict[str, Any], exported: list[str]) -> None:
-        """Write down what came of the run, and which files of the export are ours; from now on it is finished."""
-        _write(self.folder / NOTE, (_read(self.folder / NOTE) or {}) | {EXPORT: exported})
+    def exported(self, names: list[str]) -> None:
+        """Write down which files of the export are ours."""
+        _write(self.folder / NOTE, (_read(self.folder / NOTE) or {}) | {EXPORT: names})
+
+    def finish(self, summary: dict[str, Any]) -> None:
+        """Write down what came of the run; from now on it is finished."""
         _write(self.folder / SUMMARY, summary)
 
     def clear(self) -> None:

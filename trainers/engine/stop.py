@@ -100,8 +100,8 @@ class Watchdog:
         self, readers: Mapping[str, Reader], rank: int, limit: float, give_up: Callable[[], None] = _give_up
     ) -> None:
         self._readers, self._rank, self._limit, self._give_up = readers, rank, limit, give_up
-        self._step: tuple[int, float] | None = None
-        """Which step is running, and since when."""
+        self._step: int | None = None
+        """Which step is running."""
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True, name="watchdog")
 
@@ -116,24 +116,28 @@ class Watchdog:
     @contextlib.contextmanager
     def step(self, number: int) -> Iterator[None]:
         """Watch the body, which is a step."""
-        self._step = number, time.perf_counter()
+        self._step = number
         yield
         self._step = None
 
     def _watch(self) -> None:
-        warned = -1
+        warned: object = None
+        seen: object = None
+        since = time.perf_counter()
         while not self._done.wait(min(5.0, self._limit / 40)):
-            if (step := self._step) is None:
-                continue
-            number, seconds = step[0], time.perf_counter() - step[1]
-            if seconds < (self._limit if warned == number else self._limit / 10):
+            number, now = self._step, time.perf_counter()
+            at = number, [reader.position for reader in self._readers.values()]
+            if at != seen:  # a step began, or a batch came
+                seen, since = at, now
+            seconds = now - since
+            if number is None or seconds < (self._limit if warned == at else self._limit / 10):
                 continue
             waiting = [repr(name) for name, reader in self._readers.items() if reader.waiting_since is not None]
             why = f"no batch of stream {', '.join(waiting)}" if waiting else "it does not end"
             text = "rank %d is in step %d for %.0f s: %s. After %.0f s (run.step_timeout) the process ends"
             log.warning(text, self._rank, number, seconds, why, self._limit)
             faulthandler.dump_traceback(STDERR)
-            warned = number
+            warned = at
             if seconds >= self._limit:
                 log.critical("rank %d gives up. The same command goes on from the last checkpoint", self._rank)
                 self._give_up()

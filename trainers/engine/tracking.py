@@ -106,6 +106,8 @@ class Journal:
         """Close the file, after the lines that wait."""
         if self._waiting:
             self.write()
+        if self._waiting:
+            log.error("%s: the last %d bytes of metrics are lost", self.path, len(self._waiting))
         if self._file:
             self._file.close()
 

@@ -113,7 +113,10 @@ class Search(SearchAlgorithm):
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
         self._keep(trial_id, result)
-        self.records.write(self.trials[number_of(trial_id)])
+        try:
+            self.records.write(self.trials[number_of(trial_id)])
+        except OSError as error:  # the next report, or the trial's end, writes it again
+            log.warning("the record of trial %s cannot be written now: %s", trial_id, error)
 
     def end(self, trial_id: str, result: dict[str, Any], status: Status, error: str | None = None) -> None:
         """Write down how a trial ended, and end its MLflow runs. A trial that a scheduler stops cannot do it itself."""
@@ -207,9 +210,14 @@ def end_runs(search: Search, trial_id: str | None = None) -> None:
             one = known[run.tags["sweep.trial"]]
             if run.status != "RUNNING" and run.tags.get("sweep.status") == one.status:
                 continue
-            # What the trial's process could not send.
-            drain(plan.run_folder(one.trial_id, run.tags["sweep.seed"]) / JOURNAL, parent.uri, run.run_id, timeout=5)
+            # What the trial's process could not send; after a trial on another node, what its last checkpoint has of it.
+            seed = int(run.tags["sweep.seed"])
+            journal = plan.run_folder(one.trial_id, seed) / JOURNAL
+            if not journal.exists() and (newest := plan.store(search.sweep.recipe, one.trial_id, seed).newest()):
+                journal = newest / JOURNAL
+            drain(journal, parent.uri, run.run_id, timeout=5)
             tags = {"sweep.number": str(one.number), "sweep.status": one.status, "sweep.step": str(one.step)}
+            tags |= {} if one.best is None else {"sweep.best": str(one.best)}
             tags |= {"sweep.error": one.error[:500]} if one.error else {}
             rename(parent.uri, run.run_id, f"trial {one.number}", tags)
             if run.status == "RUNNING":

@@ -11,6 +11,7 @@ from typing import Any, Literal
 from pyarrow import fs
 
 from multicse.data.remote import retry
+from multicse.trainers.recipe import RecipeError
 
 Status = Literal["running", "finished", "stopped", "failed"]
 
@@ -64,13 +65,17 @@ class Records:
             self._files, self._root = fs.FileSystem.from_uri(place)
 
     def read(self, identity: str) -> dict[int, Trial]:
-        """Return the trials of the sweep with this identity, by number."""
+        """Return the trials of the sweep with this identity, by number. Raises RecipeError for a damaged record."""
         listed = self._files.get_file_info(fs.FileSelector(self._root, allow_not_found=True))
         found = {}
         for info in listed:
             if info.base_name.startswith(f"{identity}_") and info.extension == "json":
                 with self._files.open_input_stream(info.path) as source:
-                    trial = Trial(**json.loads(source.read()))
+                    content = source.read()
+                try:
+                    trial = Trial(**json.loads(content))
+                except (ValueError, TypeError) as error:
+                    raise RecipeError(f"the record of a trial, {info.path}, is damaged ({error}): remove it") from error
                 found[trial.number] = trial
         return dict(sorted(found.items()))
 

@@ -23,7 +23,10 @@ from multicse.trainers.recipe import Recipe
 
 
 def test_a_stream_is_named_and_the_process_ends(caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]) -> None:
-    readers: Any = {"text": SimpleNamespace(waiting_since=None), "image": SimpleNamespace(waiting_since=0.0)}
+    readers: Any = {
+        "text": SimpleNamespace(waiting_since=None, position=0),
+        "image": SimpleNamespace(waiting_since=0.0, position=0),
+    }
     gave_up = threading.Event()
     with Watchdog(readers, rank=3, limit=1.0, give_up=gave_up.set) as watchdog, watchdog.step(7):
         assert gave_up.wait(600)

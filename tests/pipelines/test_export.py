@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import subprocess
+import sys
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ import torch
 from multicse.pipelines import export as verb
 from multicse.trainers.engine.export import ExportError
 from multicse.trainers.recipe import Recipe
+from tests.hub_stand_in import serving
 
 TEXTS = ["the cat sees a red house", "dog"]
 
@@ -175,27 +177,24 @@ def test_a_whitened_export_is_the_checkpoint_whitened(recipe: Recipe, tmp_path: 
     assert "(whitening): Dense(" in card
 
 
-def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every file of it and no other, to a private repository."""
-    asked: dict[str, Any] = {}
-
-    def create(hub: object, name: str, **settings: Any) -> SimpleNamespace:
-        asked.update(settings, name=name)
-        return SimpleNamespace(repo_id=name)
-
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-    monkeypatch.setattr("huggingface_hub.get_token", lambda: "hf_hidden")
-    monkeypatch.setattr("huggingface_hub.HfApi.create_repo", create)
-    monkeypatch.setattr("huggingface_hub.HfApi.upload_folder", lambda hub, **settings: asked.update(settings))
+def test_an_export_is_uploaded_to_the_hub(recipe: Recipe, tmp_path: Path) -> None:
+    """Every file of it and no other, to a private repository; the token stays with the library."""
     checkpoint, out = write_checkpoint(recipe, tmp_path / "checkpoint"), tmp_path / "out"
     verb.export(verb.Arguments(checkpoint, out))
     (out / "notes.txt").write_text("of the user")
-    verb.export(verb.Arguments(checkpoint, out, overwrite=True, push_to_hub="me/mine"))
-    assert (asked["name"], asked["private"], asked["repo_id"], asked["folder_path"]) == ("me/mine", True, "me/mine", out)
-    there = {str(file.relative_to(out)) for file in out.rglob("*") if file.is_file()}
-    assert set(asked["allow_patterns"]) == there - {"notes.txt"}
-    assert 'model = SentenceTransformer("me/mine")' in (out / "README.md").read_text()
-    assert not any(b"hf_hidden" in file.read_bytes() for file in out.rglob("*") if file.is_file())
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("HF_", "HUGGING"))}
+    env |= {"HF_HOME": str(tmp_path / "home"), "HF_TOKEN": "hf_hidden", "HF_HUB_DISABLE_XET": "1"}
+    command = [sys.executable, str(verb.__file__), str(checkpoint), str(out), "--overwrite", "--push_to_hub", "me/mine"]
+    with serving() as hub:
+        done = subprocess.run(command, env={**env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"{hub.url}/me/mine" in done.stdout
+    assert [(one["name"], one["organization"], one["visibility"]) for one in hub.created] == [("mine", "me", "private")]
+    there = {str(file.relative_to(out)): file.read_bytes() for file in out.rglob("*") if file.is_file()}
+    assert hub.files == {name: data for name, data in there.items() if name != "notes.txt"}
+    assert 'model = SentenceTransformer("me/mine")' in hub.files["README.md"].decode()
+    assert hub.authorized == {"Bearer hf_hidden"} and "hf_hidden" not in done.stdout + done.stderr
+    assert not any(b"hf_hidden" in file.read_bytes() for file in tmp_path.rglob("*") if file.is_file())
 
 
 @pytest.mark.parametrize(("name", "env"), [("me/mine", {}), ("me/mine", {"HF_HUB_OFFLINE": "1"}), ("no name", {})])

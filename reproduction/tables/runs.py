@@ -124,15 +124,20 @@ def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list
             attempt(task.partition(":")[2].partition("?")[0], make_tasks, [task], scale.evaluation)
     for row in rows:
         if row.model is not None:
-            fit = parse_model(_model(row.model, paper, scale)).fit
-            if fit is not None and not Path(fit).is_file():
-                attempt(fit, ShardSet.open, fit)
+            model = _model(row.model, paper, scale)
+            attempt(model.rpartition(":")[2], _check_model, model)
         elif row.recipe is not None:
             recipe = scaled(row, paper, scale)
             attempt("", _check_encoder, recipe)
             for stream in recipe.streams.values():
                 attempt(stream.shards, stream.open)
     return list(lacks)
+
+
+def _check_model(spec: str) -> None:
+    fit = parse_model(spec).fit
+    if fit is not None and not Path(fit).is_file():
+        ShardSet.open(fit)
 
 
 def _check_encoder(recipe: Recipe) -> None:

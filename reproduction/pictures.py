@@ -104,4 +104,4 @@ def _plane(axes: Axes, points: np.ndarray) -> None:
     x, y = (np.linspace(low, high, 60) for low, high in zip(points.min(0), points.max(0), strict=True))
     grid = np.stack(np.meshgrid(x, y))
     axes.pcolormesh(x, y, gaussian_kde(points.T)(grid.reshape(2, -1)).reshape(60, 60), cmap="Greys", rasterized=True)
-    axes.scatter(*points.T, s=3, color=COLOURS[0], linewidths=0)
+    axes.scatter(points[:, 0], points[:, 1], s=3, color=COLOURS[0], linewidths=0)

@@ -141,8 +141,8 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
     }
     if table.draw == "bars":
         means = {label: {heads[0]: row[heads[0]], AVERAGE: float(np.mean([*row.values()]))} for label, row in means.items()}
-        return bars(means, table.title)
-    return curves(means, "", table.title) if table.draw == "curves" else weights(means, table.title)
+        return bars(means)
+    return curves(means, "", table.title) if table.draw == "curves" else weights(means)
 
 
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")

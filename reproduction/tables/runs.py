@@ -211,7 +211,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, 
     scores, source = _measured(spec, table, columns, scale)
     if table.picture is not None:
         name = re.sub(r"\W+", "-", f"{table.picture} {row.label}")
-        drawn = getattr(pictures, table.picture)(spec, replace(table, columns=columns), scale.evaluation)
+        drawn = getattr(pictures, table.picture)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
         source["picture"] = str(save(drawn, scale.out / "pictures", f"{name}-{key[:6]}")[0])
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
 from collections.abc import Callable
 from fnmatch import fnmatch
 from pathlib import Path
@@ -107,9 +108,7 @@ def weights(model: str, table: Table, data: Path) -> dict[str, float]:
 
 def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
     """For each query, how many of a model's nearest three captions are those of the paper's SimCSE, and of its VisualCSE."""
-    from multicse.reproduction.tables.table import content  # which imports this module
-
-    lists = content("nonlingcse")["nearest"]
+    lists = tomllib.loads(Path(__file__).with_name("nonlingcse.toml").read_text(encoding="utf-8"))["nearest"]
     texts = [*dict.fromkeys(captions(data))]
     encoder = load_model(model)
     cosines = unit(embed(encoder, [one["query"] for one in lists])) @ unit(embed(encoder, texts)).T

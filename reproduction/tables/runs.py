@@ -29,9 +29,8 @@ from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
 from multicse.pipelines.repeat import run_seed
-from multicse.reproduction import pictures
 from multicse.reproduction.downloads import maker
-from multicse.reproduction.tables import evidence, small
+from multicse.reproduction.tables import evidence, pictures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
 from multicse.reproduction.tasks.finetune import FinetuneTask, Training

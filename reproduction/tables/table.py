@@ -92,7 +92,7 @@ class Table:
     """The figure of a table that is one: a curve for each row over the columns, bars of the first column and the average,
     words on colours, or rows in the plane of two columns."""
     picture: Literal["pairs", "augmentations", "circle"] | None = None
-    """The figure of each model: a function of `reproduction/pictures.py`."""
+    """The figure of each model: a function of `reproduction/tables/pictures.py`."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""
 

@@ -14,8 +14,8 @@ import pytest
 from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import gclsr
-from multicse.reproduction import pictures, reproduce
-from multicse.reproduction.tables import measures, small
+from multicse.reproduction import reproduce
+from multicse.reproduction.tables import measures, pictures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables

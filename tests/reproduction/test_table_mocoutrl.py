@@ -13,8 +13,7 @@ from scipy.stats import circstd
 
 from multicse.evaluation.encoders.encoder import load_encoder
 from multicse.evaluation.tasks.classification import read_labelled
-from multicse.reproduction import pictures
-from multicse.reproduction.tables import runs
+from multicse.reproduction.tables import pictures, runs
 from multicse.reproduction.tables.table import read_tables
 from multicse.reproduction.tasks.measures import class_distances
 from tests.evaluation.evaluation_helpers import sentence, tiny_bert

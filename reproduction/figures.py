@@ -1,4 +1,4 @@
-"""Figures of models: curves over layers, epochs or sets, a plane of two metrics, and rated pairs by t-SNE."""
+"""Figures of models: curves, bars, weights of words, a plane of two metrics, rated pairs by t-SNE."""
 
 from __future__ import annotations
 
@@ -31,6 +31,31 @@ def curves(scores: Mapping[str, Mapping[str, float]], xlabel: str, ylabel: str) 
         axes.plot(list(curve), finite(name, list(curve.values())), color=COLOURS[i], marker=MARKERS[i], label=name)
     axes.set(xlabel=xlabel, ylabel=ylabel)
     legend(axes)
+    return figure
+
+
+def bars(scores: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw a bar for each name in each group: name -> group -> score. (SG-BERT, Figure 4.)"""
+    figure = new_figure()
+    axes = figure.add_subplot()
+    width = 0.8 / len(scores)
+    for i, (name, groups) in enumerate(scores.items()):
+        axes.bar(np.arange(len(groups)) + width * i, list(groups.values()), width, color=COLOURS[i], label=name)
+        axes.set_xticks(np.arange(len(groups)) + width * (len(scores) - 1) / 2, list(groups))
+    axes.set(ylabel="score")
+    legend(axes)
+    return figure
+
+
+def weights(scores: Mapping[str, Mapping[str, float]]) -> Figure:
+    """Draw words on colours: name -> word -> weight, a row each, divided by its largest. (GCLSR, Figure 3.)"""
+    rows = finite("scores", [list(row.values()) for row in scores.values()], shape=(None, None))
+    figure = new_figure(8, 1.8 + 0.4 * len(rows))
+    axes = figure.add_subplot()
+    image = axes.imshow(rows / np.maximum(np.abs(rows).max(1, keepdims=True), 1e-9), cmap="cividis", aspect="auto")
+    axes.set_xticks(range(rows.shape[1]), list(next(iter(scores.values()))), rotation=45)
+    axes.set_yticks(range(len(rows)), list(scores))
+    figure.colorbar(image, label="share of the largest")
     return figure
 
 

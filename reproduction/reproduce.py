@@ -23,9 +23,9 @@ from multicse.data.errors import cli_errors, command, did_you_mean
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.tables import Marks, comparison
 from multicse.evaluation.tables import Row as Models
-from multicse.reproduction.figures import curves, scatter
+from multicse.reproduction.figures import bars, curves, scatter, weights
 from multicse.reproduction.tables import runs
-from multicse.reproduction.tables.render import Verdict, effects, judged, render, verdicts
+from multicse.reproduction.tables.render import AVERAGE, Verdict, effects, judged, render, verdicts
 from multicse.reproduction.tables.table import Row, Table, Values, read_tables
 from multicse.trainers import jobs
 from multicse.trainers.engine.cluster import quiet
@@ -123,6 +123,8 @@ def reproduce(arguments: Arguments, paper: str, key: str) -> int:
             values = runs.values_of(rows, runs.columns_of(table, scale), found)
             save(drawn(table, runs.columns_of(table, scale), values), scale.out, name.name)
             print(f"drawn as {name}.png", file=sys.stderr)
+        for picture in sorted({result["provenance"]["picture"] for result in found if table.picture}):
+            print(f"drawn as {picture}", file=sys.stderr)
     return 0
 
 
@@ -137,7 +139,10 @@ def drawn(table: Table, columns: Sequence[str], values: Values) -> Figure:
         for label, row in values.items()
         if all(row[column] for column in columns)
     }
-    return curves(means, "", table.title)
+    if table.draw == "bars":
+        means = {label: {heads[0]: row[heads[0]], AVERAGE: float(np.mean([*row.values()]))} for label, row in means.items()}
+        return bars(means)
+    return curves(means, "", table.title) if table.draw == "curves" else weights(means)
 
 
 KEPT = ("label", "seed", "recipe", "identity", "rates", "best_step", "steps", "data", "commit", "run")

@@ -4,12 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+import tomllib
+from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+import torch
+
+from multicse.data.shards import RawSample, ShardSet, read
+from multicse.data.streams import decode
+from multicse.data.word_vectors import open_vectors
 from multicse.evaluation.load import load_model, parse
 from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.task import embed, unit
+from multicse.evaluation.tasks.retrieval import read_captions
 from multicse.evaluation.tasks.sts import PairTask
+from multicse.models.pwva import background_noise, fourier, gaussian_noise, random_zeros
+from multicse.models.word_module import importance, split
 from multicse.reproduction.encoders.layers import layer_scores
 from multicse.trainers.engine.tracking import histories
 from multicse.trainers.recipe import Recipe
@@ -19,6 +32,15 @@ if TYPE_CHECKING:
 
 EPOCHS = 20
 """Of GCLSR's runs."""
+AUGMENTATIONS: dict[str, Callable[[torch.Tensor, torch.Generator], torch.Tensor]] = {
+    "GWN": lambda words, generator: gaussian_noise(words, generator, "released"),
+    "RZS": lambda words, generator: random_zeros(words, generator, "released"),
+    "IFFT": lambda words, generator: fourier(words, "released"),
+    "RBN": lambda words, generator: background_noise(words, generator, "released"),
+}
+"""GCLSR's, of word vectors (N, d), by the columns of its Figure 2."""
+SENTENCE = "the performances are immaculate, with roussillon providing comic relief"
+"""Of the movie reviews: the one whose largest weights GCLSR's section 3.2 names."""
 
 
 def chosen_on(model: str, table: Table, data: Path) -> dict[str, float]:
@@ -39,7 +61,7 @@ def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
     training = time.perf_counter() - start if parse(model).post else 0.0
     if (run := Path(model).parent / "summary.json").is_file():
         training = json.loads(run.read_text())["train_seconds"]
-    task = _pairs("stsb-test", data)
+    task = pair_task("stsb-test", data)
     start = time.perf_counter()
     encoder.encode([*task.pairs.first, *task.pairs.second])
     return {"training": training, "inference": time.perf_counter() - start}
@@ -47,7 +69,7 @@ def seconds(model: str, table: Table, data: Path) -> dict[str, float]:
 
 def layers(model: str, table: Table, data: Path) -> dict[str, float]:
     """Spearman x 100 on STS-B's test part of every layer by the model's pooling; of a trained model, its own everywhere."""
-    task, spec = _pairs("stsb-test", data), parse(model)
+    task, spec = pair_task("stsb-test", data), parse(model)
     if spec.pooling is None:
         return dict.fromkeys(table.columns, task.score(load_model(model)).metrics["spearman"])
     curve = layer_scores(spec.place, [task])[spec.pooling]
@@ -61,7 +83,59 @@ def curve(model: str, table: Table, data: Path) -> dict[str, float]:
     return {str(round(EPOCHS * step / last)): metrics["spearman"] for step, metrics in history}
 
 
-def _pairs(name: str, data: Path) -> PairTask:
+def extremes(model: str, table: Table, data: Path) -> dict[str, float]:
+    """Mean cosine x 100 of the pairs of STS-B's development part that are rated 5, and of those rated 0."""
+    task = pair_task("stsb-dev", data)
+    cosines = 100 * task.similarities(load_model(model))
+    return {"rated 5": float(cosines[task.gold == 5].mean()), "rated 0": float(cosines[task.gold == 0].mean())}
+
+
+def change(model: str, table: Table, data: Path) -> dict[str, float]:
+    """How far each augmentation moves a word: |w' - w| / |w| in percent, the mean over the first 1,000 words of a file."""
+    words = torch.from_numpy(np.array(open_vectors(parse(model).place).vectors[:1000]))
+    moved = {name: augment(words, seeded()) - words for name, augment in AUGMENTATIONS.items()}
+    return {name: 100 * float((step.norm(dim=1) / words.norm(dim=1)).mean()) for name, step in moved.items()}
+
+
+def weights(model: str, table: Table, data: Path) -> dict[str, float]:
+    """What GCLSR's attention (Algorithm 1) gives each word of `SENTENCE`; 0 where it has no vector."""
+    vectors = open_vectors(parse(model).place)
+    known = [word for word in split(SENTENCE) if word in vectors.row]
+    words = torch.from_numpy(vectors.vectors[[vectors.row[word] for word in known]].astype(float))[None]
+    found = importance(words, torch.ones(words.shape[:2]), len(known))[0]
+    return dict.fromkeys(table.columns, 0.0) | dict(zip(known, found.tolist(), strict=True))
+
+
+def nearest(model: str, table: Table, data: Path) -> dict[str, float]:
+    """For each query, how many of a model's nearest three captions are those of the paper's SimCSE, and of its VisualCSE."""
+    lists = tomllib.loads(Path(__file__).with_name("nonlingcse.toml").read_text(encoding="utf-8"))["nearest"]
+    texts = [*dict.fromkeys(captions(data))]
+    encoder = load_model(model)
+    cosines = unit(embed(encoder, [one["query"] for one in lists])) @ unit(embed(encoder, texts)).T
+    counts = []
+    for one, row in zip(lists, cosines, strict=True):
+        near = [texts[i] for i in np.argsort(-row, kind="stable")[:4] if texts[i] != one["query"]][:3]
+        counts += [sum(any(fnmatch(t, pattern) for pattern in one[of]) for t in near) for of in ("simcse", "visualcse")]
+    return dict(zip(table.columns, map(float, counts), strict=True))
+
+
+def captions(data: Path) -> list[str]:
+    """Those of Flickr30K: 145,000 beside the folder of evaluation data, else of the shards."""
+    at_hand = data.resolve().parents[1] / "multi30k" / "captions5.train.en.tsv.gz"
+    if at_hand.is_file():
+        return read_captions(at_hand, ("c1", "c2", "c3", "c4", "c5"))
+    shards = ShardSet.open("shards/flickr30k-train").shards
+    samples = (sample for shard in shards for sample in read(shard, range(shard.samples)))
+    return [text for one in samples if isinstance(one, RawSample) for text in decode.captions(one.fields, one.key)]
+
+
+def seeded() -> torch.Generator:
+    """Return a source of the same noise at every call."""
+    return torch.Generator().manual_seed(0)
+
+
+def pair_task(name: str, data: Path) -> PairTask:
+    """The rated pairs of this name."""
     (task,) = make_tasks([name], data)
     assert isinstance(task, PairTask)
     return task

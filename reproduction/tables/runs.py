@@ -18,24 +18,30 @@ from typing import Any
 
 from multicse.data.errors import DataError, command
 from multicse.data.shards import ShardSet
+from multicse.evaluation.encoders.encoder import FolderEncoder
+from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
 from multicse.evaluation.registry import Probing, absolute, found, make_tasks
 from multicse.evaluation.report import measure, provenance
 from multicse.evaluation.task import EvaluationError
+from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
-from multicse.reproduction.tables import evidence, small
+from multicse.reproduction.tables import evidence, pictures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
+from multicse.reproduction.tasks.finetune import FinetuneTask, Training
 from multicse.trainers.engine.launch import resolve
 from multicse.trainers.engine.loop import lower_is_better
 from multicse.trainers.engine.mlflow_server import environment_tags
 from multicse.trainers.recipe import Recipe, RecipeError
 
 SENTEVAL = Path("SentEval/data/downstream")
+SUPERVISED = Training(epochs=3, lr=1e-4)
+"""MoCoUTRL does not say how its supervised DeBERTa was trained."""
 _RATE = re.compile(r"optim\.[^.]+\.lr")
 
 
@@ -124,15 +130,20 @@ def missing(table: Table, paper: str, scale: Scale, rows: Sequence[Row]) -> list
             attempt(task.partition(":")[2].partition("?")[0], make_tasks, [task], scale.evaluation)
     for row in rows:
         if row.model is not None:
-            fit = parse_model(_model(row.model, paper, scale)).fit
-            if fit is not None and not Path(fit).is_file():
-                attempt(fit, ShardSet.open, fit)
+            model = _model(row.model, paper, scale)
+            attempt(model.rpartition(":")[2], _check_model, model)
         elif row.recipe is not None:
             recipe = scaled(row, paper, scale)
             attempt("", _check_encoder, recipe)
             for stream in recipe.streams.values():
                 attempt(stream.shards, stream.open)
     return list(lacks)
+
+
+def _check_model(spec: str) -> None:
+    fit = parse_model(spec).fit
+    if fit is not None and not Path(fit).is_file():
+        ShardSet.open(fit)
 
 
 def _check_encoder(recipe: Recipe) -> None:
@@ -185,14 +196,22 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, 
     else:
         assert row.model is not None
         spec = _model(row.model, paper, scale)
+        if row.supervised:
+            spec = _supervised(spec, columns[0].partition(":")[2].partition("#")[0], scale)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
+    if table.picture is not None:
+        asked["picture"] = table.picture
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:16]
     file = scale.out / "results" / f"{key}.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
     scores, source = _measured(spec, table, columns, scale)
+    if table.picture is not None:
+        name = re.sub(r"\W+", "-", f"{table.picture} {row.label}")
+        drawn = getattr(pictures, table.picture)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
+        source["picture"] = str(save(drawn, scale.out / "pictures", f"{name}-{key[:6]}")[0])
     commit = environment_tags().get("mlflow.source.git.commit", "unknown")
     file.parent.mkdir(parents=True, exist_ok=True)
     content = {"label": row.label, **asked, **run, "scores": scores, "commit": commit, "provenance": source}
@@ -234,6 +253,18 @@ def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> 
             )
         scores[column] = float(found[task.name][metric])
     return scores, provenance(model, [*tasks.values()])
+
+
+def _supervised(spec: str, labelled: str, scale: Scale) -> str:
+    """The folder of the model, trained with the labels of a file behind the classifier of MoCoUTRL's paper."""
+    folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled}'.encode()).hexdigest()[:8]}"
+    if not folder.is_dir():
+        model = load_model(spec)
+        assert isinstance(model, FolderEncoder)
+        half = folder.with_suffix(".tmp")
+        FinetuneTask("supervised", read_labelled(labelled), SUPERVISED, "three-layers").train(model)[0].model.save(str(half))
+        half.rename(folder)
+    return str(folder)
 
 
 def _parted(column: str) -> tuple[str, str]:

@@ -46,6 +46,8 @@ class Row:
     """Settings of the recipe by their dotted paths."""
     model: str | None = None
     """``PLACE[@POOLING][+whitening|+flow]`` of a row that is not trained."""
+    supervised: bool = False
+    """Whether that model is first trained with the labels of the file that the first column names."""
     paper: Numbers = ()
     reference: str | None = None
     """Label of the row against which p is computed, where it is not the table's."""
@@ -86,8 +88,11 @@ class Table:
     mini: tuple[str, ...] | None = None
     """The columns at the small scale, ``{data}`` is the folder of data sets and ``{shards}`` that of packed ones; None: the
     same, without those whose data is not there."""
-    draw: Literal["curves"] | tuple[str, str] | None = None
-    """The figure of a table that is one: a curve for each row over the columns, or rows in the plane of two columns."""
+    draw: Literal["curves", "bars", "weights"] | tuple[str, str] | None = None
+    """The figure of a table that is one: a curve for each row over the columns, bars of the first column and the average,
+    words on colours, or rows in the plane of two columns."""
+    picture: Literal["pairs", "augmentations", "circle"] | None = None
+    """The figure of each model: a function of `reproduction/tables/pictures.py`."""
     open: str | None = None
     """What the paper leaves open of it and what is done here, in a line."""
 

@@ -73,12 +73,17 @@ class FinetuneTask(LabelledTask):
             )
         if self.data.pairs and not callable(getattr(encoder.model[0], "tokenizer", None)):
             raise EvaluationError(f"task {self.name}: {encoder.path} has no tokenizer that joins the sentences of a pair")
+        _, predicted, dev = self.train(encoder)
+        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
+        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+
+    def train(self, encoder: FolderEncoder) -> tuple[FolderEncoder, np.ndarray, list[float]]:
+        """The trained copy without its head; the classes (N,) it predicts for the test part; dev accuracy by epoch."""
         device = encoder.device
         with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
             torch.manual_seed(self.training.seed)
-            predicted, dev = _Run(encoder, self.data, self.training, self.head).run()
-        details: dict[str, Any] = {"head": self.head, "dev_accuracy": max(dev), "dev_by_epoch": dev}
-        return score(self.data, predicted, details | {"training": dataclasses.asdict(self.training)})
+            run = _Run(encoder, self.data, self.training, self.head)
+            return run.encoder, *run.run()
 
 
 class _Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -13,7 +14,8 @@ import pytest
 from multicse.data.shards import ShardSet
 from multicse.data.word_vectors import write_vectors
 from multicse.pipelines import gclsr
-from multicse.reproduction.tables import measures, small
+from multicse.reproduction import reproduce
+from multicse.reproduction.tables import measures, pictures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
 from multicse.reproduction.tables.table import read_tables
@@ -118,6 +120,35 @@ def test_table_3_has_the_released_classifier() -> None:
 
 
 # ------------------------------------------------------------------------------------------------------------- the figures
+
+
+def test_figure_2_how_far_augmentations_move_a_word(tmp_path: Path) -> None:
+    """By the noise's decibels, the share of zeros, the mean of the vector, and next to nothing."""
+    words = np.random.default_rng(0).normal(0.1, 0.2, (1000, 300)).astype(np.float32)
+    folder = write_vectors(tmp_path / "vectors", [f"word{i}" for i in range(1000)], words)
+    table = TABLES["F2"]
+    found = measures.change(str(folder), table, tmp_path)
+    expected: dict[str, float] = {
+        "GWN": sum(10 ** (-decibel / 20) for decibel in range(6, 12)) / 6,
+        "RZS": math.sqrt(17.27 / 300),
+        "IFFT": math.sqrt(0.1**2 / float((words**2).mean())),
+    }
+    assert {name: found[name] for name in expected} == pytest.approx({n: 100 * x for n, x in expected.items()}, rel=0.03)
+    assert tuple(found) == table.columns and 0.5 < found["RBN"] < 0.8
+    shown = [axes.get_lines() for axes in pictures.augmentations(str(folder), table, tmp_path).axes]
+    assert len(shown) == 4 and (np.asarray(shown[1][1].get_ydata()) == 0).sum() > 10
+
+
+def test_figure_3_the_weights_of_the_paper_s_sentence(tmp_path: Path) -> None:
+    table = TABLES["F3"]
+    vectors = np.eye(3, 4, dtype=np.float32) + 1
+    folder = write_vectors(tmp_path / "vectors", ["comic", "relief", "the"], vectors)
+    found = measures.weights(str(folder), table, tmp_path)
+    by_word = dict(zip(("comic", "relief", "the"), (vectors @ vectors.T).sum(1) / 2, strict=True))
+    assert found == pytest.approx({word: by_word.get(word, 0.0) for word in table.columns})
+    axes, _ = reproduce.drawn(table, table.columns, {"row": {word: [x] for word, x in found.items()}}).axes
+    assert [text.get_text() for text in axes.get_xticklabels()] == list(table.columns)
+    assert np.asarray(axes.images[0].get_array()) == pytest.approx(np.array([[*found.values()]]) / max(found.values()))
 
 
 def test_figure_4_from_the_journals(tmp_path: Path) -> None:

@@ -14,10 +14,11 @@ from multicse.data.streams.audio import AudioStream
 from multicse.data.streams.preprocess import LOG_FLOOR, log_mel, mel_filters
 from multicse.data.streams.text import NoisyTextStream
 from multicse.pipelines import audiocse, nonlingcse, simcse, visualcse
+from multicse.reproduction.tables import measures
 from multicse.reproduction.tables import small as small_scale
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.runs import recipe_of
-from multicse.reproduction.tables.table import read_tables
+from multicse.reproduction.tables.table import content, read_tables
 from multicse.trainers.engine.checks import check_settings
 from tests.pipelines.rows import difference, holds, recipe_in
 
@@ -208,3 +209,20 @@ def test_the_small_scale_keeps_what_rows_vary() -> None:
     assert isinstance(noisy, NoisyTextStream) and (noisy.deletion, noisy.insertions, noisy.swaps) == (0.3, 2, 2)
     assert small["Russian, VisualCSE"].evaluation.select == "pairs:data/stsb_multi/stsb-ru-dev.tsv.gz"
     assert small["Russian, VisualCSE"].method.variant == "released"
+
+
+def test_nearest_captions_are_counted_by_the_papers_lists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A model that finds the paper's VisualCSE's captions first, and the query itself, which does not count."""
+    lists = content("nonlingcse")["nearest"]
+    own = {one["query"]: [text.replace("*", " so ") for text in one["visualcse"]] for one in lists}
+    database = ["Something else.", *own, *(text for texts in own.values() for text in texts)]
+
+    class Finds:
+        def encode(self, items: list[str], modality: str = "text") -> np.ndarray:
+            return np.array([[1.0 + (item in (query, *texts)) for query, texts in own.items()] for item in items])
+
+    monkeypatch.setattr(measures, "captions", lambda data: database)
+    monkeypatch.setattr(measures, "load_model", lambda model: Finds())
+    table = TABLES["TD.1"]
+    paper = next(row.paper for row in table.rows if row.label.startswith("Visual"))
+    assert tuple(measures.nearest("x", table, Path()).values()) == paper == (0, 3, 1, 3, 2, 3)

@@ -11,6 +11,7 @@ import pytest
 
 from multicse.evaluation.load import load_model
 from multicse.evaluation.registry import make_tasks
+from multicse.evaluation.tasks.sts import PairTask
 from multicse.reproduction import reproduce
 from multicse.reproduction.tables import measures, runs, small
 from multicse.reproduction.tables.offline import Offline
@@ -109,3 +110,23 @@ def test_columns_of_tables_2_and_3_are_pearson(model: Path, tmp_path: Path) -> N
     parts = task.score(load_model(str(model), device="cpu")).details["subsets"]
     weighted = (20 * parts["news"]["pearson"] + 10 * parts["wikipedia"]["pearson"]) / 30
     assert found["scores"][table.columns[0]] == pytest.approx(weighted, abs=1e-3)
+
+
+def test_pairs_of_figure_5_and_their_picture(model: Path, tmp_path: Path) -> None:
+    table, scale = TABLES["F5"], runs.Scale(tmp_path, model.parent)
+    (found,) = runs.results(table, "sgbert", scale, [Row("untuned", model=str(model))], (0,), print)
+    (task,) = make_tasks(["stsb-dev"], model.parent)
+    assert isinstance(task, PairTask)
+    cosines = task.similarities(load_model(str(model), device="cpu"))
+    for rating in (5, 0):
+        assert found["scores"][f"rated {rating}"] == pytest.approx(100 * cosines[task.gold == rating].mean(), abs=1e-3)
+    assert Path(found["provenance"]["picture"]).is_file()
+
+
+def test_bars_of_figure_4_are_stsb_and_the_average() -> None:
+    table = TABLES["F4"]
+    values = {label: {column: [i + 0.5, i + 1.5] for i, column in enumerate(table.columns)} for label in ("a", "b")}
+    heights = [
+        [bar.get_height() for bar in bars] for bars in reproduce.drawn(table, table.columns, values).axes[0].containers
+    ]
+    assert heights == [[1.0, 4.0]] * 2

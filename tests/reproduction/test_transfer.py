@@ -99,7 +99,7 @@ def test_encodings_and_blanks(tmp_path: Path) -> None:
     ("name", "file", "content", "message"),
     [
         ("mr", "MR/rt-polarity.pos", None, "rt-polarity.pos"),
-        ("cr", "CR/custrev.pos", "good\n", "kfold"),
+        ("cr", "CR/custrev.pos", "good\n", "2 folds need 4"),
         ("sst2", "SST/binary/sentiment-dev", "good film\n", "sentiment-dev, line 1"),
         ("trec", "TREC/TREC_10.label", "HUM:a who\nNUM:b x\n", "TREC_10.label, line 2"),
         ("mrpc", "MRPC/msr_paraphrase_test.txt", "header\n1\t2\t3\ta b\n", "test.txt, line 2"),

@@ -11,12 +11,15 @@ import contextlib
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 from filelock import FileLock
 
 from multicse.data.errors import DataError
+
+_T = TypeVar("_T")
 
 
 def _limit(name: str, default: int) -> int:
@@ -72,29 +75,40 @@ def cache_path(kind: str, stamp: str) -> Path:
     return Path(place).expanduser() / kind / hashlib.sha256(stamp.encode(errors="surrogateescape")).hexdigest()[:32]
 
 
-def cached(path: Path, make: Callable[[Path], object]) -> Path:
-    """Return a file or folder of the cache, which `make` writes at the path that it is given unless it is there already.
+class CacheError(DataError):
+    """The cache cannot be written."""
+
+
+def cache_error(path: Path, error: Exception) -> CacheError:
+    """Return the error for a path of the cache that cannot be written."""
+    return CacheError(f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written")
+
+
+def cached(path: Path, make: Callable[[Path], object], read: Callable[[Path], _T]) -> _T:
+    """Return the result of `read` for a file or folder of the cache, which is made first if `read` raises a DataError.
 
     Other processes wait meanwhile, rather than make the same, and find it whole or not at all.
 
+    Args:
+        path: Of the cache.
+        make: Writes the file or folder at the path that it is given. Its own OSErrors are taken for errors of the cache.
+        read: Raises a DataError for what is missing, or was cut by a full disk or a loss of power.
+
     Raises:
-        DataError: If the cache cannot be written.
+        CacheError: If the cache cannot be written.
+        DataError: As `make` and `read`.
     """
-    if path.exists():
-        return path
-    with writing(path):
+    with contextlib.suppress(DataError):
+        return read(path)
+    try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(f"{path}.lock"), tempfile.TemporaryDirectory(dir=path.parent, ignore_cleanup_errors=True) as scratch:
-            if not path.exists():
-                make(Path(scratch) / path.name)
-                (Path(scratch) / path.name).rename(path)
-    return path
-
-
-@contextlib.contextmanager
-def writing(path: Path) -> Iterator[None]:
-    """Make a DataError, which names the cache, of an error that writing a file of it has in the body."""
-    try:
-        yield
+            with contextlib.suppress(DataError):
+                return read(path)
+            make(new := Path(scratch) / path.name)
+            if path.exists():
+                path.rename(Path(scratch) / "cut")
+            new.rename(path)
     except (OSError, NotImplementedError) as error:  # NotImplementedError: a file system without locks
-        raise DataError(f"{path} cannot be written ({error}); set MULTICSE_CACHE to a folder that can be written") from error
+        raise cache_error(path, error) from error
+    return read(path)

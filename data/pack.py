@@ -102,7 +102,7 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
         for number, line in read_lines(path, blank=True):
             text = line.strip()
             if first and text:
-                if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or text.startswith('{"'):
+                if path.name.removesuffix(".gz").endswith((".csv", ".tsv", ".jsonl")) or _is_record(text):
                     raise DataError(f"{path} is a table, not a sentence a line; use: pack.py table {path} --columns COLUMN")
                 first = False
             _refuse_long(text, f"{path}, line {number}")
@@ -110,6 +110,14 @@ def text_lines(paths: Sequence[Path]) -> Iterator[UnpackedSample | None]:
             empty = empty and not text
     if empty:
         raise DataError(f"{' '.join(map(str, paths))}: nothing but empty lines; a sentence a line is needed")
+
+
+def _is_record(line: str) -> bool:
+    """Whether a line is one of JSON lines, and no sentence."""
+    try:
+        return line.startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
 
 
 def _refuse_long(text: str, where: str) -> None:
@@ -255,8 +263,8 @@ def named_files(
     """
     for entry in entries:
         where, file = f"{source}, row {entry.row}: {entry.file}", files / entry.file
-        extension = file.suffix[1:].lower()
-        if extension not in extensions:
+        _, dot, extension = entry.file.lower().rpartition(".")  # not by Path: of {name}.wav the name may be empty
+        if not dot or extension not in extensions:
             raise DataError(f"{where} is of no known kind; allowed are {', '.join('.' + end for end in extensions)}")
         there = file.is_file()
         if not there and missing == "raise":

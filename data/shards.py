@@ -335,6 +335,8 @@ def _fault(member: tarfile.TarInfo, field: str, others: Sequence[str], size: int
         return f"the shard is truncated within the field {field!r}"
     if member.size > limits.MEMBER:
         return f"the field {field!r} has {limits.over('MEMBER', member.size, limits.MEMBER)} bytes"
+    if member.issparse():
+        return f"the field {field!r} is stored as a sparse file"
     if field in others:
         return f"the field {field!r} occurs twice in one sample"
     return None if _is_utf8(member.name) else "its name is not UTF-8"
@@ -356,11 +358,24 @@ class _Header(tarfile.TarInfo):
             raise ValueError(f"an extended header of {limits.over('HEADER', header.size, limits.HEADER)} bytes")
         return header
 
-    def _refuse_sparse(self, *_: object) -> Self:
-        """Sparse files are refused before their maps are read: one may be as long as the shard."""
-        raise ValueError("a sparse file, which no shard holds")
+    # Sparse files are refused by `_fault`, so their maps are not read: one may be as long as the shard.
 
-    _proc_sparse = _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _refuse_sparse
+    def _proc_sparse(self, tar: Any) -> Self:
+        """Pass over the map of GNU's old form, which continues in blocks between header and data."""
+        _, extended, size = self._sparse_structs  # type: ignore[attr-defined]  # not in typeshed
+        while extended:
+            extended = tar.fileobj.read(tarfile.BLOCKSIZE)[504:505].strip(b"\0")
+        self.sparse = []  # type: ignore[assignment]  # a list, whatever typeshed says
+        self.offset_data = tar.fileobj.tell()
+        tar.offset = self.offset_data + -(-self.size // tarfile.BLOCKSIZE) * tarfile.BLOCKSIZE
+        self.size = size
+        return self
+
+    def _proc_gnusparse(self, member: Any, *_: object) -> None:
+        """Mark a member of pax's forms, with maps in the extended header or at the beginning of the data."""
+        member.sparse = []
+
+    _proc_gnusparse_00 = _proc_gnusparse_01 = _proc_gnusparse_10 = _proc_gnusparse
 
 
 def _members(file: IO[bytes], size: int) -> Iterator[tarfile.TarInfo]:

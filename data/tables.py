@@ -148,12 +148,12 @@ def _text(value: Any) -> bytes:
 def flat(row: Row, options: Mapping[str, str] | None = None, before: str = "") -> Row:
     """The row with dotted names for nested columns, and what its options rename; an empty cell is the empty text.
 
-    Hugging Face's pictures and sounds, which have `bytes` and `path`, are their bytes.
+    Hugging Face's pictures and sounds, which have `bytes` and `path`, are their bytes, else their path.
     """
     found: Row = {}
     for name, value in row.items():
         if isinstance(value, dict) and set(value) == {"bytes", "path"}:
-            value = value["bytes"]
+            value = value["bytes"] or value["path"]
         if isinstance(value, dict):
             found |= flat(value, None, f"{before}{name}.")
         else:
@@ -194,39 +194,55 @@ def _opened(url: str, checksum: str) -> Table:
     kind = table_kind(url)
     if kind in ("parquet", "arrow"):
         return _parquet(url) if kind == "parquet" else _arrow(url)
-    packed = _parquet(str(_packed(url, checksum)))
+    packed = _packed(url, checksum)
     return Table(packed.rows, lambda indexes: (json.loads(row["row"]) for row in packed.read(indexes)))
 
 
-def _packed(url: str, checksum: str) -> Path:
-    """Return the Parquet file in the cache that holds the rows of a text table, each as JSON; made unless it is there.
+def _packed(url: str, checksum: str) -> Table:
+    """Return the table in the cache that holds the rows of a text table, each as JSON; made unless it is there.
 
     Raises:
-        DataError: If a row cannot be read, with its file and line, or if the cache cannot be written.
+        DataError: If the file or a row cannot be read, with its file and line, or if the cache cannot be written.
     """
     separator = options_of(url).get("separator")
     separator = "\t" if separator == "tab" else separator
 
-    def write(path: Path) -> None:
+    unread: list[OSError] = []
+
+    def texts() -> Iterator[str]:
         fs, source = filesystem(url)
-        rows = read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator)
+        try:
+            for _, row in read_table(Path(source) if isinstance(fs, LocalFileSystem) else url, separator=separator):
+                yield json.dumps(row)
+        except OSError as error:
+            unread.append(error)
+            raise
+
+    def write(path: Path) -> None:
+        unread.clear()
         group: list[str] = []
         letters = 0
-        with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
-            for _, row in rows:
-                group.append(json.dumps(row))
-                letters += len(group[-1])
-                if letters >= GROUP_LETTERS:
-                    with limits.writing(place):
+        try:
+            with pq.ParquetWriter(path, pa.schema({"row": pa.string()}), compression="zstd") as out:
+                for text in texts():
+                    group.append(text)
+                    letters += len(text)
+                    if letters >= GROUP_LETTERS:
                         out.write_table(pa.table({"row": group}))
-                    group, letters = [], 0
-            with limits.writing(place):
+                        group, letters = [], 0
                 out.write_table(pa.table({"row": pa.array(group, pa.string())}))
-                out.close()
+        except OSError as error:  # of the store, which is tried again, or of the cache
+            if unread:
+                raise
+            raise limits.cache_error(place, error) from error
 
     stamp = f"1 {split_options(url)[0]} {checksum} {separator}"  # 1: the form of the file
     place = limits.cache_path("tables", stamp).with_suffix(".parquet")
-    return limits.cached(place, lambda path: call_storage(url, partial(write, path)))
+
+    def read(path: Path) -> Table:
+        return readable(str(path), partial(_parquet, str(path)))
+
+    return limits.cached(place, lambda path: readable(url, partial(write, path)), read)
 
 
 def _parquet(url: str) -> Table:

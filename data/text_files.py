@@ -170,10 +170,11 @@ def _raw(path: Path | str) -> Iterator[tuple[int, bytes]]:
     try:
         if isinstance(path, Path):
             file: io.BufferedIOBase = path.open("rb")
+            place = path.name
         else:
             fs, place = filesystem(path)
             file = io.BufferedReader(fs.open(place, "rb"), 2**20)
-        with file, gzip.GzipFile(fileobj=file) if str(path).partition("?")[0].endswith(".gz") else file as lines:
+        with file, gzip.GzipFile(fileobj=file) if place.partition("?")[0].endswith(".gz") else file as lines:
             # Not by iteration: a line may be as long as a small gzip file makes it.
             for number, line in enumerate(iter(partial(lines.readline, limits.LINE + 1), b""), 1):
                 if len(line) > limits.LINE:

@@ -80,9 +80,10 @@ def open_vectors(path: str | Path) -> Vectors:
 
     Text (.txt, .vec, with or without the header line) or word2vec's binary form (.bin), each also with .gz. A file is read
     once and then memory-mapped from the cache, until its size or date changes; one below 1 MiB is simply read.
+    If the cache cannot be written, there is a warning and the vectors are held in memory.
 
-    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, for a folder
-    without its two files or with files that do not fit together, and for a cache that cannot be written.
+    Raises DataError for a missing, broken or pickled file, naming the line where that can be found, and for a folder
+    without its two files or with files that do not fit together.
     """
     path = Path(path).expanduser()
     if path.is_dir():
@@ -93,8 +94,12 @@ def open_vectors(path: str | Path) -> Vectors:
     place, stat = path.resolve(), path.stat()
     stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
     folder = limits.cache_path("word_vectors", stamp)
-    limits.cached(folder, lambda new: write_vectors(new, *_read(path), {"file": str(place)}))
-    return _open_folder(folder, path)
+    write = lambda new: write_vectors(new, *_read(path), {"file": str(place)})  # noqa: E731
+    try:
+        return limits.cached(folder, write, lambda made: _open_folder(made, path))
+    except limits.CacheError as error:
+        logger.warning("every process holds the word vectors of %s in memory: %s", path, error)
+        return Vectors(*_read(path), path)
 
 
 def write_vectors(folder: str | Path, words: Sequence[str], vectors: np.ndarray, note: dict[str, Any] | None = None) -> Path:

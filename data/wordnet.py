@@ -40,9 +40,14 @@ TABLE = Path(__file__).with_name("small_words.txt")
 FOLDERS = (
     "/usr/share/wordnet",
     "/usr/share/wordnet/dict",
+    "/usr/share/wordnet-3.1/dict",
+    "/usr/share/wordnet-3.0/dict",
+    "/usr/local/WordNet-3.1/dict",
     "/usr/local/WordNet-3.0/dict",
     "/opt/homebrew/opt/wordnet/dict",
+    "~/nltk_data/corpora/wordnet31",
     "~/nltk_data/corpora/wordnet",
+    "/usr/share/nltk_data/corpora/wordnet",
 )
 """Where WordNet is looked for when neither a path nor the environment names a folder."""
 
@@ -127,6 +132,12 @@ class _Lines:
             yield line
             start += len(line) + 1
 
+    def check_sorted(self) -> None:
+        """Raise DataError unless the lines are sorted by their bytes: others are not found, for example of a locale."""
+        lines = [line for line in self.bytes[:].split(b"\n") if line and not line.startswith(b"  ")]  # without the licence
+        if not lines or lines != sorted(lines):
+            raise DataError(f"WordNet's file {self.path} is {'not sorted' if lines else 'empty'}: {INSTALL}")
+
 
 class WordNetFiles:
     """WordNet's files, searched in place."""
@@ -134,6 +145,8 @@ class WordNetFiles:
     def __init__(self, folder: Path) -> None:
         self._index = {pos: _Lines(folder / f"index.{name}") for pos, name in _FILES.items()}
         self._data = {pos: _Lines(folder / f"data.{name}") for pos, name in _FILES.items()}
+        for lines in self._index.values():
+            lines.check_sorted()
         counts = (folder / name for name in ("cntlist.rev", "index.sense"))  # either may be absent
         self._counts = next((_Lines(path) for path in counts if path.is_file()), None)
         self.exceptions = {pos: _exceptions(folder / f"{name}.exc") for pos, name in _FILES.items()}
@@ -345,7 +358,7 @@ def open_lexicon(path: str | None = None) -> Lexicon:
 
     Args:
         path: the folder, or the one above its ``dict``; "small": a table of some 200 words of our own; None: the folder
-            that the environment variable WNSEARCHDIR names, else where packages put it (`FOLDERS`).
+            that the environment variable WNSEARCHDIR names, else ``dict`` in WNHOME, else where packages put it (`FOLDERS`).
 
     Raises:
         DataError: no WordNet there, or files of another format; the text says how to install it.
@@ -364,6 +377,8 @@ def _folder(path: str | None) -> Path:
         where, folders = f"the path {path}", [Path(path), Path(path) / "dict"]
     elif folder := os.environ.get("WNSEARCHDIR"):
         where, folders = f"WNSEARCHDIR={folder}", [Path(folder)]
+    elif folder := os.environ.get("WNHOME"):
+        where, folders = f"WNHOME={folder}", [Path(folder) / "dict"]
     else:
         where, folders = "the usual folders", [Path(folder) for folder in FOLDERS]
     for candidate in folders:

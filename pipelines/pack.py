@@ -145,7 +145,10 @@ class _Files(Columns):
     def pack(self, extensions: tuple[str, ...]) -> Manifest:
         output, classes, path = self.output(1_000), self.classes(), Path(self.path)
         if "://" in self.path or table_kind(self.path) in ("parquet", "arrow"):
-            raise DataError(f"{path} needs no packing: name it in place of shards (--streams.NAME.shards)")
+            raise DataError(
+                f"{path} needs no packing: name it in place of shards (--streams.NAME.shards); if it holds names "
+                "of files instead of their bytes, write it as .csv or .jsonl"
+            )
         files = files_of(path, self.root)
         if path.is_dir():
             if self.captions or self.label or self.where or self.root or self.group:

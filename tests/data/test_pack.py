@@ -86,13 +86,16 @@ def test_what_is_no_text(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     (tmp_path / "c.txt").write_text("fine\n" + "x" * (limits.TEXT + 1))
     (tmp_path / "d.jsonl").write_text('{"sent0": "half \\ud800", "sent1": "y"}\n')
     (tmp_path / "e.tsv").write_text("sent0\nfine\n" + "x" * (limits.TEXT + 1) + "\n")
-    commands: list[tuple[str, ...]] = [("text", name) for name in ("a.jsonl", "b.txt.gz", "c.txt", "e.tsv")]
+    (tmp_path / "f.txt").write_text('{ "sent0": "x"}\n')
+    commands: list[tuple[str, ...]] = [("text", name) for name in ("a.jsonl", "b.txt.gz", "c.txt", "e.tsv", "f.txt")]
     commands += [("table", name, "--columns", "sent0") for name in ("d.jsonl", "e.tsv")]
-    said = ["pack.py table", "line 1", "line 2", "pack.py table", "line 1", "sent0"]
+    said = ["pack.py table", "line 1", "line 2", "pack.py table", "pack.py table", "line 1", "sent0"]
     for (kind, name, *more), named in zip(commands, said, strict=True):
         assert run(kind, tmp_path / name, *more, "--out", tmp_path / "out") == 2
         printed = capsys.readouterr().err
         assert name in printed and named in printed
+    (tmp_path / "f.txt").write_text('{"} is not JSON.\n')
+    assert run("text", tmp_path / "f.txt", "--out", tmp_path / "out") == 0
 
 
 def test_image_manifests(tmp_path: Path, pictures: Path) -> None:
@@ -144,6 +147,7 @@ AUDIOCAPS = """audiocap_id,youtube_id,start_time,caption,eval
 Then, a cat",True
 4,-aB,30,Water drops,True
 5,c_D,0,left out,False
+6,,,has no name,none
 """
 
 
@@ -162,6 +166,9 @@ def test_a_manifest_misses_some_files_and_repeats_others(tmp_path: Path, capsys:
         ['A "dog". Then, a cat'],
         ["Water drops"],
     ]
+    nameless = ["--root", tmp_path / "clips", "--file-column", "{youtube_id}.wav", "--where", "eval=none"]
+    assert run("audio", tmp_path / "caps.csv", *nameless, "--missing", "skip", "--out", tmp_path / "none") == 2
+    assert "1 empty or missing" in capsys.readouterr().err  # not an error of its kind
     assert run(*common, tmp_path / "grouped", "--missing", "skip", "--group") == 0
     grouped = [json.loads(s.fields["json"])["captions"] for s in samples(tmp_path / "grouped")]
     assert grouped == [["Rain falls", "Water drops"], ['A "dog".\nThen, a cat']]

@@ -19,7 +19,7 @@ import torch
 
 from multicse.data import remote, tables
 from multicse.data.errors import DataError, DecodeError
-from multicse.data.shards import BadSample, RawSample, Shard, ShardSet, read
+from multicse.data.shards import BadSample, RawSample, ShardSet, read
 from multicse.data.stream import Reader
 from multicse.data.streams.image import ImageStream
 from multicse.data.streams.inputs import ImageInput
@@ -137,36 +137,44 @@ def test_a_text_table_is_packed_into_the_cache_once(tmp_path: Path, monkeypatch:
         ShardSet.open(str(path))
 
 
-def test_a_store_that_errs_and_a_full_disk_while_a_table_is_packed(
+def test_a_cut_file_in_the_cache_is_packed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "x.csv").write_text("a,b\n1,2\n")
+    assert ShardSet.open(str(tmp_path / "x.csv")).samples == 1
+    (packed,) = (tmp_path / "cache" / "tables").glob("*.parquet")
+    whole = packed.read_bytes()
+    packed.write_bytes(whole[:-20])
+    tables._opened.cache_clear()
+    assert ShardSet.open(str(tmp_path / "x.csv")).samples == 1 and packed.read_bytes() == whole
+
+
+def test_a_failing_store_and_a_full_disk_while_a_table_is_packed(
     memory: fsspec.AbstractFileSystem, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The store is tried again, wherever in the table it errs; the disk is not, and its error names the cache."""
+    """The store is tried again and its errors name the table; the disk is not, and its error names the cache."""
     monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(remote, "PAUSE", 0)
-    memory.pipe("/set/x.csv", b"a,b\n1,2\n")
-    opens, opened = [], memory.open
+    memory.pipe("/set/x.csv.gz", gzip.compress(b"a;b,c\n1;2\n"))
+    url, opens, opened = "memory://set/x.csv.gz#separator=;", [], memory.open
+    errors: list[OSError] = [FileNotFoundError(2, "gone")]
 
     def erring(path: str, *given: Any, **options: Any) -> Any:
         opens.append(path)
-        if len(opens) in (1, 3):
-            raise OSError(5, "Input/output error")
+        if errors:
+            raise errors.pop()
         return opened(path, *given, **options)
 
     monkeypatch.setattr(memory, "open", erring)
-    shard = Shard("memory://set/x.csv", 1, -1)
-    (sample,) = read(shard, [0])
-    assert isinstance(sample, RawSample) and json.loads(sample.fields["json"]) == {"a": "1", "b": "2"} and len(opens) == 5
-
-    def full(*_: object) -> None:
-        opens.append("full")
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(pq.ParquetWriter, "write_table", full)
-    monkeypatch.setenv("MULTICSE_CACHE", str(tmp_path / "other"))
-    tables._opened.cache_clear()
-    with pytest.raises(DataError, match=rf"{tmp_path}/other/tables/\S+ cannot be written .*No space left.*MULTICSE_CACHE"):
-        list(read(shard, [0]))
-    assert opens.count("full") == 1 and not [*(tmp_path / "other").rglob("*.parquet")]
+    with pytest.raises(DataError, match=r"x\.csv\.gz.* cannot be read: .*gone"):
+        tables.count(url)
+    with monkeypatch.context() as full:
+        full.setattr(pq.ParquetWriter, "write_table", lambda *_: (_ for _ in ()).throw(OSError(28, "No space left")))
+        opens.clear()
+        with pytest.raises(DataError, match=r"cache.* cannot be written .*No space left.*MULTICSE_CACHE"):
+            tables.count(url)
+    assert len(opens) == 1
+    errors.append(OSError(5, "Input/output error"))
+    assert list(tables.rows(url)) == [(0, {"a": "1", "b,c": "2"})]
 
 
 def test_rows_without_a_key_and_texts_with_a_zero_byte_are_bad(tmp_path: Path) -> None:
@@ -248,6 +256,14 @@ def test_pictures_as_bytes(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"^columns wants the field sentenze.*captions"):
         wrong = TextStream(columns=("sentenze",), **small)
         wrong.check(wrong.open())
+
+
+def test_a_picture_that_is_only_named_keeps_its_name(tmp_path: Path) -> None:
+    """In Hugging Face's form: it is packed by its name."""
+    (tmp_path / "p.png").write_bytes(png(3))
+    (tmp_path / "x.jsonl").write_text('{"photo": {"bytes": null, "path": "p.png"}}')
+    assert run("images", tmp_path / "x.jsonl", "--file-column", "photo", "--out", tmp_path / "out") == 0
+    assert samples(tmp_path / "out")[0].fields["png"] == png(3)
 
 
 def test_options_are_no_part_of_a_files_name(tmp_path: Path) -> None:

@@ -83,10 +83,23 @@ def test_a_file_is_read_once(tmp_path: Path, cache: Path, monkeypatch: pytest.Mo
     assert not [entry for entry in cache.rglob(".*")]  # nothing half made is left
 
 
-def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path) -> None:
+@pytest.mark.parametrize("name", ["vectors.npy", "words.txt"])
+def test_a_cut_cache_is_made_again(tmp_path: Path, cache: Path, name: str) -> None:
+    path = binary(tmp_path / "v.bin")
+    for _ in range(2):
+        np.testing.assert_array_equal(open_vectors(path).vectors, TABLE)
+        (file,) = cache.rglob(name)
+        os.truncate(file, file.stat().st_size // 2)
+    np.testing.assert_array_equal(open_vectors(path).vectors, TABLE)
+
+
+def test_a_cache_that_cannot_be_written(tmp_path: Path, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
     cache.write_text("no folder")
-    with pytest.raises(DataError, match="set MULTICSE_CACHE"):
-        open_vectors(binary(tmp_path / "v.bin"))
+    assert open_vectors(binary(tmp_path / "v.bin")).words == WORDS
+    assert "set MULTICSE_CACHE" in caplog.text
+    (tmp_path / "v.bin").write_bytes(b"damaged")
+    with pytest.raises(DataError, match=r"v\.bin"):
+        open_vectors(tmp_path / "v.bin")
 
 
 def test_folders(tmp_path: Path, cache: Path) -> None:

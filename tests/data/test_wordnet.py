@@ -56,13 +56,14 @@ def test_parts_of_speech_in_the_order_of_use(written: Lexicon) -> None:
     assert written.synonyms("quick", "s") == written.synonyms("quick", "a")
 
 
-@pytest.mark.parametrize("variable", ["WNSEARCHDIR", None])
+@pytest.mark.parametrize("variable", ["WNSEARCHDIR", "WNHOME", None])
 def test_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str | None) -> None:
     folder = write_wordnet(tmp_path / "dict")
     monkeypatch.delenv("WNSEARCHDIR", raising=False)
+    monkeypatch.delenv("WNHOME", raising=False)
     monkeypatch.setattr(lexicon, "FOLDERS", ("/no/such/folder", str(folder)) if variable is None else ())
     if variable is not None:
-        monkeypatch.setenv(variable, str(folder))
+        monkeypatch.setenv(variable, str(folder if variable == "WNSEARCHDIR" else tmp_path))
     assert open_lexicon().path == str(folder)
     assert open_lexicon() is open_lexicon(str(tmp_path))  # `dict` below a path is found too
 
@@ -72,6 +73,10 @@ def test_files_that_do_not_fit(tmp_path: Path) -> None:
     (folder / "data.adj").write_bytes(b"  one more line\n" + (folder / "data.adj").read_bytes())
     with pytest.raises(DataError, match=r"data\.adj"):
         open_lexicon(str(folder)).synonyms("quick", "a")
+    folder = write_wordnet(tmp_path / "b")
+    (folder / "index.adj").write_text("".join(reversed((folder / "index.adj").read_text().splitlines(keepends=True))))
+    with pytest.raises(DataError, match=r"index\.adj is not sorted"):
+        open_lexicon(str(folder))
     folder = write_wordnet(tmp_path / "c")
     (folder / "index.adv").unlink()
     with pytest.raises(DataError, match=r"index\.adv"):

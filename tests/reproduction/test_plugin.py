@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from multicse.evaluation.tasks import zero_shot
 from multicse.pipelines import evaluate
 from multicse.pipelines.run import VERBS
 from tests.conftest import ROOT, copy_code
@@ -47,3 +48,11 @@ def test_names_without_the_kit(tmp_path: Path) -> None:
     assert done.stdout.startswith("[2, 2, 2, 2, 2]") and "reproduce" not in done.stdout, done.stderr
     for line, (_, _, said) in zip(done.stderr.strip().splitlines(), CASES, strict=True):
         assert said in line
+
+
+def test_the_29_prompts_of_zhao_et_al() -> None:
+    """Table 12 has 29 different ones for a class, two of which end with a blank and three name it twice."""
+    prompts = zero_shot.TEMPLATE_LISTS["clap29"]
+    assert len(prompts) == len(set(prompts)) == 29 and all("{label}" in prompt for prompt in prompts)
+    assert [prompt for prompt in prompts if prompt.endswith(" ")] == ["A {label} ", "{label} "]
+    assert sum(prompt.count("{label}") == 2 for prompt in prompts) == 3

@@ -133,7 +133,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     put(folder, files)
     for part in range(5):
         file = folder / "DATASETS" / "cifar10" / f"cifar10-train-{part:05d}.tar"
-        samples = [((f"{part}-{i}.png", picture), (f"{part}-{i}.cls", b"%d" % (i % 10))) for i, picture in enumerate(pictures)]
+        samples = (((f"{part}-{i}.png", one), (f"{part}-{i}.cls", b"%d" % (i % 10))) for i, one in enumerate(pictures))
         write_tar(file, [member for sample in samples for member in sample])
     (folder / "dump").mkdir()
     pq.write_table(pa.table({"answer": [{"text": s} for s in sentences]}), folder / "dump" / "0.parquet")

@@ -94,7 +94,10 @@ def open_vectors(path: str | Path) -> Vectors:
     place, stat = path.resolve(), path.stat()
     stamp = f"1 {place} {stat.st_size} {stat.st_mtime_ns}"  # 1: the form of the folder
     folder = limits.cache_path("word_vectors", stamp)
-    write = lambda new: write_vectors(new, *_read(path), {"file": str(place)})  # noqa: E731
+
+    def write(new: Path) -> None:
+        write_vectors(new, *_read(path), {"file": str(place)})
+
     try:
         return limits.cached(folder, write, lambda made: _open_folder(made, path))
     except limits.CacheError as error:

@@ -165,7 +165,7 @@ def _choose(base: Recipe, encoder: Any, asked: Arguments, output: Path) -> Itera
         if kind == "text":
             yield from _length(count, batch)
             yield from _evaluation(asked, output / "data")
-            yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]
+            yield from _texts(asked.model or base.encoder.path, encoder, samples)  # type: ignore[union-attr]  # a text encoder's: `mine` takes no word vectors
             continue
         if not shards.classes[1:]:
             yield (f"method.{kind}.loss", "simclr", "no subfolders that could be classes")

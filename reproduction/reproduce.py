@@ -233,8 +233,10 @@ def head(table: Table, kept: Mapping[str, Any]) -> str:
         )
         if left_out := [name for name in table.columns if table.mini is None and name not in kept["columns"]]:
             lines.append(f"Left out, for want of data: {', '.join(left_out)}.")
-    trained = any(row.recipe for row in table.rows)
+    trained = any(runs.is_seeded(row, table) for row in table.rows if row.recipe or row.model)
     lines.append(f"Seeds {', '.join(map(str, kept['seeds']))}; mean ± sample sd." if trained else "Nothing is trained.")
+    if len({result.get("seed") for result in kept["results"]}) > len(kept["seeds"]):
+        lines[-1] += " Rows without ± are deterministic: measured once."
     if table.open:
         lines.append(f"Open in the paper: {table.open}")
     return "\n".join(lines)

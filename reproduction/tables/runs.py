@@ -22,14 +22,16 @@ from multicse.evaluation.encoders.encoder import FolderEncoder
 from multicse.evaluation.figures.basic import save
 from multicse.evaluation.load import load_model
 from multicse.evaluation.load import parse as parse_model
-from multicse.evaluation.registry import Probing, absolute, found, make_tasks
+from multicse.evaluation.registry import KINDS, Probing, absolute, found, make_tasks
 from multicse.evaluation.report import measure, provenance
+from multicse.evaluation.tables import TRANSFER
 from multicse.evaluation.task import EvaluationError
 from multicse.evaluation.tasks.classification import read_labelled
 from multicse.pipelines import registry
 from multicse.pipelines.cli import prepare
 from multicse.pipelines.repeat import run_seed
 from multicse.reproduction.downloads import maker
+from multicse.reproduction.plugin import REGRESSION
 from multicse.reproduction.tables import evidence, pictures, small
 from multicse.reproduction.tables.offline import Offline
 from multicse.reproduction.tables.table import Row, Table, Values, filled
@@ -153,14 +155,32 @@ def _check_encoder(recipe: Recipe) -> None:
 def results(
     table: Table, paper: str, scale: Scale, rows: Sequence[Row], seeds: Sequence[int], say: Callable[[str], None]
 ) -> list[dict[str, Any]]:
-    """What the store has of every row and seed once all is done: label, scores, and what they are of."""
-    asked = [(row, seeds if row.recipe else [0]) for row in rows if row.recipe or row.model]
+    """Run each row with each seed, or once if no seed changes it, and return what the store has of them.
+
+    Returns:
+        One result per row and seed: label, scores, and what they are measured on.
+    """
+    asked = [(row, seeds if is_seeded(row, table) else (None,)) for row in rows if row.recipe or row.model]
     work = [(row, seed) for row, of in asked for seed in of]
     found = []
     for place, (row, seed) in enumerate(work, start=1):
-        say(f"{place} of {len(work)}: {row.label}" + (f", seed {seed}" if row.recipe else ""))
+        say(f"{place} of {len(work)}: {row.label}" + ("" if seed is None else f", seed {seed}"))
         found.append(_row(row, seed, table, columns_of(table, scale), paper, scale))
     return found
+
+
+def is_seeded(row: Row, table: Table) -> bool:
+    """Return whether a seed changes the scores of a row: of its training, its flow, or the classifiers behind it."""
+    if row.recipe or row.supervised:
+        return True
+    return parse_model(row.model or "").post == "flow" or (isinstance(table.seeds, tuple) and trains_probes(table))
+
+
+def trains_probes(table: Table) -> bool:
+    """Return whether columns of a table train something on the vectors, or the encoder itself."""
+    names = [_parted(column)[0] for column in table.columns]
+    kinds = [KINDS.get(name.partition(":")[0]) for name in names if ":" in name]
+    return any(kind is not None and kind.trains for kind in kinds) or not {*TRANSFER, *REGRESSION}.isdisjoint(names)
 
 
 def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Mapping[str, Any]]) -> Values:
@@ -172,10 +192,11 @@ def values_of(rows: Sequence[Row], columns: Sequence[str], results: Sequence[Map
     return values
 
 
-def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, scale: Scale) -> dict[str, Any]:
-    trained: dict[str, Any] = {}
+def _row(row: Row, seed: int | None, table: Table, columns: Sequence[str], paper: str, scale: Scale) -> dict[str, Any]:
+    trained: dict[str, Any] = {} if seed is None else {"seed": seed}
     run = {}
     if row.recipe is not None:
+        assert seed is not None
         recipe = scaled(row, paper, scale)
         identity = resolve(recipe.replace("run.seed", 0)).identity()
         folder = scale.out / "runs" / f"{recipe.name.replace('/', '-')}-{identity[:8]}" / f"seed-{seed}"
@@ -188,7 +209,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, 
         summary = run_seed(recipe, seed, folder)
         data = {name: stream.open().digest for name, stream in recipe.streams.items()}
         identity = resolve(recipe.replace("run.seed", 0)).identity()
-        trained = {"recipe": recipe.name, "identity": identity, "seed": seed, "data": data}
+        trained |= {"recipe": recipe.name, "identity": identity, "data": data}
         trained |= {"best_step": summary["best_step"], "steps": summary["steps"]}
         rates = {path: rate for path, rate in recipe.flat().items() if _RATE.fullmatch(path)}
         run = {"run": summary["mlflow_run_id"], "rates": rates}
@@ -197,8 +218,12 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, 
         assert row.model is not None
         spec = _model(row.model, paper, scale)
         if row.supervised:
-            spec = _supervised(spec, columns[0].partition(":")[2].partition("#")[0], scale)
+            spec = _supervised(spec, columns[0].partition(":")[2].partition("#")[0], seed or 0, scale)
+    probing = Probing(table.protocol, table.hidden)
     asked = {"model": spec, **trained, "columns": columns, "protocol": table.protocol, "hidden": table.hidden}
+    if seed is not None and isinstance(table.seeds, tuple) and trains_probes(table):
+        probing = replace(probing, seed=seed)  # the paper names its seeds; otherwise SentEval's own seed
+        asked["probe_seed"] = seed
     if table.measure is not None:
         asked["measure"] = table.measure.__name__
     if table.picture is not None:
@@ -207,7 +232,7 @@ def _row(row: Row, seed: int, table: Table, columns: Sequence[str], paper: str, 
     file = scale.out / "results" / f"{key}.json"
     if file.is_file():
         return json.loads(file.read_text(encoding="utf-8")) | run | {"label": row.label}
-    scores, source = _measured(spec, table, columns, scale)
+    scores, source = _measured(spec, table, columns, scale, probing, seed or 0)
     if table.picture is not None:
         name = re.sub(r"\W+", "-", f"{table.picture} {row.label}")
         drawn = getattr(pictures, table.picture)(spec, replace(table, columns=tuple(columns)), scale.evaluation)
@@ -234,14 +259,16 @@ def with_best_rates(recipe: Recipe, factors: Sequence[float], folder: Path) -> R
     return max(tried.values(), key=lambda found: sign * found[0])[1]
 
 
-def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> tuple[dict[str, float], dict[str, Any]]:
+def _measured(
+    spec: str, table: Table, columns: Sequence[str], scale: Scale, probing: Probing, seed: int
+) -> tuple[dict[str, float], dict[str, Any]]:
     if table.measure is not None:
         return table.measure(spec, replace(table, columns=tuple(columns)), scale.evaluation), {}
     asked = {column: _parted(column) for column in columns}
     names = list(dict.fromkeys(absolute(name) for name, _ in asked.values()))
-    tasks = dict(zip(names, make_tasks(names, scale.evaluation, Probing(table.protocol, table.hidden)), strict=True))
+    tasks = dict(zip(names, make_tasks(names, scale.evaluation, probing), strict=True))
     sentences = list(dict.fromkeys(sentence for task in tasks.values() for sentence in task.sentences()))
-    model = load_model(spec, fit=sentences)
+    model = load_model(spec, fit=sentences, seed=seed)
     found = measure(spec, model, [*tasks.values()]).report["results"]
     scores = {}
     for column, (name, metric) in asked.items():
@@ -255,14 +282,15 @@ def _measured(spec: str, table: Table, columns: Sequence[str], scale: Scale) -> 
     return scores, provenance(model, [*tasks.values()])
 
 
-def _supervised(spec: str, labelled: str, scale: Scale) -> str:
-    """The folder of the model, trained with the labels of a file behind the classifier of MoCoUTRL's paper."""
-    folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled}'.encode()).hexdigest()[:8]}"
+def _supervised(spec: str, labelled: str, seed: int, scale: Scale) -> str:
+    """Train the model with the labels of a file, behind the classifier of MoCoUTRL's paper, and return its folder."""
+    folder = scale.out / "runs" / f"supervised-{hashlib.sha256(f'{spec} {labelled} {seed}'.encode()).hexdigest()[:8]}"
     if not folder.is_dir():
         model = load_model(spec)
         assert isinstance(model, FolderEncoder)
         half = folder.with_suffix(".tmp")
-        FinetuneTask("supervised", read_labelled(labelled), SUPERVISED, "three-layers").train(model)[0].model.save(str(half))
+        task = FinetuneTask("supervised", read_labelled(labelled), replace(SUPERVISED, seed=seed), "three-layers")
+        task.train(model)[0].model.save(str(half))
         half.rename(folder)
     return str(folder)
 
